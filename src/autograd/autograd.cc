@@ -196,25 +196,23 @@ std::size_t BackwardCall::inputs() const {
   return node_.inputs.size();
 }
 
-namespace {
-
-std::vector<ArrayInfo> infos_of(const Op& op, std::span<const Array> inputs) {
+std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
   std::vector<ArrayInfo> infos;
+  std::vector<Tensor> tensors;
   infos.reserve(inputs.size());
+  bool grad = false;
   for (const auto& x : inputs) {
-    CHECK(x.defined() && x.tensor().defined(), "[{}] undefined input", op.name());
+    CHECK(x.defined() && x.tensor().defined(), "[{}] undefined input", op->name());
     infos.push_back(x.info());
+    tensors.push_back(x.tensor());
+    grad = grad || x.value()->requires_grad;
   }
-  return infos;
-}
-
-// The results as arrays, recorded when an input requires a gradient.
-std::vector<Array> recorded(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs,
-                            std::span<const ArrayInfo> outputs, std::span<const Tensor> results) {
+  const std::vector<ArrayInfo> outputs = op->infer(context, infos);
+  const auto results = inside_op(context, op->name(), "forward", [&] {
+    return run_forward(context, op, tensors, infos, !inputs.empty() && inputs[0].value()->weight);
+  });
   CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
         outputs.size());
-  const bool grad =
-      std::any_of(inputs.begin(), inputs.end(), [](const Array& x) { return x.value()->requires_grad; });
   std::shared_ptr<Node> node;
   if (grad && context.grad_enabled) node = record(context, op, inputs);
 
@@ -238,24 +236,6 @@ std::vector<Array> recorded(Context& context, std::shared_ptr<const Op> op, std:
   }
   if (context.observer != nullptr) context.observer->applied(*op, inputs, arrays);
   return arrays;
-}
-
-}  // namespace
-
-std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
-  const std::vector<ArrayInfo> infos = infos_of(*op, inputs), outputs = op->infer(context, infos);
-  std::vector<Tensor> tensors;
-  for (const auto& x : inputs) tensors.push_back(x.tensor());
-  const auto results = inside_op(context, op->name(), "forward", [&] {
-    return run_forward(context, op, tensors, infos, !inputs.empty() && inputs[0].value()->weight);
-  });
-  return recorded(context, std::move(op), inputs, outputs, results);
-}
-
-std::vector<Array> adopt(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs,
-                         std::vector<Tensor> results) {
-  const auto outputs = op->infer(context, infos_of(*op, inputs));
-  return recorded(context, std::move(op), inputs, outputs, results);
 }
 
 Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer_list<Array> inputs) {

@@ -60,8 +60,8 @@ class Op {
   // they give what forward gives. Null: it cannot, or not with these inputs.
   virtual std::unique_ptr<StartedOp> start(Context&, std::span<const Tensor>) const { return nullptr; }
 
-  // Gradient per input (undefined where none), in the dual sharding of the input. As forward in an abstract
-  // context.
+  // Gradient per input, in the dual sharding of the input; undefined where none is wanted
+  // (BackwardCall::wanted) or none comes. As forward in an abstract context.
   virtual std::vector<Tensor> backward(Context& context, const BackwardCall& call) const = 0;
 
   // Bit i set: backward reads input (output) i.
@@ -73,10 +73,6 @@ class Op {
 // Runs the op and records it when an input requires a gradient.
 std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs);
 Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer_list<Array> inputs);
-// Records an op whose results are there already, as its forward would give them: made by a kernel that does
-// several ops' work at once. When they are made again, they are made by the op.
-std::vector<Array> adopt(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs,
-                         std::vector<Tensor> results);
 
 // Walks the graph back from `loss` (one element) and leaves gradients on the leaves. The seed is 1 for the
 // whole system: on one rank of each axis over which the loss is whole (invariant 2).

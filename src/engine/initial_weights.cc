@@ -106,11 +106,6 @@ Parameters::FillBlock from_checkpoint(const Config& config, const std::string& f
                                       const std::vector<ParameterSpec>& specs,
                                       std::vector<std::string>* notes, WeightUse use) {
   const auto checkpoint = std::make_shared<CheckpointFolder>(open_parameters(folder, notes));
-  if (const std::optional<DType> packed = packed_type_of(*checkpoint); packed && use == WeightUse::train)
-    fail_usage(
-        "[weights] load_parameters_path={}: its weights are {}, which training cannot change; start from "
-        "what it was converted from",
-        checkpoint->path(), name_of(*packed));
   std::vector<StoredTensor> needed;
   for (const ParameterSpec& wanted : specs) {
     const ParameterSpec spec = as_stored(*checkpoint, wanted);
@@ -145,9 +140,11 @@ Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& m
                                     : from_hub(config, folder, model, specs, notes);
 }
 
-std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model,
-                                        std::vector<std::string>* notes) {
-  std::vector<ParameterSpec> specs = parameter_specs(model);
+namespace {
+
+// Packs those of `specs` that the checkpoint of load_parameters_path holds packed, if it holds any:
+// weight_format then says so. Whether it does.
+bool pack_as_checkpoint(Config& config, std::vector<ParameterSpec>& specs) {
   const std::optional<DType> wanted = packed_dtype(config.get_string("weight_format"));
   const std::string folder = config.get_string("load_parameters_path");
   if (!folder.empty() && is_checkpoint_path(folder)) {
@@ -166,10 +163,32 @@ std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model
         spec = *std::move(blocks);
       }
       config.set("weight_format", std::string(name_of(*packed)), "the checkpoint");
-      return specs;
+      return true;
     }
   }
-  return wanted ? packed_specs(std::move(specs), *wanted, notes) : specs;
+  return false;
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model,
+                                        std::vector<std::string>* notes) {
+  std::vector<ParameterSpec> specs = parameter_specs(model);
+  const std::optional<DType> wanted = packed_dtype(config.get_string("weight_format"));
+  if (pack_as_checkpoint(config, specs) || !wanted) return specs;
+  return packed_specs(std::move(specs), *wanted, notes);
+}
+
+std::vector<ParameterSpec> specs_to_train(const Config& config, const ModelConfig& model,
+                                          std::vector<std::string>* notes) {
+  std::vector<ParameterSpec> specs = parameter_specs(model);
+  const std::optional<DType> wanted = packed_dtype(config.get_string("weight_format"));
+  Config as_stored = config;
+  if (pack_as_checkpoint(as_stored, specs))
+    require_packed_frozen(specs);
+  else if (wanted)
+    return packed_frozen_specs(std::move(specs), *wanted, notes);
+  return specs;
 }
 
 std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mesh, const ModelConfig& model,

@@ -51,10 +51,7 @@ std::vector<ParameterSpec> specs_for(ModelOnMesh& of) {
   if (of.use != ModelUse::train)
     return specs_as_stored(of.config, of.mesh, of.model, specs_to_run(of.config, of.model, &of.notes),
                            &of.notes);
-  if (const std::string& format = of.config.get_string("weight_format");
-      format != "stored" && format != "dense")
-    fail_usage("[train] weight_format={}: expected stored or dense, as training changes weights", format);
-  return parameter_specs(of.model);
+  return specs_to_train(of.config, of.model, &of.notes);
 }
 
 }  // namespace

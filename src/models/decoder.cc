@@ -11,6 +11,7 @@
 #include "ops/embedding.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
+#include "ops/packed_operand.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -330,18 +331,20 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     NoGrad no_grad(c);
     result.logits = logits_of(c, m, hidden, head);
   }
+  const Array dense_head = dense_weight(c, head, m.dtype);  // the loss reads no blocks
   if (m.trains_indexer_alone() && c.grad_enabled) {
     result.lm_loss = result.z_loss = make_leaf(c.zeros(DType::f32, {}), {}, Sharding{}, false);
   } else {
     const CrossEntropyOptions loss{options.target_count, m.z_loss, m.logit_soft_cap};
     const CrossEntropy entropy =
-        linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
+        linear_cross_entropy(c, hidden, dense_head, m.tied, batch.targets, batch.target_segments, loss);
     result.lm_loss = entropy.loss;
     result.z_loss = entropy.z_loss;
     result.loss = entropy.loss;
   }
   if (!further.empty()) {
-    result.prediction_loss = prediction_loss(c, m, parameters, further, head, batch, options.further_count);
+    result.prediction_loss =
+        prediction_loss(c, m, parameters, further, dense_head, batch, options.further_count);
     result.loss =
         result.loss.defined() ? add(c, result.loss, result.prediction_loss) : result.prediction_loss;
   }

@@ -3,7 +3,6 @@
 #include "autograd/remat.h"
 #include "models/blocks/delta_net.h"
 #include "ops/basic.h"
-#include "ops/einsum.h"
 #include "ops/norm.h"
 #include "ops/sigmoid_gate.h"
 
@@ -14,15 +13,15 @@ MoeWeights moe_weights(const LayerCall& call) {
   MoeWeights w;
   w.gate = call.parameters[call.prefix + "moe.gate"];
   if (call.model.moe.bias) w.gate_bias = call.parameters[call.prefix + "moe.gate_bias"];
-  w.wi_0 = weight(call, "moe.wi_0");
-  w.wi_1 = weight(call, "moe.wi_1");
-  w.wo = weight(call, "moe.wo");
+  const auto experts = [&](const std::string& name) {
+    Linear layer = linear(call, name);
+    if (call.model.moe.expert_bias) layer.bias = weight(call, name + "_bias");
+    return layer;
+  };
+  w.wi_0 = experts("moe.wi_0");
+  w.wi_1 = experts("moe.wi_1");
+  w.wo = experts("moe.wo");
   if (call.model.moe.logit_bias) w.logit_bias = call.parameters[call.prefix + "moe.logit_bias"];
-  if (call.model.moe.expert_bias) {
-    w.wi_0_bias = weight(call, "moe.wi_0_bias");
-    w.wi_1_bias = weight(call, "moe.wi_1_bias");
-    w.wo_bias = weight(call, "moe.wo_bias");
-  }
   return w;
 }
 
@@ -31,7 +30,7 @@ Array shared_experts(const LayerCall& call, const Array& x) {
   const Array y = gated_mlp(call, "moe.shared.", x);
   if (!call.model.shared_gate) return y;
   const Sharding one{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
-  const Array gate = einsum(call.context, "BSM,MG->BSG", x, weight(call, "moe.shared.gate"), &one);
+  const Array gate = linear(call, "moe.shared.gate").apply(call.context, "BSM,MG->BSG", x, &one);
   return sigmoid_gate(call.context, y, gate);
 }
 
@@ -52,7 +51,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
                               call.segments, rows.step, layer, rows.first_row);
     const Array y =
-        einsum(c, "BSL,LM->BSM", whole_embedding(c, moe.y), weight(call, "up_projection"), &x.sharding());
+        linear(call, "up_projection").apply(c, "BSL,LM->BSM", whole_embedding(c, moe.y), &x.sharding());
     return {add(c, x, y), std::move(moe)};
   }
   const Array middle = add(c, x, checkpoint_name(attended, "attention_out"));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -48,16 +49,18 @@ std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packe
   inputs /= block_inputs(packed);
   outputs /= kBlockOutputs;
   blocks.dtype = packed;
-  blocks.trained = false;
+  blocks.trained = blocks.counted = false;
   return blocks;
 }
 
-std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
-                                        std::vector<std::string>* notes) {
+namespace {
+
+std::vector<ParameterSpec> with_packed(std::vector<ParameterSpec> specs, DType packed,
+                                       std::vector<std::string>* notes, bool only_frozen) {
   std::int64_t count = 0;
   std::map<std::string, std::int64_t> dense;  // notes, and the tensors that each is about
   for (ParameterSpec& spec : specs) {
-    if (!may_be_packed(spec)) continue;
+    if (!may_be_packed(spec) || (only_frozen && !spec.frozen)) continue;
     std::optional<ParameterSpec> blocks =
         packed_spec(spec, spec.name == "head" ? DType::packed_int8 : packed);
     if (!blocks) {
@@ -82,6 +85,33 @@ std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType 
     fail_usage("[weights] weight_format={}: no weight is a whole number of blocks of {} inputs by {} outputs",
                name_of(packed), kGroupInputs, kBlockOutputs);
   return specs;
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
+                                        std::vector<std::string>* notes) {
+  return with_packed(std::move(specs), packed, notes, false);
+}
+
+std::vector<ParameterSpec> packed_frozen_specs(std::vector<ParameterSpec> specs, DType packed,
+                                               std::vector<std::string>* notes) {
+  if (std::none_of(specs.begin(), specs.end(), [](const ParameterSpec& spec) { return spec.frozen; }))
+    fail_usage(
+        "[train] weight_format={}: expected stored or dense, as training changes weights; those that "
+        "trainable_parameters_mask freezes may be packed",
+        name_of(packed));
+  return with_packed(std::move(specs), packed, notes, true);
+}
+
+void require_packed_frozen(const std::vector<ParameterSpec>& specs) {
+  for (const ParameterSpec& spec : specs) {
+    if (is_packed(spec.dtype) && !spec.frozen)
+      fail_usage(
+          "[train] {}: is {}, which training cannot change; freeze it by trainable_parameters_mask, or start "
+          "from dense weights",
+          spec.name, name_of(spec.dtype));
+  }
 }
 
 bool splits_whole_blocks(const AxisRules& rules, const ParameterSpec& packed) {

@@ -21,6 +21,12 @@ namespace switchyard {
 // names. Error(usage) where none can be packed.
 std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
                                         std::vector<std::string>* notes);
+// The same of frozen parameters alone, for a run that trains all others.
+std::vector<ParameterSpec> packed_frozen_specs(std::vector<ParameterSpec> specs, DType packed,
+                                               std::vector<std::string>* notes);
+
+// Error(usage) where one of them is packed and not frozen: training cannot change packed weights.
+void require_packed_frozen(const std::vector<ParameterSpec>& specs);
 
 // One of them in `packed`; nothing for one that stays, or is no whole number of blocks.
 std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packed);

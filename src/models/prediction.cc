@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/basic.h"
-#include "ops/einsum.h"
 #include "ops/embedding.h"
 #include "ops/norm.h"
 
@@ -59,7 +58,7 @@ Array prediction_input(const LayerCall& call, const Array& table, const Array& t
   };
   const Array of_token = norm(embedding(c, table, tokens, hidden.sharding()), "token_norm");
   const Array both = join_last(c, of_token, norm(hidden, "hidden_norm"));
-  return einsum(c, "BSK,KM->BSM", both, weight(call, "prediction.projection"), &hidden.sharding());
+  return linear(call, "prediction.projection").apply(c, "BSK,KM->BSM", both, &hidden.sharding());
 }
 
 }  // namespace switchyard

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "moe/balance.h"
-#include "moe/dispatch/dispatch.h"
+#include "moe/dispatch/common.h"
 #include "moe/router.h"
 #include "moe/routing_tape.h"
 #include "ops/basic.h"
@@ -14,9 +14,14 @@
 namespace switchyard {
 namespace {
 
+// Sparse strategies: nothing moves where every rank along the expert axes has the same tokens; a ring gathers
+// whatever axes split tokens; rows can travel to their experts only where all expert axes split tokens.
 Experts dispatch(Context& context, const DispatchCall& call) {
-  const bool alone = expert_axes(context, call.config.experts).empty();
-  return (call.execution.ring || alone ? dispatch_ring : dispatch_all_to_all)(context, call);
+  const Axes experts = expert_axes(context, call.config.experts),
+             split = shared_axes(call.x.sharding(), experts);
+  if (split.empty()) return dispatch_local(context, call);
+  if (call.execution.ring || split != experts) return dispatch_ring(context, call);
+  return dispatch_all_to_all(context, call);
 }
 
 DispatchResult run_dense(Context& context, const DispatchCall& call) {
@@ -75,8 +80,8 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call) {
   return all;
 }
 
-// Parts of a sequence of `length` tokens that MaxText runs a layer in where its buffer would overflow: so many that
-// a part needs no larger buffer dropless.
+// Parts of a sequence of `length` tokens that MaxText runs a layer in where its buffer would overflow: so
+// many that a part needs no larger buffer dropless.
 std::int64_t parts_of_overflow(const Context& context, const MoeConfig& config, const MoeExecution& execution,
                                std::int64_t length) {
   const double ranks = context.mesh->product(expert_axes(context, config.experts));

@@ -72,14 +72,14 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     w.gate =
         leaf_by_rules(c, gate, {"embed", ""}, true, p.execution.float32_gate_logits ? DType::f32 : p.dtype);
     if (p.config.bias) w.gate_bias = leaf(c, bias, replicated(1));
-    w.wi_0 = never_save(leaf_by_rules(c, wi_0, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
-    w.wi_1 = never_save(leaf_by_rules(c, wi_1, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
-    w.wo = never_save(leaf_by_rules(c, wo, {"exp", "mlp_moe", "embed_moe"}, true, p.dtype));
+    w.wi_0.weight = never_save(leaf_by_rules(c, wi_0, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
+    w.wi_1.weight = never_save(leaf_by_rules(c, wi_1, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
+    w.wo.weight = never_save(leaf_by_rules(c, wo, {"exp", "mlp_moe", "embed_moe"}, true, p.dtype));
     if (p.config.logit_bias) w.logit_bias = leaf(c, bias, replicated(1));
     if (p.config.expert_bias) {
-      w.wi_0_bias = leaf_by_rules(c, random_tensor({e, h}, 38, 0.5f), {"exp", "mlp_moe"}, true, p.dtype);
-      w.wi_1_bias = leaf_by_rules(c, random_tensor({e, h}, 39, 0.5f), {"exp", "mlp_moe"}, true, p.dtype);
-      w.wo_bias = leaf_by_rules(c, random_tensor({e, m}, 40, 0.5f), {"exp", "embed_moe"}, true, p.dtype);
+      w.wi_0.bias = leaf_by_rules(c, random_tensor({e, h}, 38, 0.5f), {"exp", "mlp_moe"}, true, p.dtype);
+      w.wi_1.bias = leaf_by_rules(c, random_tensor({e, h}, 39, 0.5f), {"exp", "mlp_moe"}, true, p.dtype);
+      w.wo.bias = leaf_by_rules(c, random_tensor({e, m}, 40, 0.5f), {"exp", "embed_moe"}, true, p.dtype);
     }
     const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"},
                                    true, p.dtype);
@@ -111,13 +111,13 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     if (p.config.bias) gathered.put_grad(c, "dbias", w.gate_bias);
     if (p.config.logit_bias) gathered.put_grad(c, "dlogit_bias", w.logit_bias);
     if (p.config.expert_bias) {
-      gathered.put_grad(c, "dwi_0_bias", w.wi_0_bias);
-      gathered.put_grad(c, "dwi_1_bias", w.wi_1_bias);
-      gathered.put_grad(c, "dwo_bias", w.wo_bias);
+      gathered.put_grad(c, "dwi_0_bias", w.wi_0.bias);
+      gathered.put_grad(c, "dwi_1_bias", w.wi_1.bias);
+      gathered.put_grad(c, "dwo_bias", w.wo.bias);
     }
-    gathered.put_grad(c, "dwi_0", w.wi_0);
-    gathered.put_grad(c, "dwi_1", w.wi_1);
-    gathered.put_grad(c, "dwo", w.wo);
+    gathered.put_grad(c, "dwi_0", w.wi_0.weight);
+    gathered.put_grad(c, "dwi_1", w.wi_1.weight);
+    gathered.put_grad(c, "dwo", w.wo.weight);
   });
   Outcome outcome;
   outcome.peak = peak;

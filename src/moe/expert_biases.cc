@@ -48,6 +48,7 @@ class ExpertGateOp : public Op {  // inputs: gate, up, biases (two or none), siz
                                    .dup = grads[1].view(),
                                    .drow_weights = rows_.weighted ? grads[weights].view() : TensorView()});
     for (std::size_t i = 0; biased_ && i < 2; ++i) {
+      if (!call.wanted(2 + i)) continue;
       const Tensor sum = c.empty(DType::f32, inputs[2 + i].shape());
       sum_groups(
           *c.pool,
@@ -109,15 +110,17 @@ class AddExpertBiasOp : public Op {  // inputs: y, bias, sizes, weights
     std::vector<Tensor> grads(call.inputs());
     grads[0] = dy;
     if (!here_) {
-      grads[1] = c.zeros(bias.dtype(), bias.shape());
+      if (call.wanted(1)) grads[1] = c.zeros(bias.dtype(), bias.shape());
       if (rows_.weighted) grads[weights_at] = c.zeros(DType::f32, weights.shape());
       return grads;
     }
-    const Tensor sum = c.empty(DType::f32, bias.shape());
-    sum_groups(
-        *c.pool,
-        {.x = dy.view(), .group_sizes = sizes.view(), .row_weights = weights.view(), .out = sum.view()});
-    grads[1] = converted(*c.pool, sum, bias.dtype());
+    if (call.wanted(1)) {
+      const Tensor sum = c.empty(DType::f32, bias.shape());
+      sum_groups(
+          *c.pool,
+          {.x = dy.view(), .group_sizes = sizes.view(), .row_weights = weights.view(), .out = sum.view()});
+      grads[1] = converted(*c.pool, sum, bias.dtype());
+    }
     if (rows_.weighted) {
       grads[weights_at] = c.empty(DType::f32, weights.shape());
       group_row_products(*c.pool, {.dy = dy.view(),

@@ -14,12 +14,12 @@ void expect_dispatch_has_the_hosts_bits(const MoeExecution& execution, int ranks
   const MoeConfig config{.experts = 4, .slots = 2};
   const std::int64_t batch = 4, length = 6, width = 8, hidden = 10;
   const auto function = [&](Context& c, std::span<const Array> in) {
-    const MoeWeights weights{{}, {}, in[3], in[4], in[5]};
+    const MoeWeights weights{.gate = {}, .gate_bias = {}, .wi_0 = {in[3]}, .wi_1 = {in[4]}, .wo = {in[5]}};
     const DispatchCall call{config, execution, in[0], {in[1], in[2]}, weights, in[0].sharding()};
     const auto dispatch = [&] {
       if (!execution.sparse)
         return (execution.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(c, call);
-      return (execution.ring ? dispatch_ring : dispatch_all_to_all)(c, call)();
+      return (ranks == 1 ? dispatch_local : execution.ring ? dispatch_ring : dispatch_all_to_all)(c, call)();
     };
     return reshard(c, dispatch().y, in[0].sharding());
   };

@@ -13,6 +13,7 @@
 
 #include "autograd/array.h"
 #include "kernels/moe/router_scores.h"
+#include "ops/linear.h"
 
 namespace switchyard {
 
@@ -50,9 +51,9 @@ struct MoeConfig {
 // How the balance loss is taken (moe/balance.h). The values below are ours; compat has others
 // (docs/numerics.md).
 struct BalanceRule {
-  bool divide_by_slots = true;  // an expert's density is divided by K: all together are 1
-  bool of_best_scores = false;  // Megatron-LM's: density of the K best scores without bias and groups, and
-                                // the losses of layers are summed, not averaged
+  bool divide_by_slots = true;     // an expert's density is divided by K: all together are 1
+  bool of_best_scores = false;     // Megatron-LM's: density of the K best scores without bias and groups, and
+                                   // the losses of layers are summed, not averaged
   bool softmax_of_scores = false;  // probabilities are a softmax of the router's scores, not their shares
   bool biased = false;             // … of scores with the bias, which then has a gradient
   bool count_padding = false;      // tokens of segment 0 count, here and in counts of rows
@@ -86,13 +87,11 @@ struct MoeExecution {
 };
 
 struct MoeWeights {
-  Array gate;                            // [M,E]
-  Array gate_bias;                       // [E] f32, undefined without routed_bias
-  Array wi_0, wi_1;                      // [E,M,H]: gate and up projections
-  Array wo;                              // [E,H,M]
-  Array logit_bias = {};                 // [E], undefined without one
-  Array wi_0_bias = {}, wi_1_bias = {};  // [E,H], undefined without mlp_bias
-  Array wo_bias = {};                    // [E,M], undefined without mlp_bias
+  Array gate;             // [M,E]
+  Array gate_bias;        // [E] f32, undefined without routed_bias
+  Linear wi_0, wi_1;      // [E,M,H]: gate and up projections; biases [E,H], undefined without mlp_bias
+  Linear wo;              // [E,H,M]; bias [E,M], undefined without mlp_bias
+  Array logit_bias = {};  // [E], undefined without one
 };
 
 // Decisions for the local tokens.

@@ -36,9 +36,9 @@ Layer make_layer(const Context& c, const Network& n, std::uint32_t seed) {
   layer.down = weight({h, m}, {"mlp", "embed"});
   layer.moe.gate = weight({m, e}, {"embed", ""});
   layer.moe.gate_bias = leaf(c, random_tensor({e}, seed++, 0.1f), replicated(1));
-  layer.moe.wi_0 = weight({e, m, h}, {"exp", "embed_moe", "mlp_moe"});
-  layer.moe.wi_1 = weight({e, m, h}, {"exp", "embed_moe", "mlp_moe"});
-  layer.moe.wo = weight({e, h, m}, {"exp", "mlp_moe", "embed_moe"});
+  layer.moe.wi_0.weight = weight({e, m, h}, {"exp", "embed_moe", "mlp_moe"});
+  layer.moe.wi_1.weight = weight({e, m, h}, {"exp", "embed_moe", "mlp_moe"});
+  layer.moe.wo.weight = weight({e, h, m}, {"exp", "mlp_moe", "embed_moe"});
   return layer;
 }
 
@@ -86,9 +86,14 @@ Trace train(const Network& n, const Mesh& mesh) {
     if (mesh.size() == 1) trace.peak = memory_peak() - before;
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const Layer& l = layers[i];
-      const std::pair<const char*, Array> all[] = {
-          {"scale", l.scale},     {"up", l.up},         {"gate", l.gate},     {"down", l.down},
-          {"router", l.moe.gate}, {"wi_0", l.moe.wi_0}, {"wi_1", l.moe.wi_1}, {"wo", l.moe.wo}};
+      const std::pair<const char*, Array> all[] = {{"scale", l.scale},
+                                                   {"up", l.up},
+                                                   {"gate", l.gate},
+                                                   {"down", l.down},
+                                                   {"router", l.moe.gate},
+                                                   {"wi_0", l.moe.wi_0.weight},
+                                                   {"wi_1", l.moe.wi_1.weight},
+                                                   {"wo", l.moe.wo.weight}};
       for (const auto& [name, array] : all) {
         gathered.put_grad(c, name + std::to_string(i), array);
         if (c.rank == 0) names.push_back(name + std::to_string(i));

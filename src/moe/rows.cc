@@ -105,12 +105,15 @@ class PlanRowsOp : public Op {  // inputs: ids [..., K], kept [count], and skipp
   std::int64_t first_, rows_;
 };
 
-// Each token's vector to its rows, times w [R] where given: [R, m].
-Tensor fan_out(Context& c, const Tensor& x, const Tensor& tokens, const Tensor& w = {}) {
+}  // namespace
+
+Tensor fan_out(Context& c, const Tensor& x, const Tensor& tokens, const Tensor& w) {
   const Tensor out = c.empty(x.dtype(), {tokens.size(), x.shape().back()});
   ragged_gather(*c.pool, {.x = matrix_of(x), .index = tokens.view(), .w = w.view(), .out = out.view()});
   return out;
 }
+
+namespace {
 
 // The weight of each row: weights[rows[i]], [R].
 Tensor weights_of_rows(Context& c, const Tensor& weights, const Tensor& rows) {

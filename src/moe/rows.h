@@ -59,6 +59,9 @@ Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, con
 Tensor sum_rows(Context& context, const Tensor& rows, const Tensor& position, const Shape& token_shape,
                 const Tensor& w = {});
 
+// The vectors x [..., M] of `tokens` [R], times w [R] where given: [R,M].
+Tensor fan_out(Context& context, const Tensor& x, const Tensor& tokens, const Tensor& w = {});
+
 // x [..., M] as a matrix of rows of M.
 TensorView matrix_of(const Tensor& x);
 

@@ -13,9 +13,9 @@ using Counts = std::vector<std::vector<std::int64_t>>;
 
 MoeWeights weights_of(const Array& wi_0, const Array& wi_1, const Array& wo) {
   MoeWeights weights;
-  weights.wi_0 = wi_0;
-  weights.wi_1 = wi_1;
-  weights.wo = wo;
+  weights.wi_0.weight = wi_0;
+  weights.wi_1.weight = wi_1;
+  weights.wo.weight = wo;
   return weights;
 }
 

@@ -47,9 +47,9 @@ Sent traffic(const Sizes& n, const MoeExecution& execution, const Mesh& mesh) {
     };
     MoeWeights w;
     w.gate = leaf(c, random_tensor({m, e}, 1), replicated(2));
-    w.wi_0 = never_save(by_rules({e, m, h}, 2, {"exp", "embed_moe", "mlp_moe"}));
-    w.wi_1 = never_save(by_rules({e, m, h}, 3, {"exp", "embed_moe", "mlp_moe"}));
-    w.wo = never_save(by_rules({e, h, m}, 4, {"exp", "mlp_moe", "embed_moe"}));
+    w.wi_0.weight = never_save(by_rules({e, m, h}, 2, {"exp", "embed_moe", "mlp_moe"}));
+    w.wi_1.weight = never_save(by_rules({e, m, h}, 3, {"exp", "embed_moe", "mlp_moe"}));
+    w.wo.weight = never_save(by_rules({e, h, m}, 4, {"exp", "mlp_moe", "embed_moe"}));
     const Array x = by_rules({n.batch, n.length, m}, 5,
                              {"activation_batch", "activation_norm_length", "activation_embed"});
     const Array segments = leaf_by_rules(c, random_integers({n.batch, n.length}, 6, 1, 2),

@@ -59,6 +59,7 @@ class AddBiasOp : public Op {
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor grad = call.grad(0);
+    if (!call.wanted(1)) return {grad, Tensor()};
     const Shape& bias = call.input_info(1).local;
     const std::int64_t columns = num_elements(bias), rows = grad.size() / std::max<std::int64_t>(1, columns);
     const std::int64_t width = columns % kColumnsOfAPiece == 0 ? kColumnsOfAPiece : columns;

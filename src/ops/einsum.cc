@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ops/local_einsum.h"
+#include "ops/packed_operand.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -46,7 +47,11 @@ class EinsumOp : public Op {
     const auto product = [&](const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
       return local_einsum(c, spec, a, b, a.dtype());
     };
-    if (call.wanted(0)) grads[0] = product({spec_.out, spec_.b, spec_.a}, dy, call.input(1));
+    if (call.wanted(0)) {
+      const Tensor b = call.input(1);
+      const Shape dense = label_sizes_of_b(spec_, b.dtype(), b.shape());
+      grads[0] = product({spec_.out, spec_.b, spec_.a}, dy, dense_operand(c, b, dense, dy.dtype()));
+    }
     if (call.wanted(1)) grads[1] = product({spec_.a, spec_.out, spec_.b}, call.input(0), dy);
     return grads;
   }
@@ -239,18 +244,6 @@ Array einsum(Context& context, std::string_view spec_text, const Array& a, const
         spec_text, to_string(out.sharding()), to_string(whole));
   }
   return reshard(context, out, whole);
-}
-
-Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,
-             std::initializer_list<std::string_view> logical_dims) {
-  const EinsumSpec parsed = parse_einsum(spec);
-  Shape shape;
-  for (char l : parsed.out) {
-    const auto at = parsed.a.find(l);
-    shape.push_back(at != std::string::npos ? a.shape()[at] : b.shape()[parsed.b.find(l)]);
-  }
-  const Sharding want = context.rules->sharding(logical_dims, shape);
-  return einsum(context, spec, a, b, &want);
 }
 
 }  // namespace switchyard

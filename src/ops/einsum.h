@@ -8,8 +8,10 @@
 namespace switchyard {
 
 // einsum("BSM,MH->BSH", a, b): labels are single letters; every label stands in the output or in both
-// operands. Operands have one dtype (f32 or bf16), which the result has; sums are fp32. b may be packed weights
-// [.., in, out] (core/dtype.h) instead, whose last contracted label is `in` and whose last other label is `out`.
+// operands. Operands have one dtype (f32 or bf16), which the result has; sums are fp32. b may be packed
+// weights
+// [.., in, out] (core/dtype.h) instead, whose last contracted label is `in` and whose last other label is
+// `out`. Backward makes no product for an operand that requires no gradient; packed weights have none.
 //
 // Layout: an axis may stay on a label only if every operand that has the label agrees; where two labels want
 // one axis, the wanted output keeps it and the other operand is gathered. Contracting labels split alike on
@@ -17,9 +19,5 @@ namespace switchyard {
 // operands have and is reduced to whole.
 Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,
              const Sharding* want = nullptr);
-
-// The same for `want` given by logical names of the output's dims.
-Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,
-             std::initializer_list<std::string_view> logical_dims);
 
 }  // namespace switchyard

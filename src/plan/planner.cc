@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "moe/dispatch/dispatch.h"
+#include "moe/dispatch/common.h"
 #include "plan/plan_clock.h"
 #include "train/abstract_rank.h"
 #include "train/dry_step.h"

@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 
 #include "config/config.h"
 #include "core/error.h"
 #include "data/dataset.h"
 #include "engine/session.h"
+#include "train/abstract_rank.h"
+#include "train/dry_step.h"
 #include "train/step_cost.h"
 #include "train/trainer.h"
 
@@ -15,8 +18,7 @@ namespace {
 
 using Weights = std::map<std::string, Tensor>;
 
-// The weights of rank 0 of the first stage after some steps.
-Weights trained(const std::vector<std::string>& more, int steps = 2) {
+Config config_of(const std::vector<std::string>& more) {
   std::vector<std::string> arguments{"decoder_block=deepseek",
                                      "base_emb_dim=32",
                                      "base_num_decoder_layers=2",
@@ -47,7 +49,12 @@ Weights trained(const std::vector<std::string>& more, int steps = 2) {
                                      "dataset_type=synthetic",
                                      "learning_rate=0.01"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  const Config config = Config::from_args(arguments);
+  return Config::from_args(arguments);
+}
+
+// The weights of rank 0 of the first stage after some steps.
+Weights trained(const std::vector<std::string>& more, int steps = 2) {
+  const Config config = config_of(more);
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
   const BatchSizes sizes = batch_sizes(config, mesh);
@@ -112,6 +119,66 @@ TEST(TrainableParameters, TrainAsInAWholeRun) {
     ++compared;
   }
   EXPECT_GT(compared, 8);
+}
+
+// Operations of a step's products, as the abstract device counts them, by kernel.
+class ProductCounter : public WorkCounter {
+ public:
+  void count(const Work& work) override { flops_[std::string(work.kernel)] += work.flops; }
+  double operator[](const std::string& kernel) const {
+    const auto found = flops_.find(kernel);
+    return found == flops_.end() ? 0 : found->second;
+  }
+
+ private:
+  std::map<std::string, double> flops_;
+};
+
+ProductCounter products_of_step(const Config& config) {
+  const Mesh mesh = mesh_from_config(config);
+  const ModelConfig model = model_config(config);
+  ProductCounter counter;
+  NoCosts no_costs;
+  AbstractRank rank(config, mesh, 0, counter, WorkspaceOf::none, 1, no_costs, 1);
+  Trainer trainer(rank.context(), model, train_config(config, model, 1),
+                  Parameters::create(rank.context(), parameter_specs(model), 0, nullptr, nullptr));
+  trainer.step(0, abstract_batch(batch_sizes(config, mesh)));
+  return counter;
+}
+
+// A frozen weight of n elements that every token reads saves 2 n operations a token: its gradient's product,
+// no more and no less. So does each expert for the rows that it has.
+TEST(TrainableParameters, FrozenWeightsCostNoProducts) {
+  const Config all = config_of({"shared_experts=1"});
+  const ModelConfig model = model_config(all);
+  const auto sizes = batch_sizes(all, mesh_from_config(all));
+  const auto tokens = static_cast<double>(sizes.step * sizes.sequence);
+  const ProductCounter whole = products_of_step(all);
+  for (const std::string part :
+       {".attention.", ".moe.wi_0", ".moe.wi_1", ".moe.wi_", ".moe.wo", ".moe.w", ".moe.shared."}) {
+    SCOPED_TRACE(part);
+    double dense = 0, experts = 0;
+    std::string mask = "trainable_parameters_mask=";
+    for (const ParameterSpec& spec : parameter_specs(model)) {
+      if (spec.name.find(part) == std::string::npos) {
+        mask += "^" + spec.name + "$,";
+        continue;
+      }
+      if (spec.matrix.inputs == 0) continue;  // norms have no products
+      const double product = 2 * tokens * static_cast<double>(num_elements(spec.shape));
+      const bool routed = spec.matrix.stack > 0;
+      (routed ? experts : dense) +=
+          routed ? product * static_cast<double>(model.moe.slots) / static_cast<double>(model.moe.experts)
+                 : product;
+    }
+    mask.pop_back();
+    EXPECT_GT(dense + experts, 0);
+    const ProductCounter some = products_of_step(config_of({"shared_experts=1", mask}));
+    EXPECT_EQ(whole["gemm"] - some["gemm"], dense);
+    EXPECT_EQ(whole["gmm_drhs"] - some["gmm_drhs"], experts);
+    for (const char* kernel : {"gmm", "gmm_pair", "gmm_dlhs"})
+      EXPECT_EQ(whole[kernel], some[kernel]) << kernel;
+  }
 }
 
 TEST(AdamWMask, LeavesOutDecay) {

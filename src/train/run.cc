@@ -430,7 +430,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   if (first_process) {
     for (const auto& note : notes) observer.line(note);
     observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", setup.model().name,
-                              static_cast<double>(parameter_count(setup.ranks.specs)) * 1e-6,
+                              static_cast<double>(parameter_count(parameter_specs(setup.model()))) * 1e-6,
                               setup.ranks.mesh.to_string(), setup.sizes.step, setup.sizes.sequence,
                               setup.data.train->description()));
   }

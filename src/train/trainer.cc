@@ -10,7 +10,7 @@
 #include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
 #include "moe/balance.h"
-#include "moe/dispatch/dispatch.h"
+#include "moe/dispatch/common.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

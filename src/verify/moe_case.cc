@@ -77,9 +77,9 @@ MoeWeights weights_of(Context& context, const ModelConfig& model, const Paramete
   };
   w.gate = parameters[prefix + "gate"];
   if (model.moe.bias) w.gate_bias = parameters[prefix + "gate_bias"];
-  w.wi_0 = in_use("wi_0");
-  w.wi_1 = in_use("wi_1");
-  w.wo = in_use("wo");
+  w.wi_0.weight = in_use("wi_0");
+  w.wi_1.weight = in_use("wi_1");
+  w.wo.weight = in_use("wo");
   return w;
 }
 

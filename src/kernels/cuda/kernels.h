@@ -13,55 +13,15 @@
 #include "kernels/attention/int8_vectors.h"
 #include "kernels/attention/rope.h"
 #include "kernels/attention/rope_tables.h"
-#include "kernels/delta_net/causal_conv.h"
-#include "kernels/delta_net/delta_gates.h"
-#include "kernels/delta_net/gated_delta.h"
-#include "kernels/loss/cross_entropy.h"
-#include "kernels/loss/embedding.h"
-#include "kernels/loss/last_tokens.h"
-#include "kernels/loss/token_loss.h"
-#include "kernels/moe/balance.h"
-#include "kernels/moe/dense_weights.h"
-#include "kernels/moe/expert_gate.h"
-#include "kernels/moe/plan_rows.h"
-#include "kernels/moe/ragged_rows.h"
-#include "kernels/moe/route.h"
 
 namespace switchyard::gpu {
 
 // Kernels that this process has started.
 std::int64_t launches();
 
-// ragged_rows.cu
-void ragged_gather(const RaggedGatherArgs& args);
-void ragged_gather_reduce(const RaggedGatherReduceArgs& args);
-void ragged_row_dot(const RaggedRowDotArgs& args);
-
 // attention.cu; they work in memory like that of `like`
 void attention(const AttentionProblem& problem, const TensorView& like);
 void attention_backward(const AttentionProblem& problem, const TensorView& like);
-
-// route.cu; ids that are drawn come as choices
-void route(const RouteArgs& args);
-void route_backward(const RouteBackwardArgs& args);
-
-// plan_rows.cu
-void count_ids(const TensorView& ids, std::int64_t first, const TensorView& counts);
-void plan_rows(const PlanRowsArgs& args);
-void plan_places(const PlanPlacesArgs& args);
-
-// balance.cu
-void balance_statistics(const BalanceStatisticsArgs& args);
-void balance_loss_value(const BalanceLossArgs& args);
-void balance_loss_backward(const BalanceBackwardArgs& args);
-void count_choices(const CountChoicesArgs& args);
-
-// expert_gate.cu
-void expert_gate(const ExpertGateArgs& args);
-void expert_gate_backward(const ExpertGateBackwardArgs& args);
-void sum_groups(const SumGroupsArgs& args);
-void add_group_rows(const AddGroupRowsArgs& args);
-void group_row_products(const GroupRowProductsArgs& args);
 
 // attention_sinks.cu
 void apply_sinks(const ApplySinksArgs& args);
@@ -90,40 +50,10 @@ void index_loss(const IndexLossArgs& args);
 void index_loss_backward(const IndexLossBackwardArgs& args);
 
 // tokens.cu
-void dense_weights(const DenseWeightsArgs& args);
-void dense_weights_backward(const DenseWeightsBackwardArgs& args);
-void last_tokens(const LastTokensArgs& args);
 
 // rope.cu
 void rope(const RopeArgs& args);
 void rope_tables(const RopeTablesArgs& args);
 
-// delta_gates.cu
-void delta_gates(const DeltaGatesArgs& args);
-void delta_gates_backward(const DeltaGatesBackwardArgs& args);
-
-// causal_conv.cu
-void causal_conv(const CausalConvArgs& args);
-void causal_conv_backward(const CausalConvBackwardArgs& args);
-
-// gated_delta.cu; they go token by token, in no chunks
-void gated_delta(const GatedDeltaArgs& args);
-void gated_delta_backward(const GatedDeltaBackwardArgs& args);
-
-// embedding.cu
-void embedding_lookup(const EmbeddingLookupArgs& args);
-void embedding_backward(const EmbeddingBackwardArgs& args);
-
-// token_loss.cu
-void combine_log_sums(const TensorView& parts, const TensorView& lse);
-void loss_coefficients(const LossCoefficientsArgs& args);
-void sum_token_loss(const SumTokenLossArgs& args);
-void scale_in_place(const TensorView& x, const TensorView& factor);
-
-// cross_entropy.cu
-void linear_cross_entropy(const LinearCrossEntropyArgs& args);
-void linear_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args);
-void linear_cross_entropy_with_gradients(const LossGradientsArgs& args);
-std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits);
 
 }  // namespace switchyard::gpu

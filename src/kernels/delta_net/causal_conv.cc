@@ -5,16 +5,13 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/delta_net/causal_conv_problem.h"
+#include "kernels/delta_net/kernels.h"
+#include "kernels/registry/kernel.h"
 #include "kernels/registry/simd_list.h"
 
 namespace switchyard {
 namespace {
-
-using CausalConvList = ListedRun<CausalConvKernel, CausalConvProblem>;
-constexpr CausalConvList kCausalConv[] = {SWITCHYARD_SIMD_LIST(causal_conv)};
-constexpr CausalConvList kCausalConvBackward[] = {SWITCHYARD_SIMD_LIST(causal_conv_backward)};
 
 void check_conv(const char* op, const TensorView& x, const TensorView& w, const TensorView& segments) {
   CHECK(x.rank() == 3 && is_float(x.dtype()) && x.is_contiguous() && w.rank() == 2 && w.dim(0) == x.dim(2) &&
@@ -45,7 +42,7 @@ CausalConvProblem conv_problem(const TensorView& x, const TensorView& w, const T
   return p;
 }
 
-void run_on_channels(ThreadPool& pool, const CausalConvProblem& p, CausalConvKernel* kernel) {
+void on_channels(ThreadPool& pool, const CausalConvProblem& p, CausalConvKernel* kernel) {
   const std::int64_t blocks = (p.channels + kConvChannels - 1) / kConvChannels;
   pool.for_range(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     kernel(p, begin * kConvChannels, std::min(p.channels, end * kConvChannels));
@@ -71,47 +68,66 @@ void move_tail(const CausalConvArgs& a, std::int64_t taps) {
   }
 }
 
-}  // namespace
-
-void causal_conv(ThreadPool& pool, const CausalConvArgs& a) {
-  constexpr const char* kOp = "causal_conv";
-  check_conv(kOp, a.x, a.w, a.segments);
-  check_as_x(kOp, a.x, a.y);
-  const std::int64_t taps = a.w.dim(1);
-  CHECK(!a.tail.defined() ||
-            (!a.segments.defined() && a.tail.dtype() == a.x.dtype() && a.tail.is_contiguous() &&
-             a.tail.shape() == (Shape{a.x.dim(0), taps - 1, a.x.dim(2)})),
-        "[{}] tail {} of {} for x {}", kOp, to_string(a.tail.shape()), name_of(a.tail.dtype()),
-        to_string(a.x.shape()));
-  const double elements = static_cast<double>(a.x.size());
-  if (pool.skips({kOp, a.x.dtype(), elements * static_cast<double>(2 * taps + 10),
-                  2 * static_cast<double>(a.x.bytes())}))
-    return;
-  if (a.x.on_gpu()) return gpu::causal_conv(a);
-  CausalConvProblem p = conv_problem(a.x, a.w, a.segments);
-  p.tail = taps > 1 ? a.tail.kernel_address() : nullptr;
-  p.y = a.y.kernel_address();
-  run_on_channels(pool, p, choose(kOp, kCausalConv, p));
-  if (p.tail != nullptr) move_tail(a, taps);
+template <CausalConvKernel* kernel>
+void forward(ThreadPool& pool, const CausalConvArgs& args) {
+  CausalConvProblem p = conv_problem(args.x, args.w, args.segments);
+  p.tail = p.taps > 1 ? args.tail.kernel_address() : nullptr;
+  p.y = args.y.kernel_address();
+  on_channels(pool, p, kernel);
+  if (p.tail != nullptr) move_tail(args, p.taps);
 }
 
-void causal_conv_backward(ThreadPool& pool, const CausalConvBackwardArgs& a) {
+template <CausalConvKernel* kernel>
+void backward(ThreadPool& pool, const CausalConvBackwardArgs& args) {
+  CausalConvProblem p = conv_problem(args.x, args.w, args.segments);
+  p.dy = args.dy.kernel_address();
+  p.dx = args.dx.kernel_address();
+  p.dw = args.dw.kernel_data<float>();
+  on_channels(pool, p, kernel);
+}
+
+Work forward_work(const CausalConvArgs& args) {
+  return {.dtype = args.x.dtype(),
+          .flops = static_cast<double>(args.x.size()) * static_cast<double>(2 * args.w.dim(1) + 10),
+          .bytes = 2 * static_cast<double>(args.x.bytes())};
+}
+
+Work backward_work(const CausalConvBackwardArgs& args) {
+  return {.dtype = args.x.dtype(),
+          .flops = static_cast<double>(args.x.size()) * static_cast<double>(6 * args.w.dim(1) + 14),
+          .bytes = 3 * static_cast<double>(args.x.bytes())};
+}
+
+constexpr Implementation<CausalConvArgs> kForwards[] = {{"cuda", Gpu::any, gpu::causal_conv},
+                                                        SWITCHYARD_SIMD_ROWS(forward, causal_conv)};
+constexpr Implementation<CausalConvBackwardArgs> kBackwards[] = {
+    {"cuda", Gpu::any, gpu::causal_conv_backward}, SWITCHYARD_SIMD_ROWS(backward, causal_conv_backward)};
+constexpr Kernel<CausalConvArgs> kCausalConv{"causal_conv", forward_work, &CausalConvArgs::x, kForwards};
+constexpr Kernel<CausalConvBackwardArgs> kCausalConvBackward{"causal_conv_backward", backward_work,
+                                                             &CausalConvBackwardArgs::x, kBackwards};
+
+}  // namespace
+
+void causal_conv(ThreadPool& pool, const CausalConvArgs& args) {
+  constexpr const char* kOp = "causal_conv";
+  check_conv(kOp, args.x, args.w, args.segments);
+  check_as_x(kOp, args.x, args.y);
+  CHECK(!args.tail.defined() ||
+            (!args.segments.defined() && args.tail.dtype() == args.x.dtype() && args.tail.is_contiguous() &&
+             args.tail.shape() == (Shape{args.x.dim(0), args.w.dim(1) - 1, args.x.dim(2)})),
+        "[{}] tail {} of {} for x {}", kOp, to_string(args.tail.shape()), name_of(args.tail.dtype()),
+        to_string(args.x.shape()));
+  run(pool, kCausalConv, args);
+}
+
+void causal_conv_backward(ThreadPool& pool, const CausalConvBackwardArgs& args) {
   constexpr const char* kOp = "causal_conv_backward";
-  check_conv(kOp, a.x, a.w, a.segments);
-  check_as_x(kOp, a.x, a.dy);
-  check_as_x(kOp, a.x, a.dx);
-  CHECK(a.dw.dtype() == DType::f32 && a.dw.shape() == a.w.shape() && a.dw.is_contiguous(),
-        "[{}] dw {} for w {}", kOp, to_string(a.dw.shape()), to_string(a.w.shape()));
-  const double elements = static_cast<double>(a.x.size());
-  if (pool.skips({kOp, a.x.dtype(), elements * static_cast<double>(6 * a.w.dim(1) + 14),
-                  3 * static_cast<double>(a.x.bytes())}))
-    return;
-  if (a.x.on_gpu()) return gpu::causal_conv_backward(a);
-  CausalConvProblem p = conv_problem(a.x, a.w, a.segments);
-  p.dy = a.dy.kernel_address();
-  p.dx = a.dx.kernel_address();
-  p.dw = a.dw.kernel_data<float>();
-  run_on_channels(pool, p, choose(kOp, kCausalConvBackward, p));
+  check_conv(kOp, args.x, args.w, args.segments);
+  check_as_x(kOp, args.x, args.dy);
+  check_as_x(kOp, args.x, args.dx);
+  CHECK(args.dw.dtype() == DType::f32 && args.dw.shape() == args.w.shape() && args.dw.is_contiguous(),
+        "[{}] dw {} for w {}", kOp, to_string(args.dw.shape()), to_string(args.w.shape()));
+  run(pool, kCausalConvBackward, args);
 }
 
 }  // namespace switchyard

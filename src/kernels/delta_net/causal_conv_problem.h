@@ -1,4 +1,4 @@
-// What causal_conv's implementations are given (internal to kernels/).
+// The CPU implementations behind causal_conv.h, and what they are given. Internal to kernels/delta_net.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct CausalConvProblem {
     if (!same_segment(b, s, token)) return nullptr;
     return static_cast<const T*>(x) + (b * length + s) * channels;
   }
-  // Whether the segment goes on from `from` to `to`, which is not before it.
+  // True where the segment goes on from `from` to `to`, which is not before it.
   bool same_segment(std::int64_t b, std::int64_t from, std::int64_t to) const {
     for (std::int64_t s = from; segments != nullptr && s < to; ++s) {
       if (segments[b * length + s] != segments[b * length + s + 1]) return false;
@@ -41,7 +41,7 @@ struct CausalConvProblem {
   }
 };
 
-// Of channels [begin, end), whose number is a multiple of kConvChannels but at the end of all.
+// Computes channels [begin, end), whose number is a multiple of kConvChannels but at the end of all.
 using CausalConvKernel = void(const CausalConvProblem& problem, std::int64_t begin, std::int64_t end);
 constexpr std::int64_t kConvChannels = 64;
 constexpr std::int64_t kMostConvTaps = 8;

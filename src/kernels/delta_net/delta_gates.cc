@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/delta_net/kernels.h"
 #include "kernels/pointwise/float_elements.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
@@ -21,36 +23,18 @@ float logistic(float x) {
   return 1 / (1 + std::exp(-x));
 }
 
-// The number of rows.
-std::int64_t check_gates(const char* op, const DeltaGatesArgs& x) {
+std::int64_t rows_of(const DeltaGatesArgs& x) {
   const std::int64_t heads = x.a.shape().back();
-  CHECK(is_float(x.a.dtype()) && x.b.dtype() == x.a.dtype() && x.b.shape() == x.a.shape() &&
-            x.a.is_contiguous() && x.b.is_contiguous(),
-        "[{}] a {} of {}, b {} of {}", op, to_string(x.a.shape()), name_of(x.a.dtype()),
-        to_string(x.b.shape()), name_of(x.b.dtype()));
-  for (const TensorView* y : {&x.rate, &x.bias})
-    CHECK(y->dtype() == DType::f32 && y->shape() == Shape{heads} && y->is_contiguous(),
-          "[{}] {} of {} for {} heads", op, to_string(y->shape()), name_of(y->dtype()), heads);
-  for (const TensorView* y : {&x.g, &x.beta})
-    CHECK(y->dtype() == DType::f32 && y->shape() == x.a.shape() && y->is_contiguous(), "[{}] {} of {} for {}",
-          op, to_string(y->shape()), name_of(y->dtype()), to_string(x.a.shape()));
   return heads == 0 ? 0 : x.a.size() / heads;
 }
 
-}  // namespace
-
-void delta_gates(ThreadPool& pool, const DeltaGatesArgs& x) {
-  constexpr const char* kOp = "delta_gates";
-  const std::int64_t rows = check_gates(kOp, x), heads = x.a.shape().back();
-  if (pool.skips({kOp, x.a.dtype(), 30 * static_cast<double>(x.a.size()),
-                  2 * static_cast<double>(x.a.bytes() + x.g.bytes())}))
-    return;
-  if (x.a.on_gpu()) return gpu::delta_gates(x);
+void gates(ThreadPool& pool, const DeltaGatesArgs& x) {
+  const std::int64_t heads = x.a.shape().back();
   const float *const rate = x.rate.kernel_data<float>(), *const bias = x.bias.kernel_data<float>();
   float *const g = x.g.kernel_data<float>(), *const beta = x.beta.kernel_data<float>();
   with_elements(x.a.dtype(), [&]<typename T>(T) {
     const T *const a = x.a.kernel_data<T>(), *const b = x.b.kernel_data<T>();
-    pool.for_range(rows, kRowsOfGates, [&](std::int64_t begin, std::int64_t end) {
+    pool.for_range(rows_of(x), kRowsOfGates, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin * heads; i < end * heads; ++i) {
         const std::int64_t h = i % heads;
         g[i] = -std::exp(rate[h]) * softplus(static_cast<float>(a[i]) + bias[h]);
@@ -60,23 +44,9 @@ void delta_gates(ThreadPool& pool, const DeltaGatesArgs& x) {
   });
 }
 
-void delta_gates_backward(ThreadPool& pool, const DeltaGatesBackwardArgs& args) {
-  constexpr const char* kOp = "delta_gates_backward";
+void gates_backward(ThreadPool& pool, const DeltaGatesBackwardArgs& args) {
   const DeltaGatesArgs& x = args.forward;
-  const std::int64_t rows = check_gates(kOp, x), heads = x.a.shape().back();
-  for (const TensorView* y : {&args.dg, &args.dbeta})
-    CHECK(y->dtype() == DType::f32 && y->shape() == x.a.shape() && y->is_contiguous(), "[{}] {} of {} for {}",
-          kOp, to_string(y->shape()), name_of(y->dtype()), to_string(x.a.shape()));
-  for (const TensorView* y : {&args.da, &args.db})
-    CHECK(y->dtype() == x.a.dtype() && y->shape() == x.a.shape() && y->is_contiguous(),
-          "[{}] {} of {} for {}", kOp, to_string(y->shape()), name_of(y->dtype()), to_string(x.a.shape()));
-  for (const TensorView* y : {&args.drate, &args.dbias})
-    CHECK(y->dtype() == DType::f32 && y->shape() == Shape{heads} && y->is_contiguous(),
-          "[{}] {} of {} for {} heads", kOp, to_string(y->shape()), name_of(y->dtype()), heads);
-  if (pool.skips({kOp, x.a.dtype(), 30 * static_cast<double>(x.a.size()),
-                  3 * static_cast<double>(x.a.bytes() + x.g.bytes())}))
-    return;
-  if (x.a.on_gpu()) return gpu::delta_gates_backward(args);
+  const std::int64_t rows = rows_of(x), heads = x.a.shape().back();
   const float *const rate = x.rate.kernel_data<float>(), *const bias = x.bias.kernel_data<float>();
   const float *const g = x.g.kernel_data<float>(), *const beta = x.beta.kernel_data<float>();
   const float *const dg = args.dg.kernel_data<float>(), *const dbeta = args.dbeta.kernel_data<float>();
@@ -109,6 +79,65 @@ void delta_gates_backward(ThreadPool& pool, const DeltaGatesBackwardArgs& args) 
       dbias[h] += partial[static_cast<std::size_t>((2 * piece + 1) * heads + h)];
     }
   }
+}
+
+Work forward_work(const DeltaGatesArgs& x) {
+  return {.dtype = x.a.dtype(),
+          .flops = 30 * static_cast<double>(x.a.size()),
+          .bytes = 2 * static_cast<double>(x.a.bytes() + x.g.bytes())};
+}
+
+Work backward_work(const DeltaGatesBackwardArgs& args) {
+  const DeltaGatesArgs& x = args.forward;
+  return {.dtype = x.a.dtype(),
+          .flops = 30 * static_cast<double>(x.a.size()),
+          .bytes = 3 * static_cast<double>(x.a.bytes() + x.g.bytes())};
+}
+
+constexpr Implementation<DeltaGatesArgs> kForwards[] = {{"cuda", Gpu::any, gpu::delta_gates},
+                                                        {"portable", Isa::ref, gates}};
+constexpr Implementation<DeltaGatesBackwardArgs> kBackwards[] = {
+    {"cuda", Gpu::any, gpu::delta_gates_backward}, {"portable", Isa::ref, gates_backward}};
+constexpr Kernel<DeltaGatesArgs> kDeltaGates{"delta_gates", forward_work, &DeltaGatesArgs::a, kForwards};
+constexpr Kernel<DeltaGatesBackwardArgs> kDeltaGatesBackward{"delta_gates_backward", backward_work,
+                                                             &DeltaGatesBackwardArgs::dg, kBackwards};
+
+void check_gates(const char* op, const TensorView& a, DType dtype,
+                 std::initializer_list<const TensorView*> like_a) {
+  for (const TensorView* y : like_a)
+    CHECK(y->dtype() == dtype && y->shape() == a.shape() && y->is_contiguous(), "[{}] {} of {} for {}", op,
+          to_string(y->shape()), name_of(y->dtype()), to_string(a.shape()));
+}
+
+void check_heads(const char* op, const TensorView& a, std::initializer_list<const TensorView*> of_heads) {
+  const std::int64_t heads = a.shape().back();
+  for (const TensorView* y : of_heads)
+    CHECK(y->dtype() == DType::f32 && y->shape() == Shape{heads} && y->is_contiguous(),
+          "[{}] {} of {} for {} heads", op, to_string(y->shape()), name_of(y->dtype()), heads);
+}
+
+void check_forward(const char* op, const DeltaGatesArgs& x) {
+  CHECK(is_float(x.a.dtype()), "[{}] a of {}", op, name_of(x.a.dtype()));
+  check_gates(op, x.a, x.a.dtype(), {&x.a, &x.b});
+  check_heads(op, x.a, {&x.rate, &x.bias});
+  check_gates(op, x.a, DType::f32, {&x.g, &x.beta});
+}
+
+}  // namespace
+
+void delta_gates(ThreadPool& pool, const DeltaGatesArgs& args) {
+  check_forward("delta_gates", args);
+  run(pool, kDeltaGates, args);
+}
+
+void delta_gates_backward(ThreadPool& pool, const DeltaGatesBackwardArgs& args) {
+  constexpr const char* kOp = "delta_gates_backward";
+  const TensorView& a = args.forward.a;
+  check_forward(kOp, args.forward);
+  check_gates(kOp, a, DType::f32, {&args.dg, &args.dbeta});
+  check_gates(kOp, a, a.dtype(), {&args.da, &args.db});
+  check_heads(kOp, a, {&args.drate, &args.dbias});
+  run(pool, kDeltaGatesBackward, args);
 }
 
 }  // namespace switchyard

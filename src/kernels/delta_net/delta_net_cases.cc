@@ -1,5 +1,5 @@
-// The gated delta net: its rule, of which the scalar twin goes token by token and the vector kernels chunk by
-// chunk, its convolution and gates, and the gate of an output.
+// The gated delta net: its convolution, its gates, and its rule, of which the reference implementation goes
+// token by token and the vector kernels chunk by chunk.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -7,7 +7,6 @@
 #include "kernels/delta_net/causal_conv.h"
 #include "kernels/delta_net/delta_gates.h"
 #include "kernels/delta_net/gated_delta.h"
-#include "kernels/pointwise/sigmoid_gate.h"
 #include "kernels/testing/cases.h"
 
 namespace switchyard::selftest {
@@ -216,65 +215,6 @@ std::vector<Case> causal_conv_backward_cases(std::uint32_t seed) {
   });
 }
 
-struct GateRows {
-  std::int64_t rows, columns;
-  bool one;  // gate of a row
-
-  Shape x() const { return {rows, columns}; }
-  Shape gate() const { return {rows, one ? 1 : columns}; }
-};
-
-constexpr GateRows kGateRows[] = {
-    {0, 3, false}, {1, 1, true}, {5, 33, false}, {7, 33, true}, {300, 100, false}};
-
-template <typename MakeCase>
-std::vector<Case> output_gate_cases(std::uint32_t seed, const MakeCase& make) {
-  std::vector<Case> cases;
-  for (const DType dtype : kFloatTypes) {
-    for (const GateRows& s : kGateRows) {
-      Draw draw(++seed * 4);
-      const std::uint32_t first = draw.seed();
-      Arrays in;
-      in.push_back(draw.normal(dtype, num_elements(s.x())));
-      in.push_back(draw.normal(dtype, num_elements(s.gate()), 3));
-      cases.push_back(make(s, dtype, std::move(in), draw));
-      cases.back().what = fmt::format("x {}, gate {}, seed {}", to_string(s.x()), to_string(s.gate()), first);
-    }
-  }
-  return cases;
-}
-
-std::vector<Case> sigmoid_gate_cases(std::uint32_t seed) {
-  return output_gate_cases(seed, [](const GateRows& s, DType dtype, Arrays in, Draw&) {
-    return Case{dtype,
-                "",
-                std::move(in),
-                {{"out", PoisonedArray(dtype, num_elements(s.x())), activation_bound(dtype)}},
-                [s](ThreadPool& pool, const Arrays& given, Arrays& out) {
-                  sigmoid_gate(pool, {given[0].view(s.x()), given[1].view(s.gate()), out[0].view(s.x())});
-                }};
-  });
-}
-
-std::vector<Case> sigmoid_gate_backward_cases(std::uint32_t seed) {
-  return output_gate_cases(seed, [](const GateRows& s, DType dtype, Arrays in, Draw& draw) {
-    in.push_back(draw.normal(dtype, num_elements(s.x())));
-    const Bound bound = activation_bound(dtype);
-    return Case{dtype,
-                "",
-                std::move(in),
-                {{"dx", PoisonedArray(dtype, num_elements(s.x())), bound},
-                 {"dgate", PoisonedArray(dtype, num_elements(s.gate())), {bound.relative, 1e-5}}},
-                [s](ThreadPool& pool, const Arrays& given, Arrays& out) {
-                  sigmoid_gate_backward(pool, {.x = given[0].view(s.x()),
-                                               .gate = given[1].view(s.gate()),
-                                               .dout = given[2].view(s.x()),
-                                               .dx = out[0].view(s.x()),
-                                               .dgate = out[1].view(s.gate())});
-                }};
-  });
-}
-
 double number_at(const PoisonedArray& x, std::int64_t i) {
   return static_cast<double>(x.at(i));
 }
@@ -396,10 +336,8 @@ std::vector<KernelCases> delta_net_kernels() {
           {"gated_delta_backward", "gated_delta_backward", gated_delta_backward_cases},
           {"causal_conv", "causal_conv", causal_conv_cases},
           {"causal_conv_backward", "causal_conv_backward", causal_conv_backward_cases},
-          {"delta_gates", nullptr, delta_gates_cases},
-          {"delta_gates_backward", nullptr, delta_gates_backward_cases},
-          {"sigmoid_gate", "sigmoid_gate", sigmoid_gate_cases},
-          {"sigmoid_gate_backward", "sigmoid_gate_backward", sigmoid_gate_backward_cases}};
+          {"delta_gates", "delta_gates", delta_gates_cases},
+          {"delta_gates_backward", "delta_gates_backward", delta_gates_backward_cases}};
 }
 
 }  // namespace switchyard::selftest

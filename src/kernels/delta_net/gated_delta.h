@@ -16,13 +16,13 @@ struct GatedDeltaArgs {
   TensorView q, k;     // [B,S,Hk,Dk], f32 or bf16
   TensorView v;        // [B,S,Hv,Dv], as q
   TensorView g, beta;  // [B,S,Hv] f32; g is at most 0
-  TensorView
-      segments;  // [B,S] i32: a token of another segment than the one before begins anew; undefined: one
+  // [B,S] i32: a token of another segment than the one before begins anew; undefined: one segment
+  TensorView segments;
   std::int64_t chunk = 64;   // tokens that products take at once; it changes rounding only
   bool unit_vectors = true;  // q and k are divided by sqrt(sum of squares + 1e-6)
   float scale = 1;           // of q, after that
-  TensorView
-      state;  // [B,Hv,Dk,Dv] f32: before the first token, and then after the last; undefined: 0, and not kept
+  // [B,Hv,Dk,Dv] f32: before the first token, and then after the last; undefined: 0, and not kept
+  TensorView state;
   TensorView out;  // as v
 };
 void gated_delta(ThreadPool& pool, const GatedDeltaArgs& args);

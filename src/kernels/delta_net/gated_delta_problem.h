@@ -1,4 +1,4 @@
-// What the gated delta rule's implementations are given (internal to kernels/).
+// The CPU implementations behind gated_delta.h, and what they are given. Internal to kernels/delta_net.
 #pragma once
 
 #include <algorithm>
@@ -37,13 +37,13 @@ struct GatedDeltaProblem {
   std::int64_t number_at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
     return (batch * length + token) * value_heads + head;
   }
-  // Whether the token's state is its own only.
+  // True where the token's state is its own only.
   bool begins(std::int64_t batch, std::int64_t token) const {
     if (token == 0) return state == nullptr;
     const std::int32_t* const s = segments + batch * length;
     return segments != nullptr && s[token] != s[token - 1];
   }
-  // Where the chunk that begins at `token` ends: it is of one segment.
+  // The end of the chunk that begins at `token`, which is of one segment.
   std::int64_t chunk_end(std::int64_t batch, std::int64_t token) const {
     const std::int64_t most = std::min(length, token + chunk);
     std::int64_t end = token + 1;
@@ -52,7 +52,8 @@ struct GatedDeltaProblem {
   }
 };
 
-// Of pairs [begin, end) of a sequence and a key head: pair i is sequence i / key_heads, head i % key_heads.
+// Computes pairs [begin, end) of a sequence and a key head: pair i is sequence i / key_heads, head i %
+// key_heads.
 using GatedDeltaKernel = void(const GatedDeltaProblem& problem, std::int64_t begin, std::int64_t end);
 
 namespace ref {

@@ -1,103 +1,247 @@
 #include "kernels/loss/cross_entropy.h"
 
+#include <algorithm>
+
 #include "core/error.h"
-#include "kernels/cuda/kernels.h"
+#include "core/tensor.h"
 #include "kernels/loss/cross_entropy_problem.h"
+#include "kernels/loss/reference/cross_entropy_reference.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
 
-// An operand without gaps.
-std::byte* contiguous_operand(const TensorView& x, const char* name) {
-  CHECK(x.is_contiguous(), "[cross_entropy] {} is a view of {} with gaps", name, to_string(x.shape()));
-  return x.device_address();
-}
-
-// [rows] f32
-float* row_values(const TensorView& x, const CrossEntropyProblem& problem, const char* name) {
-  CHECK(x.dtype() == DType::f32 && x.size() == problem.rows && x.is_contiguous(),
-        "[cross_entropy] {} is {} {} for {} rows", name, name_of(x.dtype()), to_string(x.shape()),
-        problem.rows);
-  return x.device_data<float>();
-}
+// ---- What a row calls
 
 CrossEntropyProblem problem_of(const CrossEntropyLogits& a) {
+  return {.rows = a.targets.size(),
+          .emb = a.hidden.shape().back(),
+          .vocab = local_columns(a),
+          .vocab_begin = a.vocab_begin,
+          .dtype = a.hidden.dtype(),
+          .hidden = a.hidden.kernel_address(),
+          .weight = a.weight.kernel_address(),
+          .weight_vocab_major = a.weight_vocab_major,
+          .targets = a.targets.kernel_data<std::int32_t>(),
+          .logit_soft_cap = a.logit_soft_cap,
+          .rows_at_once = loss_rows_at_once(a)};
+}
+
+CrossEntropyProblem problem_of(const LinearCrossEntropyArgs& args) {
+  CrossEntropyProblem p = problem_of(args.logits);
+  p.lse = args.lse.kernel_data<float>();
+  p.target_logit = args.target_logit.kernel_data<float>();
+  return p;
+}
+
+// The arguments of both that make gradients.
+template <typename Args>
+CrossEntropyProblem gradient_problem_of(const Args& args) {
+  CrossEntropyProblem p = problem_of(args.logits);
+  p.lse = args.lse.template kernel_data<float>();
+  p.softmax = args.softmax_coefficient.template kernel_data<float>();
+  p.target = args.target_coefficient.template kernel_data<float>();
+  p.dhidden = args.dhidden.template kernel_data<float>();
+  p.dweight = args.dweight.kernel_address();
+  return p;
+}
+
+CrossEntropyProblem problem_of(const LinearCrossEntropyBackwardArgs& args) {
+  return gradient_problem_of(args);
+}
+
+CrossEntropyProblem problem_of(const LossGradientsArgs& args) {
+  CrossEntropyProblem p = gradient_problem_of(args);
+  p.target_logit = args.target_logit.kernel_data<float>();
+  p.summed = &args.summed;
+  return p;
+}
+
+template <CrossEntropyKernel* kernel, typename Args>
+void on(ThreadPool& pool, const Args& args) {
+  kernel(pool, problem_of(args));
+}
+
+template <CrossEntropyRefusal* refuses, typename Args>
+const char* refusal(const Args& args) {
+  return refuses(problem_of(args));
+}
+
+template <CrossEntropyBytes* workspace, typename Args>
+std::size_t bytes(const Args& args) {
+  return workspace(problem_of(args));
+}
+
+void reference_forward(ThreadPool&, const CrossEntropyProblem& p) {
+  p.dtype == DType::f32 ? reference::linear_cross_entropy<float>(p, p.lse, p.target_logit)
+                        : reference::linear_cross_entropy<bfloat16>(p, p.lse, p.target_logit);
+}
+
+void reference_backward(ThreadPool&, const CrossEntropyProblem& p) {
+  const auto run = [&]<typename T>(T* dweight) {
+    reference::linear_cross_entropy_backward<T>(p, static_cast<const float*>(p.lse), p.softmax, p.target,
+                                                p.dhidden, dweight);
+  };
+  p.dtype == DType::f32 ? run(static_cast<float*>(p.dweight)) : run(static_cast<bfloat16*>(p.dweight));
+}
+
+// Calls `summed` for block after block.
+void sum_blocks(const LossGradientsArgs& args) {
+  const std::int64_t rows = args.lse.size(), block = loss_rows_at_once(args.logits);
+  for (std::int64_t row = 0; row < rows; row += block) args.summed(row, std::min(rows, row + block));
+}
+
+// Loss and gradients one after the other: the logits are made twice.
+void apart(ThreadPool& pool, const LossGradientsArgs& args) {
+  linear_cross_entropy(pool, {args.logits, args.lse, args.target_logit});
+  sum_blocks(args);
+  linear_cross_entropy_backward(pool, {args.logits, args.lse, args.softmax_coefficient,
+                                       args.target_coefficient, args.dhidden, args.dweight});
+}
+
+// ---- The tables
+
+// The products of logits, which gradients make again, and those of both gradients.
+template <int products, typename Args>
+Work work_of(const Args& args) {
+  const CrossEntropyLogits& a = args.logits;
+  const auto rows = static_cast<double>(a.targets.size()), emb = static_cast<double>(a.hidden.shape().back()),
+             vocab = static_cast<double>(local_columns(a));
+  return {.dtype = a.hidden.dtype(),
+          .flops = 2 * products * rows * emb * vocab,
+          .bytes = products * (rows * emb + emb * vocab) * static_cast<double>(size_of(a.hidden.dtype()))};
+}
+
+namespace amx = cpu::amx_tiles;
+namespace soft = cpu::soft_tiles;
+using namespace logit_blocks;
+using cpu::row_gradient_avx2, cpu::row_gradient_avx512;
+using cpu::row_sum_update_avx2, cpu::row_sum_update_avx512;
+
+constexpr Implementation<LinearCrossEntropyArgs> kForwards[] = {
+    {"cuda", Gpu::any, gpu::linear_cross_entropy},
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, on<amx::cross_entropy>, refusal<amx::cross_entropy_refuses>,
+     bytes<amx::cross_entropy_bytes>},
+    {"fused avx512_bf16", Isa::avx512_bf16, on<soft::cross_entropy>, refusal<soft::cross_entropy_refuses>,
+     bytes<soft::cross_entropy_bytes>},
+    {"from hot sums", Isa::avx512_bf16, on<hot>, refusal<hot_refuses>, bytes<hot_bytes>},
+    {"tiled avx512", Isa::avx512, on<tiled<row_sum_update_avx512>>, nullptr, bytes<tiled_bytes>},
+    {"tiled avx2", Isa::avx2, on<tiled<row_sum_update_avx2>>, nullptr, bytes<tiled_bytes>},
+#endif
+    {"ref", Isa::ref, on<reference_forward>},
+};
+
+constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
+    {"cuda", Gpu::any, gpu::linear_cross_entropy_backward},
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, on<amx::cross_entropy_backward>, refusal<amx::cross_entropy_refuses>,
+     bytes<amx::cross_entropy_backward_bytes>},
+    {"fused avx512_bf16", Isa::avx512_bf16, on<soft::cross_entropy_backward>,
+     refusal<soft::cross_entropy_refuses>, bytes<soft::cross_entropy_backward_bytes>},
+    {"from hot sums", Isa::avx512_bf16, on<hot_backward>, refusal<hot_refuses>, bytes<hot_backward_bytes>},
+    {"tiled avx512", Isa::avx512, on<tiled_backward<row_gradient_avx512>>, nullptr,
+     bytes<tiled_backward_bytes>},
+    {"tiled avx2", Isa::avx2, on<tiled_backward<row_gradient_avx2>>, nullptr, bytes<tiled_backward_bytes>},
+#endif
+    {"ref", Isa::ref, on<reference_backward>},
+};
+
+constexpr Implementation<LossGradientsArgs> kGradients[] = {
+    {"cuda", Gpu::any, gpu::linear_cross_entropy_with_gradients},
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, on<amx::cross_entropy_gradients>, refusal<amx::cross_entropy_gradients_refuses>,
+     bytes<amx::cross_entropy_gradients_bytes>},
+    {"fused avx512_bf16", Isa::avx512_bf16, on<soft::cross_entropy_gradients>,
+     refusal<soft::cross_entropy_gradients_refuses>, bytes<soft::cross_entropy_gradients_bytes>},
+    {"narrow avx512", Isa::avx512, on<cpu::narrow_gradients_avx512>, refusal<cpu::narrow_gradients_refuse>,
+     bytes<cpu::narrow_gradients_bytes>},
+    {"kept avx512", Isa::avx512, on<kept_gradients<row_sum_update_avx512, row_gradient_avx512>>,
+     refusal<kept_gradients_refuse>, bytes<kept_gradients_bytes>},
+    {"narrow avx2", Isa::avx2, on<cpu::narrow_gradients_avx2>, refusal<cpu::narrow_gradients_refuse>,
+     bytes<cpu::narrow_gradients_bytes>},
+    {"kept avx2", Isa::avx2, on<kept_gradients<row_sum_update_avx2, row_gradient_avx2>>,
+     refusal<kept_gradients_refuse>, bytes<kept_gradients_bytes>},
+#endif
+    {"apart", Isa::ref, apart},
+};
+
+constexpr Kernel<LinearCrossEntropyArgs> kForward{"linear_cross_entropy", work_of<1>,
+                                                  &LinearCrossEntropyArgs::lse, kForwards};
+constexpr Kernel<LinearCrossEntropyBackwardArgs> kBackward{"linear_cross_entropy_backward", work_of<3>,
+                                                           &LinearCrossEntropyBackwardArgs::lse, kBackwards};
+constexpr Kernel<LossGradientsArgs> kWithGradients{"linear_cross_entropy_gradients", work_of<3>,
+                                                   &LossGradientsArgs::lse, kGradients};
+
+// ---- Checks
+
+void check_logits(const CrossEntropyLogits& a) {
   CHECK(a.hidden.rank() >= 2 && a.weight.rank() == 2, "[cross_entropy] hidden {} and weight {}",
         to_string(a.hidden.shape()), to_string(a.weight.shape()));
   const std::int64_t emb = a.weight.dim(a.weight_vocab_major ? 1 : 0);
   CHECK(is_float(a.hidden.dtype()) && a.weight.dtype() == a.hidden.dtype() &&
             a.hidden.shape().back() == emb && a.targets.dtype() == DType::i32 &&
-            a.hidden.size() == a.targets.size() * emb,
+            a.hidden.size() == a.targets.size() * emb && a.hidden.is_contiguous() &&
+            a.weight.is_contiguous() && a.targets.is_contiguous(),
         "[cross_entropy] hidden {} {}, weight {} {}, targets {} {}", name_of(a.hidden.dtype()),
         to_string(a.hidden.shape()), name_of(a.weight.dtype()), to_string(a.weight.shape()),
         name_of(a.targets.dtype()), to_string(a.targets.shape()));
-  CrossEntropyProblem problem;
-  problem.rows = a.targets.size();
-  problem.emb = emb;
-  problem.vocab = a.weight.dim(a.weight_vocab_major ? 0 : 1);
-  problem.vocab_begin = a.vocab_begin;
-  problem.dtype = a.hidden.dtype();
-  problem.hidden = contiguous_operand(a.hidden, "hidden");
-  problem.weight = contiguous_operand(a.weight, "weight");
-  problem.weight_vocab_major = a.weight_vocab_major;
-  problem.targets = reinterpret_cast<const std::int32_t*>(contiguous_operand(a.targets, "targets"));
-  problem.logit_soft_cap = a.logit_soft_cap;
-  problem.whole_vocab = a.whole_vocab;
-  return problem;
 }
 
-float* dhidden_of(const TensorView& dhidden, const CrossEntropyLogits& logits) {
-  CHECK(dhidden.dtype() == DType::f32 && dhidden.size() == logits.hidden.size(),
+// [rows] f32
+void check_rows(const CrossEntropyLogits& logits, const TensorView& x, const char* name) {
+  CHECK(x.dtype() == DType::f32 && x.size() == logits.targets.size() && x.is_contiguous(),
+        "[cross_entropy] {} is {} {} for {} rows", name, name_of(x.dtype()), to_string(x.shape()),
+        logits.targets.size());
+}
+
+template <typename Args>
+void check_gradients(const Args& args) {
+  const TensorView &hidden = args.logits.hidden, &weight = args.logits.weight, &dhidden = args.dhidden,
+                   &dweight = args.dweight;
+  check_rows(args.logits, args.softmax_coefficient, "softmax_coefficient");
+  check_rows(args.logits, args.target_coefficient, "target_coefficient");
+  CHECK(dhidden.dtype() == DType::f32 && dhidden.size() == hidden.size() && dhidden.is_contiguous(),
         "[cross_entropy] gradient {} {} of hidden {}", name_of(dhidden.dtype()), to_string(dhidden.shape()),
-        to_string(logits.hidden.shape()));
-  return reinterpret_cast<float*>(contiguous_operand(dhidden, "dhidden"));
-}
-
-void* dweight_of(const TensorView& dweight, const CrossEntropyLogits& logits) {
-  CHECK(dweight.dtype() == logits.weight.dtype() && dweight.shape() == logits.weight.shape(),
+        to_string(hidden.shape()));
+  CHECK(dweight.dtype() == weight.dtype() && dweight.shape() == weight.shape() && dweight.is_contiguous(),
         "[cross_entropy] gradient {} {} of weight {} {}", name_of(dweight.dtype()),
-        to_string(dweight.shape()), name_of(logits.weight.dtype()), to_string(logits.weight.shape()));
-  return contiguous_operand(dweight, "dweight");
+        to_string(dweight.shape()), name_of(weight.dtype()), to_string(weight.shape()));
 }
 
 }  // namespace
 
 void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args) {
-  const CrossEntropyProblem problem = problem_of(args.logits);
-  float *const lse = row_values(args.lse, problem, "lse"), *const target_logit = row_values(
-                                                               args.target_logit, problem, "target_logit");
-  if (args.logits.hidden.on_gpu()) return gpu::linear_cross_entropy(args);
-  run_linear_cross_entropy(pool, problem, lse, target_logit);
+  check_logits(args.logits);
+  check_rows(args.logits, args.lse, "lse");
+  check_rows(args.logits, args.target_logit, "target_logit");
+  run(pool, kForward, args);
 }
 
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBackwardArgs& args) {
-  const CrossEntropyProblem problem = problem_of(args.logits);
-  const float *const lse = row_values(args.lse, problem, "lse"),
-                     *const softmax = row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
-                     *const target = row_values(args.target_coefficient, problem, "target_coefficient");
-  float* const dhidden = dhidden_of(args.dhidden, args.logits);
-  void* const dweight = dweight_of(args.dweight, args.logits);
-  if (args.logits.hidden.on_gpu()) return gpu::linear_cross_entropy_backward(args);
-  run_linear_cross_entropy_backward(pool, problem, lse, softmax, target, dhidden, dweight);
+  check_logits(args.logits);
+  check_rows(args.logits, args.lse, "lse");
+  check_gradients(args);
+  run(pool, kBackward, args);
 }
 
 std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits) {
-  const CrossEntropyProblem problem = problem_of(logits);
-  return logits.hidden.on_gpu() ? gpu::loss_rows_at_once(logits) : loss_rows_at_once(problem);
+  const std::int64_t columns = logits.whole_vocab > 0 ? logits.whole_vocab : local_columns(logits);
+  return loss_rows_of(columns, logits.hidden.on_gpu());
 }
 
 void linear_cross_entropy_with_gradients(ThreadPool& pool, const LossGradientsArgs& args) {
-  const CrossEntropyProblem problem = problem_of(args.logits);
-  const LossGradientsProblem gradients{
-      .lse = row_values(args.lse, problem, "lse"),
-      .target_logit = row_values(args.target_logit, problem, "target_logit"),
-      .softmax_coefficient = row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
-      .target_coefficient = row_values(args.target_coefficient, problem, "target_coefficient"),
-      .dhidden = dhidden_of(args.dhidden, args.logits),
-      .dweight = dweight_of(args.dweight, args.logits),
-      .summed = args.summed};
-  if (args.logits.hidden.on_gpu()) return gpu::linear_cross_entropy_with_gradients(args);
-  run_linear_cross_entropy_with_gradients(pool, problem, gradients);
+  check_logits(args.logits);
+  check_rows(args.logits, args.lse, "lse");
+  check_rows(args.logits, args.target_logit, "target_logit");
+  check_gradients(args);
+  const Implementation<LossGradientsArgs>& chosen = choose(kWithGradients, args);
+  if (chosen.run == apart) return apart(pool, args);  // two ops, in a plan, too
+  run(pool, kWithGradients, args);
+  if (!args.lse.is_abstract() || args.lse.on_gpu()) return;
+  // A plan of CPUs computes nothing, but counts what ranks add up while the implementation has its workspace.
+  const Buffer held(pool.counts_workspace() ? chosen.workspace(args) : 0);
+  sum_blocks(args);
 }
 
 }  // namespace switchyard

@@ -11,8 +11,8 @@
 
 namespace switchyard {
 
-// logit[r,v] = hidden[r,:] . weight[:,v], then logit_soft_cap * tanh(logit / logit_soft_cap) when that is >
-// 0.
+// logit[r,v] = hidden[r,:] . weight[:,v], then logit_soft_cap * tanh(logit / logit_soft_cap) where the cap is
+// above 0.
 struct CrossEntropyLogits {
   TensorView hidden;  // [rows, emb], or more dims, of which the last is emb; f32 or bf16
   TensorView weight;  // [vocab, emb] when weight_vocab_major (tied embedding), else [emb, vocab]; as hidden
@@ -42,10 +42,10 @@ struct LinearCrossEntropyBackwardArgs {
 };
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBackwardArgs& args);
 
-// Both at once, for a caller that knows beforehand what the loss's gradient will be. A kernel that can makes
-// the logits once: it takes some rows at a time (loss_rows_at_once) and keeps their exponentials, rounded to
-// bf16, so that the gradient of a logit is rounded twice, or the logits in float32. Memory is bounded by a
-// constant and by what dweight takes in float32.
+// Both at once, for a caller that knows beforehand what the loss's gradient will be. An implementation that
+// can makes the logits once: it takes some rows at a time (loss_rows_at_once) and keeps their exponentials,
+// rounded to bf16, so that the gradient of a logit is rounded twice, or the logits in float32. Memory is
+// bounded by a constant and by what dweight takes in float32.
 struct LossGradientsArgs {
   CrossEntropyLogits logits;
   TensorView lse, target_logit;                        // [rows] f32, as the first function gives them

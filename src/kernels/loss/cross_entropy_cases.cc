@@ -1,5 +1,5 @@
-// Projection with cross-entropy. The scalar twin computes in double and does not round the gradients of the
-// logits, which the others round to the operands' dtype before they multiply them.
+// Projection with cross-entropy. The reference implementation computes in double and does not round the
+// gradients of the logits, which the others round to the operands' dtype before they multiply them.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -34,6 +34,8 @@ constexpr LossShape kLossShapes[] = {
     {5, 520, 50},             // wider than the fused kernels take
     {530, 4, 2060},           // several blocks of rows and columns
     {70, 544, 2100, 0, 900},  // the same, wide
+    {2070, 513, 40},          // wide, with several blocks of rows
+    {33, 4, 10300},           // more than eight chunks (cpu/cross_entropy_tiles_pack.h)
 };
 
 struct LossData {
@@ -84,7 +86,7 @@ Case loss_forward_case(const SharedLoss& d, std::uint32_t) {
           }};
 }
 
-// lse is the twin's, so that a wrong forward does not hide a wrong backward pass.
+// lse is the reference implementation's, so that a wrong forward does not hide a wrong backward pass.
 Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
   PoisonedArray lse(DType::f32, d->shape.rows), target_logit = lse;
@@ -113,7 +115,7 @@ Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
           }};
 }
 
-// In blocks of 256 rows. The twin is both passes on `ref`.
+// In blocks of 256 rows. The reference is both passes on `ref`.
 Case loss_with_gradients_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
   const PoisonedArray row(DType::f32, d->shape.rows);

@@ -1,12 +1,16 @@
-// What cross_entropy's implementations are given (internal to kernels/).
+// The implementations behind cross_entropy.h, of every device, and what those of CPUs are given. Internal to
+// kernels/loss.
 #pragma once
+
+#include <algorithm>
+#include <cstddef>
 
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/product/logits_problem.h"
 
 namespace switchyard {
 
-// CrossEntropyLogits (kernels/loss/cross_entropy.h) as sizes and addresses.
+// The arguments of cross_entropy.h as sizes and addresses.
 struct CrossEntropyProblem {
   std::int64_t rows = 0;
   std::int64_t emb = 0;
@@ -18,36 +22,32 @@ struct CrossEntropyProblem {
   bool weight_vocab_major = false;
   const std::int32_t* targets = nullptr;  // [rows]
   float logit_soft_cap = 0;
-  std::int64_t whole_vocab = 0;  // columns of all ranks; 0: as the local ones
+  std::int64_t rows_at_once = 0;   // loss_rows_at_once
+  float* lse = nullptr;            // [rows]; the backward pass reads it
+  float* target_logit = nullptr;   // [rows]
+  const float* softmax = nullptr;  // [rows] coefficients
+  const float* target = nullptr;   // [rows] coefficients
+  float* dhidden = nullptr;        // [rows, emb]
+  void* dweight = nullptr;         // as weight
+  const std::function<void(std::int64_t begin, std::int64_t end)>* summed = nullptr;
 };
-std::int64_t loss_rows_at_once(const CrossEntropyProblem& problem);
+using CrossEntropyKernel = void(ThreadPool& pool, const CrossEntropyProblem& problem);
+using CrossEntropyBytes = std::size_t(const CrossEntropyProblem& problem);
+using CrossEntropyRefusal = const char*(const CrossEntropyProblem& problem);
 
-// LossGradientsArgs but for the logits.
-struct LossGradientsProblem {
-  float* lse = nullptr;  // [rows]
-  float* target_logit = nullptr;
-  const float* softmax_coefficient = nullptr;
-  const float* target_coefficient = nullptr;
-  float* dhidden = nullptr;  // [rows, emb]
-  void* dweight = nullptr;
-  std::function<void(std::int64_t begin, std::int64_t end)> summed;
-};
+inline std::int64_t local_columns(const CrossEntropyLogits& logits) {
+  return logits.weight.dim(logits.weight_vocab_major ? 0 : 1);
+}
 
-// The functions of cross_entropy.h on addresses: each runs the first implementation of its list that takes
-// the problem, or counts the work on an abstract pool.
-void run_linear_cross_entropy(ThreadPool& pool, const CrossEntropyProblem& problem, float* lse,
-                              float* target_logit);
-void run_linear_cross_entropy_backward(ThreadPool& pool, const CrossEntropyProblem& problem, const float* lse,
-                                       const float* softmax_coefficient, const float* target_coefficient,
-                                       float* dhidden, void* dweight);
-void run_linear_cross_entropy_with_gradients(ThreadPool& pool, const CrossEntropyProblem& problem,
-                                             const LossGradientsProblem& gradients);
-
-using CrossEntropyRun = void(ThreadPool&, const CrossEntropyProblem&, float* lse, float* target_logit);
-using CrossEntropyBackwardRun = void(ThreadPool&, const CrossEntropyProblem&, const float* lse,
-                                     const float* softmax_coefficient, const float* target_coefficient,
-                                     float* dhidden, void* dweight);
-using CrossEntropyGradientsRun = void(ThreadPool&, const CrossEntropyProblem&, const LossGradientsProblem&);
+// The rows of a block of so many columns that wait for their sums.
+inline std::int64_t loss_rows_of(std::int64_t columns, bool on_gpu) {
+  // 1 GiB of float32 logits, or 128 MiB of exponentials in bf16. A block reads and writes all of dweight,
+  // which few rows would not pay for.
+  constexpr std::int64_t kGpuElements = std::int64_t{1} << 28, kElements = std::int64_t{1} << 26,
+                         kLeast = 256;
+  const std::int64_t most = (on_gpu ? kGpuElements : kElements) / std::max<std::int64_t>(1, columns);
+  return std::max<std::int64_t>(1, most / kLeast) * kLeast;
+}
 
 // Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
 using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);
@@ -62,50 +62,51 @@ struct RowGradient {
 };
 using RowGradientRun = void(float* logits, std::int64_t count, const RowGradient& row, bfloat16* rounded);
 
-// The logits of some rows (loss_rows_at_once) wait in float32 until the rows' sums are known; gemm makes them
-// and all products (cross_entropy_kept.cc).
-namespace kept_logits {
-CrossEntropyGradientsRun gradients_avx512;
-CrossEntropyGradientsRun gradients_avx2;
-std::size_t workspace(const CrossEntropyProblem& args);
-const char* refuses(const CrossEntropyProblem& args);
-}  // namespace kept_logits
-
 namespace cpu {
+RowSumUpdate row_sum_update_avx2, row_sum_update_avx512;
+RowGradientRun row_gradient_avx2, row_gradient_avx512;
+
 // Fused, in tiles (kernels/cpu/tile_target.h).
 namespace amx_tiles {
-CrossEntropyRun cross_entropy;
-CrossEntropyBackwardRun cross_entropy_backward;
-CrossEntropyGradientsRun cross_entropy_gradients;
-// Bytes of the buffers that they take for a whole call.
-std::size_t cross_entropy_workspace(const CrossEntropyProblem& args, bool backward);
-std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args);
-// Why they do not take these arguments, or null.
-const char* cross_entropy_refuses(const CrossEntropyProblem& args);
-const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args);
+CrossEntropyKernel cross_entropy, cross_entropy_backward, cross_entropy_gradients;
+CrossEntropyBytes cross_entropy_bytes, cross_entropy_backward_bytes, cross_entropy_gradients_bytes;
+CrossEntropyRefusal cross_entropy_refuses, cross_entropy_gradients_refuses;
 }  // namespace amx_tiles
 namespace soft_tiles {
-CrossEntropyRun cross_entropy;
-CrossEntropyBackwardRun cross_entropy_backward;
-CrossEntropyGradientsRun cross_entropy_gradients;
-std::size_t cross_entropy_workspace(const CrossEntropyProblem& args, bool backward);
-std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args);
-const char* cross_entropy_refuses(const CrossEntropyProblem& args);
-const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args);
+CrossEntropyKernel cross_entropy, cross_entropy_backward, cross_entropy_gradients;
+CrossEntropyBytes cross_entropy_bytes, cross_entropy_backward_bytes, cross_entropy_gradients_bytes;
+CrossEntropyRefusal cross_entropy_refuses, cross_entropy_gradients_refuses;
 }  // namespace soft_tiles
 
-// The same in tiles, where the model is narrow (cpu/cross_entropy_narrow_simd.cc).
-namespace narrow_loss {
-CrossEntropyGradientsRun gradients_avx512;
-CrossEntropyGradientsRun gradients_avx2;
-std::size_t workspace(const CrossEntropyProblem& args);
-const char* refuses(const CrossEntropyProblem& args);
-}  // namespace narrow_loss
-
-RowSumUpdate row_sum_update_avx512;
-RowSumUpdate row_sum_update_avx2;
-RowGradientRun row_gradient_avx512;
-RowGradientRun row_gradient_avx2;
+// The gradients in tiles, where the model is narrow (cpu/cross_entropy_narrow_simd.cc).
+CrossEntropyKernel narrow_gradients_avx2, narrow_gradients_avx512;
+CrossEntropyBytes narrow_gradients_bytes;
+CrossEntropyRefusal narrow_gradients_refuse;
 }  // namespace cpu
+
+// Blocks of logits by gemm (cross_entropy_blocks.cc).
+namespace logit_blocks {
+// A second pass over a block sums its logits, or makes gradients of them.
+template <RowSumUpdate* update>
+void tiled(ThreadPool& pool, const CrossEntropyProblem& problem);
+template <RowGradientRun* gradient>
+void tiled_backward(ThreadPool& pool, const CrossEntropyProblem& problem);
+CrossEntropyBytes tiled_bytes, tiled_backward_bytes;
+// The kernel of products does so while the logits are hot.
+CrossEntropyKernel hot, hot_backward;
+CrossEntropyBytes hot_bytes, hot_backward_bytes;
+CrossEntropyRefusal hot_refuses;
+// The logits of rows_at_once rows wait in float32 until the rows' sums are known.
+template <RowSumUpdate* update, RowGradientRun* gradient>
+void kept_gradients(ThreadPool& pool, const CrossEntropyProblem& problem);
+CrossEntropyBytes kept_gradients_bytes;
+CrossEntropyRefusal kept_gradients_refuse;
+}  // namespace logit_blocks
+
+namespace gpu {
+void linear_cross_entropy(const LinearCrossEntropyArgs& args);
+void linear_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args);
+void linear_cross_entropy_with_gradients(const LossGradientsArgs& args);
+}  // namespace gpu
 
 }  // namespace switchyard

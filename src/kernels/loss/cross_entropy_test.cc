@@ -168,40 +168,6 @@ Outputs run_at_once(Problem& p, const Case& c, int threads) {
   return o;
 }
 
-TEST(LinearCrossEntropy, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
-  for (const Case& c : cases()) {
-    Problem p(c);
-    std::vector<double> dhidden(p.hidden_d.size()), dweight(p.weight_d.size());
-    const auto softmax = doubles(p.softmax_coefficient), target = doubles(p.target_coefficient);
-    reference::linear_cross_entropy_backward<double>(p.args_d, p.lse_d.data(), softmax.data(), target.data(),
-                                                     dhidden.data(), dweight.data());
-    for (Isa isa : kernel_test::every_isa()) {
-      if (isa == Isa::ref && c.rows * c.vocab > 100000) continue;  // the reference against itself, slowly
-      const ScopedIsa cap(isa);
-      SCOPED_TRACE(describe(c, isa));
-      for (auto* const run_of : {run, run_at_once}) {
-        const Outputs found = run_of(p, c, 1);
-        if (c.vocab == 0) {
-          for (std::int64_t r = 0; r < c.rows; ++r)
-            EXPECT_EQ(found.lse.at(r), -std::numeric_limits<float>::infinity());
-        } else {
-          EXPECT_TRUE(kernel_test::near(found.lse, array_of(p.lse_d), 2e-6f, 2e-6f));
-        }
-        EXPECT_TRUE(kernel_test::near(found.target_logit, array_of(p.target_d), 2e-6f, 2e-5f));
-        // bf16 rounds dlogit by at most 2^-8 of itself, once or twice.
-        const float loose = c.dtype == DType::bf16 ? 1e-2f : 5e-6f;
-        EXPECT_TRUE(
-            kernel_test::near(found.dhidden, array_of(dhidden), 0, loose * largest(dhidden) + 1e-30f));
-        EXPECT_TRUE(
-            kernel_test::near(found.dweight, array_of(dweight), 0, loose * largest(dweight) + 1e-30f));
-        if (isa > Isa::ref) {
-          EXPECT_EQ(run_of(p, c, 3), found);
-        }
-      }
-    }
-  }
-}
-
 // With no softmax part dlogit is an integer at the target, and every product is exact.
 TEST(LinearCrossEntropy, TargetPartIsExactOnIntegers) {
   for (const Case& c : cases()) {

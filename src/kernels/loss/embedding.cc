@@ -2,30 +2,14 @@
 
 #include <cstring>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/loss/kernels.h"
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
 
-// `rows`: what is looked up, or its gradient.
-void check_embedding(const char* op, const TensorView& table, const TensorView& ids, const TensorView& rows) {
-  CHECK(table.rank() == 2 && ids.dtype() == DType::i32 && rows.size() == ids.size() * table.dim(1) &&
-            table.is_contiguous() && ids.is_contiguous() && rows.is_contiguous(),
-        "[{}] table {}, ids {} {}, rows {}", op, to_string(table.shape()), name_of(ids.dtype()),
-        to_string(ids.shape()), to_string(rows.shape()));
-}
-
-}  // namespace
-
-void embedding_lookup(ThreadPool& pool, const EmbeddingLookupArgs& args) {
-  check_embedding("embedding_lookup", args.table, args.ids, args.out);
-  CHECK(args.out.dtype() == args.table.dtype(), "[embedding_lookup] {} of a table of {}",
-        name_of(args.out.dtype()), name_of(args.table.dtype()));
-  if (pool.skips({"embedding_lookup", args.out.dtype(), 0,
-                  2 * static_cast<double>(args.out.bytes()) + static_cast<double>(args.ids.bytes())}))
-    return;
-  if (args.out.on_gpu()) return gpu::embedding_lookup(args);
+void look_up(ThreadPool& pool, const EmbeddingLookupArgs& args) {
   const std::size_t row = static_cast<std::size_t>(args.table.dim(1)) * size_of(args.table.dtype());
   const auto* const ids = args.ids.kernel_data<std::int32_t>();
   const std::byte* const table = args.table.kernel_address();
@@ -42,16 +26,7 @@ void embedding_lookup(ThreadPool& pool, const EmbeddingLookupArgs& args) {
   });
 }
 
-void embedding_backward(ThreadPool& pool, const EmbeddingBackwardArgs& args) {
-  check_embedding("embedding_backward", args.dtable, args.ids, args.dout);
-  CHECK(args.dtable.dtype() == DType::f32 && is_float(args.dout.dtype()),
-        "[embedding_backward] {} into a table of {}", name_of(args.dout.dtype()),
-        name_of(args.dtable.dtype()));
-  const double elements = static_cast<double>(args.dout.size());
-  if (pool.skips({"embedding_backward", args.dout.dtype(), elements,
-                  static_cast<double>(args.dout.bytes() + args.ids.bytes()) + 2 * sizeof(float) * elements}))
-    return;
-  if (args.dtable.on_gpu()) return gpu::embedding_backward(args);
+void add_token_by_token(ThreadPool& pool, const EmbeddingBackwardArgs& args) {
   const auto* const ids = args.ids.kernel_data<std::int32_t>();
   const std::int64_t tokens = args.ids.size();
   const TensorView dout = args.dout.reshaped({tokens, args.dtable.dim(1)});
@@ -61,6 +36,52 @@ void embedding_backward(ThreadPool& pool, const EmbeddingBackwardArgs& args) {
     const TensorView row = args.dtable.rows(at, at + 1);
     add(pool, row, dout.rows(t, t + 1), row);
   }
+}
+
+Work lookup_work(const EmbeddingLookupArgs& args) {
+  return {.dtype = args.out.dtype(),
+          .bytes = 2 * static_cast<double>(args.out.bytes()) + static_cast<double>(args.ids.bytes())};
+}
+
+Work backward_work(const EmbeddingBackwardArgs& args) {
+  const double elements = static_cast<double>(args.dout.size());
+  return {.dtype = args.dout.dtype(),
+          .flops = elements,
+          .bytes = static_cast<double>(args.dout.bytes() + args.ids.bytes()) + 2 * sizeof(float) * elements};
+}
+
+constexpr Implementation<EmbeddingLookupArgs> kLookups[] = {{"cuda", Gpu::any, gpu::embedding_lookup},
+                                                            {"portable", Isa::ref, look_up}};
+constexpr Implementation<EmbeddingBackwardArgs> kBackwards[] = {{"cuda", Gpu::any, gpu::embedding_backward},
+                                                                {"portable", Isa::ref, add_token_by_token}};
+constexpr Kernel<EmbeddingLookupArgs> kLookup{"embedding_lookup", lookup_work, &EmbeddingLookupArgs::out,
+                                              kLookups};
+constexpr Kernel<EmbeddingBackwardArgs> kBackward{"embedding_backward", backward_work,
+                                                  &EmbeddingBackwardArgs::dtable, kBackwards};
+
+// `rows`: what is looked up, or its gradient.
+void check_embedding(const char* op, const TensorView& table, const TensorView& ids, const TensorView& rows) {
+  CHECK(table.rank() == 2 && ids.dtype() == DType::i32 && rows.size() == ids.size() * table.dim(1) &&
+            table.is_contiguous() && ids.is_contiguous() && rows.is_contiguous(),
+        "[{}] table {}, ids {} {}, rows {}", op, to_string(table.shape()), name_of(ids.dtype()),
+        to_string(ids.shape()), to_string(rows.shape()));
+}
+
+}  // namespace
+
+void embedding_lookup(ThreadPool& pool, const EmbeddingLookupArgs& args) {
+  check_embedding("embedding_lookup", args.table, args.ids, args.out);
+  CHECK(args.out.dtype() == args.table.dtype(), "[embedding_lookup] {} of a table of {}",
+        name_of(args.out.dtype()), name_of(args.table.dtype()));
+  run(pool, kLookup, args);
+}
+
+void embedding_backward(ThreadPool& pool, const EmbeddingBackwardArgs& args) {
+  check_embedding("embedding_backward", args.dtable, args.ids, args.dout);
+  CHECK(args.dtable.dtype() == DType::f32 && is_float(args.dout.dtype()),
+        "[embedding_backward] {} into a table of {}", name_of(args.dout.dtype()),
+        name_of(args.dtable.dtype()));
+  run(pool, kBackward, args);
 }
 
 }  // namespace switchyard

@@ -1,7 +1,11 @@
-// Rows of a table by token ids, and sums of their gradients: the twins' bits.
+// Rows of a table by token ids, sums of their gradients, and the last tokens of sequences: the bits of plain
+// loops.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/loss/embedding.h"
+#include "kernels/loss/last_tokens.h"
 #include "kernels/testing/cases.h"
 
 namespace switchyard::selftest {
@@ -80,11 +84,43 @@ std::vector<Case> embedding_backward_cases(std::uint32_t seed) {
   });
 }
 
+std::vector<Case> last_tokens_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const std::int64_t rows : {0, 1, 40}) {
+      const std::int64_t length = 7, width = 33;
+      Draw draw(++seed * 4);
+      // Row r has r % (length + 1) tokens, then padding.
+      PoisonedArray segments(DType::i32, rows * length);
+      auto* const segment = static_cast<std::int32_t*>(segments.data());
+      for (std::int64_t i = 0; i < rows * length; ++i)
+        segment[i] = i % length < i / length % (length + 1) ? 1 : 0;
+      cases.push_back({dtype,
+                       fmt::format("{} rows of {} tokens of {}, seed {}", rows, length, width, draw.seed()),
+                       {draw.normal(dtype, rows * length * width), std::move(segments)},
+                       {{"out", PoisonedArray(dtype, rows * width)}},
+                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                         last_tokens(pool, {in[0].view({rows, length, width}), in[1].view({rows, length}),
+                                            out[0].view({rows, 1, width})});
+                       },
+                       [=](const Arrays& in, Arrays& out) {
+                         for (std::int64_t i = 0; i < rows * width; ++i) {
+                           const std::int64_t row = i / width, tokens = row % (length + 1);
+                           const std::int64_t at = std::max<std::int64_t>(tokens - 1, 0);
+                           out[0].set(i, in[0].at((row * length + at) * width + i % width));
+                         }
+                       }});
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<KernelCases> embedding_kernels() {
-  return {{"embedding_lookup", nullptr, embedding_lookup_cases},
-          {"embedding_backward", "add", embedding_backward_cases}};
+  return {{"embedding_lookup", "embedding_lookup", embedding_lookup_cases},
+          {"embedding_backward", "embedding_backward", embedding_backward_cases},
+          {"last_tokens", "last_tokens", last_tokens_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -1,4 +1,4 @@
-// The last token of each row of a batch.
+// The last token of each sequence of a batch.
 #pragma once
 
 #include "core/tensor_view.h"
@@ -6,8 +6,8 @@
 
 namespace switchyard {
 
-// out[b,:] = x[b,t,:], t being the last position of row b before its first segment of 0 (padding), or 0 where
-// the row begins with padding.
+// out[b,:] = x[b,t,:], t being the last position of sequence b before its first segment of 0 (padding), or 0
+// where the sequence begins with padding.
 struct LastTokensArgs {
   TensorView x;         // [B,S,M] of any dtype
   TensorView segments;  // [B,S] i32

@@ -1,5 +1,5 @@
-// What a loss makes of each token's log-sum-exp (kernels/loss/cross_entropy.h): the parts of a split
-// vocabulary combined, the coefficients of its gradient, and the sum over the tokens. Views have no gaps.
+// From each token's log-sum-exp (kernels/loss/cross_entropy.h) to a loss: combines the parts of a split
+// vocabulary, makes the coefficients of the loss's gradient, and sums over the tokens. Views have no gaps.
 // Bit-identical for any number of threads.
 #pragma once
 

@@ -1,6 +1,7 @@
 #include "kernels/loss/vocabulary.h"
 
 #include "core/error.h"
+#include "kernels/loss/vocabulary_problem.h"
 #include "kernels/registry/simd_list.h"
 
 namespace switchyard {

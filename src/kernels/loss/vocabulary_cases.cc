@@ -1,4 +1,4 @@
-// Passes over a vocabulary's logits: the scalar twin's bits.
+// Passes over a vocabulary's logits: the bits of the reference implementation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -74,9 +74,10 @@ std::vector<Case> from_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<KernelCases> vocabulary_kernels() {
-  return {{.name = "logit_block_maxima", .op = "logit_block_maxima", .cases = maxima_cases, .on_host = true},
-          {.name = "logit_weights", .op = "logit_weights", .cases = weights_cases, .on_host = true},
-          {.name = "logits_from", .op = "logits_from", .cases = from_cases, .on_host = true}};
+  return {
+      {.name = "logit_block_maxima", .table = "logit_block_maxima", .cases = maxima_cases, .on_host = true},
+      {.name = "logit_weights", .table = "logit_weights", .cases = weights_cases, .on_host = true},
+      {.name = "logits_from", .table = "logits_from", .cases = from_cases, .on_host = true}};
 }
 
 }  // namespace switchyard::selftest

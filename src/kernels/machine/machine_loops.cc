@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/error.h"
 #include "kernels/machine/machine_loops_x86.h"
 #include "kernels/registry/isa.h"
 

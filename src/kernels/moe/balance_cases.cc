@@ -168,9 +168,9 @@ std::vector<Case> count_choices_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<KernelCases> balance_kernels() {
-  return {{"balance_loss", nullptr, balance_loss_cases},
-          {"balance_loss_backward", nullptr, balance_backward_cases},
-          {"count_choices", nullptr, count_choices_cases}};
+  return {{"balance_loss", "balance_loss_value", balance_loss_cases},
+          {"balance_loss_backward", "balance_loss_backward", balance_backward_cases},
+          {"count_choices", "count_choices", count_choices_cases}};
 }
 
 }  // namespace switchyard::selftest

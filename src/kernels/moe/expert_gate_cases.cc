@@ -31,13 +31,6 @@ struct GateShape {
   }
 };
 
-PoisonedArray sizes_of(const GateShape& s) {
-  PoisonedArray sizes(DType::i32, s.groups());
-  for (std::int64_t g = 0; g < s.groups(); ++g)
-    static_cast<std::int32_t*>(sizes.data())[g] = s.sizes[static_cast<std::size_t>(g)];
-  return sizes;
-}
-
 // make(shape, draw) gives a case without its name.
 template <typename MakeCase>
 std::vector<Case> gate_family(std::uint32_t seed, const MakeCase& make) {
@@ -71,7 +64,7 @@ Arrays gate_inputs(const GateShape& s, Draw& draw) {
   in.push_back(draw.normal(s.dtype, n, 2));
   in.push_back(draw.normal(s.dtype, biases));
   in.push_back(draw.normal(s.dtype, biases));
-  in.push_back(sizes_of(s));
+  in.push_back(i32_array(s.sizes));
   in.push_back(draw.normal(DType::f32, s.rows()));
   return in;
 }
@@ -201,8 +194,8 @@ std::vector<KernelCases> expert_gate_kernels() {
   return {{"expert_gate", "expert_gate", expert_gate_cases},
           {"expert_gate_backward", "expert_gate_backward", expert_gate_backward_cases},
           {"add_group_rows", "add_group_rows", add_group_rows_cases},
-          {"sum_groups", nullptr, sum_groups_cases},
-          {"group_row_products", nullptr, group_row_products_cases}};
+          {"sum_groups", "sum_groups", sum_groups_cases},
+          {"group_row_products", "group_row_products", group_row_products_cases}};
 }
 
 }  // namespace switchyard::selftest

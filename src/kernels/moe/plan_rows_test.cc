@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/testing.h"
-#include "kernels/moe/dense_weights.h"
 
 namespace switchyard {
 namespace {
@@ -24,49 +23,6 @@ Indices random_choices(std::int64_t count, std::int32_t experts, std::uint32_t s
 
 TensorView view_of(const Indices& values) {
   return TensorView::of_host(values.data(), {static_cast<std::int64_t>(values.size())});
-}
-
-// Each expert's first `most` rows, found by looking through all rows for every expert.
-TEST(PlanRows, KeepsTheFirstRowsOfEachExpertInOrder) {
-  ThreadPool pool(2);
-  constexpr std::int32_t kExperts = 7, kSlots = 3;
-  for (const std::int64_t count : {3, 30, 3000}) {
-    for (const auto& [first, here] : {std::pair<std::int32_t, std::int32_t>{0, kExperts}, {2, 3}, {6, 1}}) {
-      for (const std::int32_t most : {0, 2, 3000}) {
-        const Indices ids = random_choices(count, kExperts, 7);
-        Indices expected_rows, expected_position(ids.size(), -1), kept, expected_counts;
-        for (std::int32_t e = first; e < first + here; ++e) {
-          const std::size_t before = expected_rows.size();
-          for (std::size_t r = 0; r < ids.size(); ++r) {
-            if (ids[r] != e || static_cast<std::int32_t>(expected_rows.size() - before) == most) continue;
-            expected_position[r] = static_cast<std::int32_t>(expected_rows.size());
-            expected_rows.push_back(static_cast<std::int32_t>(r));
-          }
-          kept.push_back(static_cast<std::int32_t>(expected_rows.size() - before));
-          expected_counts.push_back(static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), e)));
-        }
-        Indices counts(static_cast<std::size_t>(here), -7);
-        count_ids(pool, view_of(ids), first, view_of(counts));
-        EXPECT_EQ(counts, expected_counts);
-
-        Indices rows(expected_rows.size() + 1, -7), tokens(rows), position(ids.size(), -7);
-        const auto n = static_cast<std::int64_t>(expected_rows.size());
-        plan_rows(pool, {.ids = view_of(ids).reshaped({count / kSlots, kSlots}),
-                         .first = first,
-                         .kept = view_of(kept),
-                         .rows = view_of(rows).rows(0, n),
-                         .tokens = view_of(tokens).rows(0, n),
-                         .position = view_of(position)});
-        EXPECT_EQ(position, expected_position);
-        for (std::size_t i = 0; i < expected_rows.size(); ++i) {
-          EXPECT_EQ(rows[i], expected_rows[i]);
-          EXPECT_EQ(tokens[i], expected_rows[i] / kSlots);
-        }
-        EXPECT_EQ(rows.back(), -7) << "wrote past the end";
-        EXPECT_EQ(tokens.back(), -7) << "wrote past the end";
-      }
-    }
-  }
 }
 
 // Rows of three passes, each past those of the passes before, are the rows of one that keeps all.
@@ -139,27 +95,6 @@ TEST(PlanPlaces, ByHand) {
   EXPECT_EQ(tokens, (Indices{0, 1, 5, -1, 0, 2, 5, -1, 1, -1, 3, 3}));
   EXPECT_EQ(position, (Indices{0, 4, 1, 8, -1, 5, 10, 11, -1, -1, 6, 2}));
   EXPECT_EQ(dropped, (Indices{1, 0, 2}));
-}
-
-// Against a table of one weight an expert and token, for any number of threads.
-TEST(DenseWeights, AddsRepeatedChoicesAndHasItsGradient) {
-  constexpr std::int64_t kTokens = 2500, kSlots = 3, kExperts = 4;
-  const Indices ids = random_choices(kTokens * kSlots, kExperts, 3);
-  std::vector<float> weights, expected(kExperts * kTokens, 0.0f);
-  for (std::size_t r = 0; r < ids.size(); ++r) weights.push_back(static_cast<float>(r % 13) - 6);
-  for (std::size_t r = 0; r < ids.size(); ++r)
-    expected[static_cast<std::size_t>(ids[r]) * kTokens + r / kSlots] += weights[r];
-  const TensorView chosen = view_of(ids).reshaped({kTokens, kSlots});
-  for (const int threads : {1, 3}) {
-    ThreadPool pool(threads);
-    std::vector<float> out(expected.size(), 99.0f), back(ids.size(), 99.0f);
-    const TensorView dense = TensorView::of_host(out.data(), {kExperts, kTokens});
-    dense_weights(pool, {chosen, TensorView::of_host(weights.data(), {kTokens, kSlots}), dense});
-    EXPECT_EQ(out, expected);
-    dense_weights_backward(pool, {chosen, dense, TensorView::of_host(back.data(), {kTokens, kSlots})});
-    for (std::size_t r = 0; r < ids.size(); ++r)
-      ASSERT_EQ(back[r], expected[static_cast<std::size_t>(ids[r]) * kTokens + r / kSlots]) << r;
-  }
 }
 
 }  // namespace

@@ -3,52 +3,94 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/moe/kernels.h"
 #include "kernels/moe/ragged_rows_problem.h"
-#include "kernels/registry/dispatch.h"
+#include "kernels/registry/simd_list.h"
 
 namespace switchyard {
 namespace {
 
-using List = ListedRun<RaggedRowsKernel, RaggedRows>;
+std::span<const std::int32_t> indices_of(const TensorView& view) {
+  return {view.kernel_data<std::int32_t>(), static_cast<std::size_t>(view.size())};
+}
 
-constexpr List kGather[] = {
-#if defined(__x86_64__)
-    {"avx512", Isa::avx512, cpu::ragged_gather_avx512},
-    {"avx2", Isa::avx2, cpu::ragged_gather_avx2},
-#endif
-    {"ref", Isa::ref, ref::ragged_gather},
-};
-
-constexpr List kGatherReduce[] = {
-#if defined(__x86_64__)
-    {"avx512", Isa::avx512, cpu::ragged_gather_reduce_avx512},
-    {"avx2", Isa::avx2, cpu::ragged_gather_reduce_avx2},
-#endif
-    {"ref", Isa::ref, ref::ragged_gather_reduce},
-};
-
-constexpr List kRowDot[] = {
-#if defined(__x86_64__)
-    {"avx512", Isa::avx512, cpu::ragged_row_dot_avx512},
-    {"avx2", Isa::avx2, cpu::ragged_row_dot_avx2},
-#endif
-    {"ref", Isa::ref, ref::ragged_row_dot},
-};
-
-// The problem for output rows [0, count).
-template <std::size_t n>
-void run_ragged(ThreadPool& pool, const char* op, const List (&list)[n], const RaggedRows& problem,
-                std::int64_t count) {
-  // Every row is read once and every token's vector written (or read) once.
-  const double moved = static_cast<double>(problem.rows + count) * static_cast<double>(problem.m);
-  if (pool.skips({op, problem.dtype, moved, moved * static_cast<double>(size_of(problem.dtype))})) return;
-  RaggedRowsKernel* const kernel = choose(op, list, problem);
+// Runs the kernel for rows [0, count) of its result.
+void on_rows(ThreadPool& pool, RaggedRowsKernel* kernel, const RaggedRows& problem, std::int64_t count) {
   // About 64 K elements a piece: long against handing it out, short against the whole.
   const std::int64_t grain =
       std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, problem.m * problem.slots));
   pool.for_range(count, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
 }
+
+template <RaggedRowsKernel* kernel>
+void gather(ThreadPool& pool, const RaggedGatherArgs& args) {
+  const std::int64_t rows = args.index.size();
+  on_rows(pool, kernel,
+          {.dtype = args.x.dtype(),
+           .x = args.x.kernel_address(),
+           .m = args.x.dim(1),
+           .index = indices_of(args.index),
+           .rows = rows,
+           .w = args.w.kernel_data<float>(),
+           .out = args.out.kernel_address(),
+           .out_dtype = args.x.dtype()},
+          rows);
+}
+
+template <RaggedRowsKernel* kernel>
+void gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args) {
+  on_rows(pool, kernel,
+          {.dtype = args.x.dtype(),
+           .x = args.x.kernel_address(),
+           .m = args.x.dim(1),
+           .index = indices_of(args.position),
+           .slots = args.position.dim(1),
+           .rows = args.x.dim(0),
+           .w = args.w.kernel_data<float>(),
+           .out = args.out.kernel_address(),
+           .out_dtype = args.out.dtype()},
+          args.position.dim(0));
+}
+
+template <RaggedRowsKernel* kernel>
+void row_dot(ThreadPool& pool, const RaggedRowDotArgs& args) {
+  on_rows(pool, kernel,
+          {.dtype = args.x.dtype(),
+           .x = args.x.kernel_address(),
+           .m = args.x.dim(1),
+           .index = indices_of(args.position),
+           .slots = args.position.dim(1),
+           .rows = args.x.dim(0),
+           .dy = args.dy.kernel_address(),
+           .out = args.dw.kernel_data<float>()},
+          args.position.dim(0));
+}
+
+// Every row is read once, and every token's vector written (or read) once: `vectors` in all.
+Work work_of(const TensorView& x, std::int64_t vectors) {
+  const double moved = static_cast<double>(vectors) * static_cast<double>(x.dim(1));
+  return {.dtype = x.dtype(), .flops = moved, .bytes = moved * static_cast<double>(size_of(x.dtype()))};
+}
+
+Work gather_work(const RaggedGatherArgs& args) {
+  return work_of(args.x, 2 * args.index.size());
+}
+
+template <typename Args>
+Work positions_work(const Args& args) {
+  return work_of(args.x, args.x.dim(0) + args.position.dim(0));
+}
+
+constexpr Implementation<RaggedGatherArgs> kGathers[] = {{"cuda", Gpu::any, gpu::ragged_gather},
+                                                         SWITCHYARD_SIMD_ROWS(gather, ragged_gather)};
+constexpr Implementation<RaggedGatherReduceArgs> kGatherReduces[] = {
+    {"cuda", Gpu::any, gpu::ragged_gather_reduce}, SWITCHYARD_SIMD_ROWS(gather_reduce, ragged_gather_reduce)};
+constexpr Implementation<RaggedRowDotArgs> kRowDots[] = {{"cuda", Gpu::any, gpu::ragged_row_dot},
+                                                         SWITCHYARD_SIMD_ROWS(row_dot, ragged_row_dot)};
+constexpr Kernel<RaggedGatherArgs> kGather{"ragged_gather", gather_work, &RaggedGatherArgs::x, kGathers};
+constexpr Kernel<RaggedGatherReduceArgs> kGatherReduce{"ragged_gather_reduce", positions_work,
+                                                       &RaggedGatherReduceArgs::x, kGatherReduces};
+constexpr Kernel<RaggedRowDotArgs> kRowDot{"ragged_row_dot", positions_work, &RaggedRowDotArgs::x, kRowDots};
 
 void check_rows(const char* op, const TensorView& x) {
   CHECK(x.rank() == 2 && is_float(x.dtype()) && x.is_contiguous(), "[{}] rows are {} {}", op,
@@ -65,10 +107,6 @@ void check_slots(const char* op, const TensorView& indices, const TensorView& we
         to_string(indices.shape()));
 }
 
-std::span<const std::int32_t> indices_of(const TensorView& view) {
-  return {view.kernel_data<std::int32_t>(), static_cast<std::size_t>(view.size())};
-}
-
 }  // namespace
 
 void ragged_gather(ThreadPool& pool, const RaggedGatherArgs& args) {
@@ -80,17 +118,7 @@ void ragged_gather(ThreadPool& pool, const RaggedGatherArgs& args) {
   CHECK(args.out.dtype() == args.x.dtype() && args.out.shape() == (Shape{rows, m}),
         "[{}] {} indices of {} {} into {} {}", op, rows, name_of(args.x.dtype()), to_string(args.x.shape()),
         name_of(args.out.dtype()), to_string(args.out.shape()));
-  if (args.x.on_gpu()) return gpu::ragged_gather(args);
-  run_ragged(pool, op, kGather,
-             {.dtype = args.x.dtype(),
-              .x = args.x.kernel_address(),
-              .m = m,
-              .index = indices_of(args.index),
-              .rows = rows,
-              .w = args.w.kernel_data<float>(),
-              .out = args.out.kernel_address(),
-              .out_dtype = args.x.dtype()},
-             rows);
+  run(pool, kGather, args);
 }
 
 void ragged_gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args) {
@@ -102,18 +130,7 @@ void ragged_gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args) 
   CHECK(args.position.rank() == 2 && args.out.shape() == (Shape{args.position.dim(0), m}),
         "[{}] {} at {} into {}", op, to_string(args.x.shape()), to_string(args.position.shape()),
         to_string(args.out.shape()));
-  if (args.x.on_gpu()) return gpu::ragged_gather_reduce(args);
-  run_ragged(pool, op, kGatherReduce,
-             {.dtype = args.x.dtype(),
-              .x = args.x.kernel_address(),
-              .m = m,
-              .index = indices_of(args.position),
-              .slots = args.position.dim(1),
-              .rows = args.x.dim(0),
-              .w = args.w.kernel_data<float>(),
-              .out = args.out.kernel_address(),
-              .out_dtype = args.out.dtype()},
-             args.position.dim(0));
+  run(pool, kGatherReduce, args);
 }
 
 void ragged_row_dot(ThreadPool& pool, const RaggedRowDotArgs& args) {
@@ -126,17 +143,7 @@ void ragged_row_dot(ThreadPool& pool, const RaggedRowDotArgs& args) {
             args.dy.shape() == (Shape{args.position.dim(0), m}),
         "[{}] {} {} and {} {} at {}", op, name_of(args.dy.dtype()), to_string(args.dy.shape()),
         name_of(args.x.dtype()), to_string(args.x.shape()), to_string(args.position.shape()));
-  if (args.x.on_gpu()) return gpu::ragged_row_dot(args);
-  run_ragged(pool, op, kRowDot,
-             {.dtype = args.x.dtype(),
-              .x = args.x.kernel_address(),
-              .m = m,
-              .index = indices_of(args.position),
-              .slots = args.position.dim(1),
-              .rows = args.x.dim(0),
-              .dy = args.dy.kernel_address(),
-              .out = args.dw.kernel_data<float>()},
-             args.position.dim(0));
+  run(pool, kRowDot, args);
 }
 
 }  // namespace switchyard

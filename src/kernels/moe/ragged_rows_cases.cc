@@ -351,11 +351,11 @@ std::vector<Case> dense_weights_backward_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<KernelCases> ragged_rows_kernels() {
-  return {{"count_ids", nullptr, count_ids_cases},
-          {"plan_rows", nullptr, plan_rows_cases},
-          {"plan_places", nullptr, plan_places_cases},
-          {"dense_weights", nullptr, dense_weights_cases},
-          {"dense_weights_backward", nullptr, dense_weights_backward_cases},
+  return {{"count_ids", "count_ids", count_ids_cases},
+          {"plan_rows", "plan_rows", plan_rows_cases},
+          {"plan_places", "plan_places", plan_places_cases},
+          {"dense_weights", "dense_weights", dense_weights_cases},
+          {"dense_weights_backward", "dense_weights_backward", dense_weights_backward_cases},
           {"ragged_gather", "ragged_gather", ragged_gather_cases},
           {"ragged_gather_reduce", "ragged_gather_reduce", ragged_gather_reduce_cases},
           {"ragged_row_dot", "ragged_row_dot", ragged_row_dot_cases}};

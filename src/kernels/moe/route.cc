@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/moe/kernels.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
@@ -157,13 +158,6 @@ void choose(const RoutingRule& rule, std::span<const float> logits, std::span<co
 
 constexpr std::int64_t kRoutedAtOnce = 64;
 
-// Token t's row of x.
-template <typename T = float>
-std::span<T> row_of(const TensorView& x, std::int64_t t) {
-  const std::int64_t width = x.shape().back();
-  return {x.kernel_data<T>() + t * width, static_cast<std::size_t>(width)};
-}
-
 std::span<const float> bias_of(const TensorView& bias) {
   return {bias.kernel_data<float>(), static_cast<std::size_t>(bias.defined() ? bias.size() : 0)};
 }
@@ -190,8 +184,7 @@ std::span<const std::int32_t> given_of(const TensorView& choices, std::int64_t t
 }
 
 // Drawn ids depend on no data of the device, so the host draws them.
-void route_on_gpu(const RouteArgs& args) {
-  if (!args.rule.random) return gpu::route(args);
+void draw_then_weigh_on_gpu(const RouteArgs& args) {
   const Shape& shape = args.ids.shape();
   const Tensor drawn = Memory().zeros(DType::i32, shape);
   if (args.choices.defined()) copy(args.choices, drawn.view());
@@ -205,47 +198,12 @@ void route_on_gpu(const RouteArgs& args) {
   gpu::route(given);
 }
 
-void check_values(const char* op, const char* name, const TensorView& x, DType dtype, const Shape& shape) {
-  CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(), "[{}] expected {} {} {}, got {} {}",
-        op, name, name_of(dtype), to_string(shape), name_of(x.dtype()), to_string(x.shape()));
+const char* refuse_drawn(const RouteArgs& args) {
+  return args.rule.random ? "the host draws the ids" : nullptr;
 }
 
-// Of what both directions have.
-void check_choice(const char* op, const RoutingRule& rule, const TensorView& logits, const TensorView& bias,
-                  const TensorView& ids, const TensorView& weights) {
-  CHECK(logits.rank() == 3 && ids.rank() == 3 && ids.dim(2) <= logits.dim(2), "[{}] logits {} and ids {}", op,
-        to_string(logits.shape()), to_string(ids.shape()));
-  check_values(op, "logits", logits, DType::f32, logits.shape());
-  const Shape chosen{logits.dim(0), logits.dim(1), ids.dim(2)};
-  check_values(op, "ids", ids, DType::i32, chosen);
-  check_values(op, "weights", weights, DType::f32, chosen);
-  if (bias.defined()) check_values(op, "bias", bias, DType::f32, {logits.dim(2)});
-  CHECK(rule.groups <= 1 || logits.dim(2) % rule.groups == 0, "[{}] {} experts in {} groups", op,
-        logits.dim(2), rule.groups);
-}
-
-}  // namespace
-
-bool weights_have_bias(const RoutingRule& rule) {
-  return rule.random || rule.weights_include_bias;
-}
-
-void route_token(const RoutingRule& rule, std::span<const float> logits, std::span<const float> bias,
-                 std::span<std::int32_t> ids, std::span<float> weights) {
-  Scratch scratch(rule, std::ssize(logits));
-  router_scores(rule.score, logits, scratch.scores);
-  choose(rule, logits, bias, scratch, ids);
-  weigh(rule, Weighed(rule, scratch.scores, bias, false), ids, weights);
-}
-
-void route(ThreadPool& pool, const RouteArgs& args) {
+void route_tokens(ThreadPool& pool, const RouteArgs& args) {
   const RoutingRule& rule = args.rule;
-  check_choice("route", rule, args.logits, args.bias, args.ids, args.weights);
-  if (args.choices.defined()) check_values("route", "choices", args.choices, DType::i32, args.ids.shape());
-  if (pool.skips({"route", DType::f32, 8 * static_cast<double>(args.logits.size()),
-                  static_cast<double>(args.logits.bytes() + args.ids.bytes() + args.weights.bytes())}))
-    return;
-  if (args.logits.on_gpu()) return route_on_gpu(args);
   const auto bias = bias_of(args.bias);
   pool.for_range(
       args.logits.dim(0) * args.logits.dim(1), kRoutedAtOnce, [&](std::int64_t begin, std::int64_t end) {
@@ -266,17 +224,8 @@ void route(ThreadPool& pool, const RouteArgs& args) {
       });
 }
 
-void route_backward(ThreadPool& pool, const RouteBackwardArgs& args) {
+void token_gradients(ThreadPool& pool, const RouteBackwardArgs& args) {
   const RoutingRule& rule = args.rule;
-  check_choice("route_backward", rule, args.logits, args.bias, args.ids, args.weights);
-  check_values("route_backward", "dweights", args.dweights, DType::f32, args.weights.shape());
-  check_values("route_backward", "dlogits", args.dlogits, DType::f32, args.logits.shape());
-  if (args.dbias.defined())
-    check_values("route_backward", "dbias", args.dbias, DType::f32, {args.logits.dim(2)});
-  if (pool.skips({"route_backward", DType::f32, 8 * static_cast<double>(args.logits.size()),
-                  static_cast<double>(2 * args.logits.bytes() + 3 * args.weights.bytes())}))
-    return;
-  if (args.logits.on_gpu()) return gpu::route_backward(args);
   const auto bias = bias_of(args.bias);
   // Of one token: selection becomes the gradient of the (biased) scores.
   const auto dscores = [&](std::int64_t t, Scratch& scratch) {
@@ -304,6 +253,68 @@ void route_backward(ThreadPool& pool, const RouteBackwardArgs& args) {
     dscores(t, scratch);
     for (std::size_t e = 0; e < dbias.size(); ++e) dbias[e] += scratch.selection[e];
   }
+}
+
+Work forward_work(const RouteArgs& args) {
+  return {.flops = 8 * static_cast<double>(args.logits.size()),
+          .bytes = static_cast<double>(args.logits.bytes() + args.ids.bytes() + args.weights.bytes())};
+}
+
+Work backward_work(const RouteBackwardArgs& args) {
+  return {.flops = 8 * static_cast<double>(args.logits.size()),
+          .bytes = static_cast<double>(2 * args.logits.bytes() + 3 * args.weights.bytes())};
+}
+
+constexpr Implementation<RouteArgs> kRoutes[] = {{"cuda", Gpu::any, gpu::route, refuse_drawn},
+                                                 {"cuda_drawn", Gpu::any, draw_then_weigh_on_gpu},
+                                                 {"portable", Isa::ref, route_tokens}};
+constexpr Implementation<RouteBackwardArgs> kBackwards[] = {{"cuda", Gpu::any, gpu::route_backward},
+                                                            {"portable", Isa::ref, token_gradients}};
+constexpr Kernel<RouteArgs> kRoute{"route", forward_work, &RouteArgs::logits, kRoutes};
+constexpr Kernel<RouteBackwardArgs> kRouteBackward{"route_backward", backward_work,
+                                                   &RouteBackwardArgs::logits, kBackwards};
+
+// Of what both directions have.
+void check_choice(const char* op, const RoutingRule& rule, const TensorView& logits, const TensorView& bias,
+                  const TensorView& ids, const TensorView& weights) {
+  CHECK(logits.rank() == 3 && ids.rank() == 3 && ids.dim(2) <= logits.dim(2), "[{}] logits {} and ids {}", op,
+        to_string(logits.shape()), to_string(ids.shape()));
+  check_operand(op, "logits", logits, DType::f32, logits.shape());
+  const Shape chosen{logits.dim(0), logits.dim(1), ids.dim(2)};
+  check_operand(op, "ids", ids, DType::i32, chosen);
+  check_operand(op, "weights", weights, DType::f32, chosen);
+  if (bias.defined()) check_operand(op, "bias", bias, DType::f32, {logits.dim(2)});
+  CHECK(rule.groups <= 1 || logits.dim(2) % rule.groups == 0, "[{}] {} experts in {} groups", op,
+        logits.dim(2), rule.groups);
+}
+
+}  // namespace
+
+bool weights_have_bias(const RoutingRule& rule) {
+  return rule.random || rule.weights_include_bias;
+}
+
+void route_token(const RoutingRule& rule, std::span<const float> logits, std::span<const float> bias,
+                 std::span<std::int32_t> ids, std::span<float> weights) {
+  Scratch scratch(rule, std::ssize(logits));
+  router_scores(rule.score, logits, scratch.scores);
+  choose(rule, logits, bias, scratch, ids);
+  weigh(rule, Weighed(rule, scratch.scores, bias, false), ids, weights);
+}
+
+void route(ThreadPool& pool, const RouteArgs& args) {
+  check_choice("route", args.rule, args.logits, args.bias, args.ids, args.weights);
+  if (args.choices.defined()) check_operand("route", "choices", args.choices, DType::i32, args.ids.shape());
+  run(pool, kRoute, args);
+}
+
+void route_backward(ThreadPool& pool, const RouteBackwardArgs& args) {
+  const char* const op = "route_backward";
+  check_choice(op, args.rule, args.logits, args.bias, args.ids, args.weights);
+  check_operand(op, "dweights", args.dweights, DType::f32, args.weights.shape());
+  check_operand(op, "dlogits", args.dlogits, DType::f32, args.logits.shape());
+  if (args.dbias.defined()) check_operand(op, "dbias", args.dbias, DType::f32, {args.logits.dim(2)});
+  run(pool, kRouteBackward, args);
 }
 
 }  // namespace switchyard

@@ -1,10 +1,11 @@
-// Flat operations have the scalar twin's bits; the activation is near it.
+// Flat operations have the bits of the reference implementation; the activation and the gate are near it.
 #include <fmt/format.h>
 
 #include <bit>
 #include <random>
 
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/sigmoid_gate.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "kernels/testing/cases.h"
 
@@ -214,6 +215,65 @@ std::vector<Case> strided_copy_cases(std::uint32_t seed) {
   return cases;
 }
 
+struct GateRows {
+  std::int64_t rows, columns;
+  bool one;  // gate of a row
+
+  Shape x() const { return {rows, columns}; }
+  Shape gate() const { return {rows, one ? 1 : columns}; }
+};
+
+constexpr GateRows kGateRows[] = {
+    {0, 3, false}, {1, 1, true}, {5, 33, false}, {7, 33, true}, {300, 100, false}};
+
+template <typename MakeCase>
+std::vector<Case> gate_cases(std::uint32_t seed, const MakeCase& make) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const GateRows& s : kGateRows) {
+      Draw draw(++seed * 4);
+      const std::uint32_t first = draw.seed();
+      Arrays in;
+      in.push_back(draw.normal(dtype, num_elements(s.x())));
+      in.push_back(draw.normal(dtype, num_elements(s.gate()), 3));
+      cases.push_back(make(s, dtype, std::move(in), draw));
+      cases.back().what = fmt::format("x {}, gate {}, seed {}", to_string(s.x()), to_string(s.gate()), first);
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> sigmoid_gate_cases(std::uint32_t seed) {
+  return gate_cases(seed, [](const GateRows& s, DType dtype, Arrays in, Draw&) {
+    return Case{dtype,
+                "",
+                std::move(in),
+                {{"out", PoisonedArray(dtype, num_elements(s.x())), activation_bound(dtype)}},
+                [s](ThreadPool& pool, const Arrays& given, Arrays& out) {
+                  sigmoid_gate(pool, {given[0].view(s.x()), given[1].view(s.gate()), out[0].view(s.x())});
+                }};
+  });
+}
+
+std::vector<Case> sigmoid_gate_backward_cases(std::uint32_t seed) {
+  return gate_cases(seed, [](const GateRows& s, DType dtype, Arrays in, Draw& draw) {
+    in.push_back(draw.normal(dtype, num_elements(s.x())));
+    const Bound bound = activation_bound(dtype);
+    return Case{dtype,
+                "",
+                std::move(in),
+                {{"dx", PoisonedArray(dtype, num_elements(s.x())), bound},
+                 {"dgate", PoisonedArray(dtype, num_elements(s.gate())), {bound.relative, 1e-5}}},
+                [s](ThreadPool& pool, const Arrays& given, Arrays& out) {
+                  sigmoid_gate_backward(pool, {.x = given[0].view(s.x()),
+                                               .gate = given[1].view(s.gate()),
+                                               .dout = given[2].view(s.x()),
+                                               .dx = out[0].view(s.x()),
+                                               .dgate = out[1].view(s.gate())});
+                }};
+  });
+}
+
 }  // namespace
 
 std::vector<KernelCases> elementwise_kernels() {
@@ -225,6 +285,8 @@ std::vector<KernelCases> elementwise_kernels() {
           {"sums_of_squares", "sum_of_squares", sums_of_squares_cases},
           {"swiglu", "swiglu", swiglu_cases},
           {"swiglu_backward", "swiglu_backward", swiglu_backward_cases},
+          {"sigmoid_gate", "sigmoid_gate", sigmoid_gate_cases},
+          {"sigmoid_gate_backward", "sigmoid_gate_backward", sigmoid_gate_backward_cases},
           {"strided_copy", "strided_copy", strided_copy_cases}};
 }
 

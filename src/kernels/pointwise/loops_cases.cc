@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/loss/last_tokens.h"
 #include "kernels/optimizer/newton_schulz.h"
 #include "kernels/pointwise/clamp.h"
 #include "kernels/pointwise/round_to_e5m2.h"
@@ -14,37 +13,6 @@
 
 namespace switchyard::selftest {
 namespace {
-
-std::vector<Case> last_tokens_cases(std::uint32_t seed) {
-  std::vector<Case> cases;
-  for (const DType dtype : kFloatTypes) {
-    for (const std::int64_t rows : {0, 1, 40}) {
-      const std::int64_t length = 7, width = 33;
-      Draw draw(++seed * 4);
-      // Row r has r % (length + 1) tokens, then padding.
-      PoisonedArray segments(DType::i32, rows * length);
-      auto* const segment = static_cast<std::int32_t*>(segments.data());
-      for (std::int64_t i = 0; i < rows * length; ++i)
-        segment[i] = i % length < i / length % (length + 1) ? 1 : 0;
-      cases.push_back({dtype,
-                       fmt::format("{} rows of {} tokens of {}, seed {}", rows, length, width, draw.seed()),
-                       {draw.normal(dtype, rows * length * width), std::move(segments)},
-                       {{"out", PoisonedArray(dtype, rows * width)}},
-                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                         last_tokens(pool, {in[0].view({rows, length, width}), in[1].view({rows, length}),
-                                            out[0].view({rows, 1, width})});
-                       },
-                       [=](const Arrays& in, Arrays& out) {
-                         for (std::int64_t i = 0; i < rows * width; ++i) {
-                           const std::int64_t row = i / width, tokens = row % (length + 1);
-                           const std::int64_t at = std::max<std::int64_t>(tokens - 1, 0);
-                           out[0].set(i, in[0].at((row * length + at) * width + i % width));
-                         }
-                       }});
-    }
-  }
-  return cases;
-}
 
 std::vector<Case> sum_over_dim_cases(std::uint32_t seed) {
   std::vector<Case> cases;
@@ -239,8 +207,7 @@ std::vector<Case> normalize_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<KernelCases> loop_kernels() {
-  return {{"last_tokens", nullptr, last_tokens_cases},
-          {"sum_over_dim", "sum_over_dim", sum_over_dim_cases},
+  return {{"sum_over_dim", "sum_over_dim", sum_over_dim_cases},
           {"soft_cap", "soft_cap", soft_cap_cases},
           {"round_to_e5m2", "round_to_e5m2", round_to_e5m2_cases},
           {"clamp", "clamp", clamp_cases},

@@ -4,7 +4,6 @@
 
 #include "ops/basic.h"
 #include "ops/delta_net.h"
-#include "ops/einsum.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
 
@@ -36,10 +35,10 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
   };
   const auto wide = [&](const char* name) { return cast(c, parameter(name), DType::f32); };
   const auto heads = [&](const char* name, const Sharding& layout) {
-    return einsum(c, "BSM,MND->BSND", h, weight(call, name), &layout);
+    return linear(call, name).apply(c, "BSM,MND->BSND", h, &layout);
   };
   const auto of_heads = [&](const char* name) {
-    return einsum(c, "BSM,MN->BSN", h, weight(call, name), &numbers);
+    return linear(call, name).apply(c, "BSM,MN->BSN", h, &numbers);
   };
   const auto filtered = [&](const Array& y, const char* taps, Tensor DeltaState::*tail) {
     if (call.cache == nullptr) return causal_conv(c, y, wide(taps), call.segments);
@@ -66,7 +65,7 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
     count_tokens(*call.cache, *call.places);
   }
   const Array normed = rms_norm(c, out, parameter("delta.norm"), m.norm_epsilon);
-  return checkpoint_name(project_heads(call, swiglu(c, gate, normed), "delta.out"), "out_proj");
+  return checkpoint_name(project_heads(call, swiglu(c, gate, normed), linear(call, "delta.out")), "out_proj");
 }
 
 }  // namespace switchyard

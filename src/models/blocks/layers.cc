@@ -1,6 +1,5 @@
 #include "models/blocks/layers.h"
 
-#include <array>
 #include <optional>
 #include <tuple>
 
@@ -16,6 +15,8 @@
 
 namespace switchyard {
 namespace {
+
+constexpr std::string_view kToHeads = "BSM,MND->BSND";
 
 Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& shape, bool kv) {
   const std::string_view heads = kv ? "activation_kv_heads" : "activation_heads";
@@ -46,10 +47,8 @@ Array attention_input(const LayerCall& call, const Array& x) {
 }
 
 Array project_out(const LayerCall& call, const Array& attended) {
-  const Array y = project_heads(call, attended, "attention.out");
-  if (!call.model.attention_out_bias) return checkpoint_name(y, "out_proj");
-  return checkpoint_name(add_bias(call.context, y, call.parameters[call.prefix + "attention.out_bias"]),
-                         "out_proj");
+  const Linear out = linear(call, "attention.out", call.model.attention_out_bias);
+  return checkpoint_name(project_heads(call, attended, out), "out_proj");
 }
 
 // Keys and values split over heads only when the queries are.
@@ -67,7 +66,7 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
   const ModelConfig& m = call.model;
   if (!call.cache->key_up.defined()) {
     std::tie(call.cache->key_up, call.cache->value_up) =
-        split_up_projection(c, weight(call, "attention.wkv_b"), m.nope);
+        split_up_projection(c, linear(call, "attention.wkv_b").merged(c), m.nope);
   }
   const auto [plain, turned] = split_last(c, q, m.nope);
   const Array latent_q =
@@ -84,6 +83,12 @@ Array weight(const LayerCall& call, const std::string& name) {
   return cast(call.context, call.parameters[call.prefix + name], call.model.dtype);
 }
 
+Linear linear(const LayerCall& call, const std::string& name, bool biased) {
+  return {.weight = weight(call, name),
+          .bias = biased ? call.parameters[call.prefix + name + "_bias"] : Array(),
+          .adapter = std::nullopt};
+}
+
 Sharding block_sharding(const AxisRules& rules, const Shape& shape) {
   return rules.sharding({"activation_batch", "activation_norm_length", "activation_embed"}, shape);
 }
@@ -98,14 +103,14 @@ Sharding attention_tokens(const Context& context, const ModelConfig& model, std:
   return {{q.dims[0], q.dims[1]}, {}};
 }
 
-Array project_heads(const LayerCall& call, const Array& y, const std::string& name) {
+Array project_heads(const LayerCall& call, const Array& y, const Linear& layer) {
   const Sharding layout =
       block_sharding(*call.context.rules, {y.shape()[0], y.shape()[1], call.model.moe_emb});
   // The sequence goes back to its layout between layers now, unless the heads have its axes.
   Sharding tokens = y.sharding();
   if (axes_before(layout.dims[1], Sharding{{tokens.dims[0], tokens.dims[2]}, {}}) == layout.dims[1])
     tokens.dims[1] = layout.dims[1];
-  return einsum(call.context, "BSND,NDM->BSM", reshard(call.context, y, tokens), weight(call, name), &layout);
+  return layer.apply(call.context, "BSND,NDM->BSM", reshard(call.context, y, tokens), &layout);
 }
 
 Array grouped_query_attention(const LayerCall& call, const Array& x) {
@@ -123,36 +128,34 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   const auto of_kv_heads = [&](const Array& w) {
     return one_each ? spread_heads(c, w, q_layout.dims[2]) : w;
   };
-  // Decoding on one rank nobody reads the projections before all three are there. Their products read weights
-  // that may have been converted for them, so these are held until the products ran.
-  std::array<Array, 3> held;
-  std::size_t weights_held = 0;
-  std::optional<DeferredGemms> deferred;
-  const auto project = [&](const std::string& name, const Sharding& layout, bool kv) {
-    const Array whole = weight(call, "attention." + name), w = kv ? of_kv_heads(whole) : whole;
-    if (deferred) held[weights_held++] = w;
-    return einsum(c, "BSM,MND->BSND", h, w, &layout);
-  };
-  const auto biased = [&](const std::string& name, const Array& y, bool kv) {
-    if (!m.attention_bias) return y;
-    const Array& bias = call.parameters[call.prefix + "attention." + name + "_bias"];
-    return add_bias(c, y, kv ? of_kv_heads(bias) : bias);
+  const auto layer = [&](const char* name) { return linear(call, name, m.attention_bias); };
+  const auto kv_layer = [&](const char* name) {
+    Linear l = layer(name);
+    l.weight = of_kv_heads(l.weight);
+    if (l.bias.defined()) l.bias = of_kv_heads(l.bias);
+    if (l.adapter) l.adapter->b = of_kv_heads(l.adapter->b);
+    return l;
   };
   const auto through_gate = [&](const Array& attended) {
     if (!m.attention_gate) return attended;
-    return sigmoid_gate(
-        c, attended,
-        reshard(c, biased("gate", project("gate", q_layout, false), false), attended.sharding()));
+    const Array gate = layer("attention.gate").apply(c, kToHeads, h, &q_layout);
+    return sigmoid_gate(c, attended, reshard(c, gate, attended.sharding()));
   };
-  if (call.cache != nullptr && c.mesh->size() == 1 && c.observer == nullptr) deferred.emplace(*c.pool);
-  Array q = project("query", q_layout, false), k = project("key", kv_layout, true),
-        v = project("value", kv_layout, true);
+  const Linear query = layer("attention.query"), key = kv_layer("attention.key"),
+               value = kv_layer("attention.value");
+  // Decoding on one rank nobody reads the projections before all three are there. Their products read weights
+  // that may have been converted for them, which the layers hold until the products ran.
+  std::optional<DeferredGemms> deferred;
+  const bool adapted = query.adapter || key.adapter || value.adapter;
+  if (call.cache != nullptr && c.mesh->size() == 1 && c.observer == nullptr && !adapted)
+    deferred.emplace(*c.pool);
+  Array q = query.project(c, kToHeads, h, &q_layout), k = key.project(c, kToHeads, h, &kv_layout),
+        v = value.project(c, kToHeads, h, &kv_layout);
   if (deferred) deferred->run();
   deferred.reset();
-  held = {};
-  q = checkpoint_name(biased("query", q, false), "query_proj");
-  k = checkpoint_name(biased("key", k, true), "key_proj");
-  v = checkpoint_name(biased("value", v, true), "value_proj");
+  q = checkpoint_name(query.with_bias(c, q), "query_proj");
+  k = checkpoint_name(key.with_bias(c, k), "key_proj");
+  v = checkpoint_name(value.with_bias(c, v), "value_proj");
   if (m.qk_norm) {
     const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
                 &k_norm = call.parameters[call.prefix + "attention.k_norm"];
@@ -200,22 +203,20 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   auto norm = [&](const Array& y, const std::string& name) {
     return rms_norm(c, y, call.parameters[call.prefix + "attention." + name], m.latent_norm_epsilon);
   };
-  const auto to_latent = [&](const std::string& name) {
-    const Array y = einsum(c, "BSM,MR->BSR", h, weight(call, "attention." + name), &tokens);
-    if (!m.attention_bias) return y;
-    return add_bias(c, y, call.parameters[call.prefix + "attention." + name + "_bias"]);
+  const auto to_latent = [&](const char* name) {
+    return linear(call, name, m.attention_bias).apply(c, "BSM,MR->BSR", h, &tokens);
   };
   Array q_in = h;
-  if (m.q_lora > 0) q_in = norm(checkpoint_name(to_latent("wq_a"), "query_wa_proj"), "q_a_norm");
+  if (m.q_lora > 0) q_in = norm(checkpoint_name(to_latent("attention.wq_a"), "query_wa_proj"), "q_a_norm");
   const Sharding q_layout = heads(m.nope + m.rope_dim);
-  Array q = einsum(c, "BSM,MND->BSND", q_in,
-                   weight(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query"), &q_layout);
+  Array q =
+      linear(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query").apply(c, kToHeads, q_in, &q_layout);
   q = checkpoint_name(rope(c, checkpoint_name(q, "mla_q"), call.rope, m.nope, m.rope.interleaved),
                       "query_proj");
   std::optional<IndexVectors> index;
   if (m.has_indexer()) index = index_vectors(call, h, q_in);
 
-  const Array compressed = checkpoint_name(to_latent("wkv_a"), "kv_wa_proj");
+  const Array compressed = checkpoint_name(to_latent("attention.wkv_a"), "kv_wa_proj");
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
   Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
@@ -228,8 +229,8 @@ Array latent_attention(const LayerCall& call, const Array& x) {
     key = cache_round_trip(c, *call.cache, key);
   }
   const Sharding kv_layout = heads(m.nope + m.v_dim);
-  const Array kv = checkpoint_name(
-      einsum(c, "BSM,MND->BSND", normed, weight(call, "attention.wkv_b"), &kv_layout), "mla_kv");
+  const Array kv =
+      checkpoint_name(linear(call, "attention.wkv_b").apply(c, kToHeads, normed, &kv_layout), "mla_kv");
   const auto [k, v] = mla_key_value(c, kv, key, m.nope);
   checkpoint_name(k, "key_proj");
   checkpoint_name(v, "value_proj");
@@ -251,12 +252,13 @@ Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x
   const Array h = constrain(c, x, {"activation_batch", "activation_length", ""});
   const std::initializer_list<std::string_view> hidden{"activation_batch", "activation_length",
                                                        "activation_mlp"};
-  const Array gate =
-      checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_0"), hidden), "mlpwi_0");
-  const Array up =
-      checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_1"), hidden), "mlpwi_1");
+  const auto up_projection = [&](const char* name) {
+    return linear(call, prefix + name).apply(c, "BSM,MH->BSH", h, hidden);
+  };
+  const Array gate = checkpoint_name(up_projection("wi_0"), "mlpwi_0"),
+              up = checkpoint_name(up_projection("wi_1"), "mlpwi_1");
   return checkpoint_name(
-      einsum(c, "BSH,HM->BSM", swiglu(c, gate, up), weight(call, prefix + "wo"), &x.sharding()), "mlpwo");
+      linear(call, prefix + "wo").apply(c, "BSH,HM->BSM", swiglu(c, gate, up), &x.sharding()), "mlpwo");
 }
 
 }  // namespace switchyard

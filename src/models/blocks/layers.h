@@ -7,6 +7,7 @@
 #include "models/parameters.h"
 #include "ops/attention.h"
 #include "ops/attention_cache.h"
+#include "ops/linear.h"
 
 namespace switchyard {
 
@@ -33,6 +34,8 @@ struct LayerCall {
 
 // A parameter in the dtype of activations.
 Array weight(const LayerCall& call, const std::string& name);
+// The linear layer of that weight; `biased`: with the parameter name + "_bias".
+Linear linear(const LayerCall& call, const std::string& name, bool biased = false);
 
 // The layout of a block's input and output, and the same with M whole (what products over M read).
 Sharding block_sharding(const AxisRules& rules, const Shape& shape);
@@ -42,8 +45,8 @@ Array whole_embedding(Context& context, const Array& x);
 Sharding attention_tokens(const Context& context, const ModelConfig& model, std::int64_t batch,
                           std::int64_t length);
 
-// y [B,S,N,D] of heads · the weight `name` [N,D,M] -> [B,S,M] in the layout of block outputs.
-Array project_heads(const LayerCall& call, const Array& y, const std::string& name);
+// y [B,S,N,D] of heads through a layer [N,D,M] -> [B,S,M] in the layout of block outputs.
+Array project_heads(const LayerCall& call, const Array& y, const Linear& layer);
 
 // Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.
 Array grouped_query_attention(const LayerCall& call, const Array& x);

@@ -10,6 +10,7 @@
 #include "kernels/moe/plan_rows.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "moe/assumed_load.h"
+#include "moe/dispatch/common.h"
 #include "moe/dispatch/passes.h"
 #include "moe/expert_mlp.h"
 #include "ops/reshard.h"
@@ -363,9 +364,8 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
   const MoeExecution& execution = call.execution;
   const Axes axes = expert_axes(context, config.experts);
-  if (shared_axes(call.x.sharding(), axes) != axes)
-    return dispatch_ring(context, call);  // tokens replicated: nothing to send
-
+  CHECK(shared_axes(call.x.sharding(), axes) == axes, "all-to-all of tokens in {}",
+        to_string(call.x.sharding()));
   const Array table = always_keep(
       apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
   const std::int64_t tokens = call.x.info().local[0] * call.x.info().local[1];

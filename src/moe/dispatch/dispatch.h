@@ -1,8 +1,7 @@
-// The strategies that run the experts: ring of experts (also where no axis splits the experts), ragged
-// all-to-all, dense, dense with a capacity. Each takes tokens x [B,S,M] (M whole), their routing, and this
-// layer's weights, and gives y [B,S,M], possibly as partial sums that the caller reduces; after several
-// passes it is laid out as the call says. Adding a strategy: one file with one function of one of these
-// forms, and one line in block.cc.
+// The five ways to run the experts, a function each: local, ring, all-to-all, dense, capacity. Each takes
+// tokens x [B,S,M] (M whole), their routing, and this layer's weights, and gives y [B,S,M], possibly as
+// partial sums that the caller reduces; after several passes y is laid out as the call says. block.cc decides
+// which one runs. A new strategy is a file with one function of one of these forms, and a line there.
 #pragma once
 
 #include <functional>
@@ -37,32 +36,23 @@ struct DispatchCall {
 // compute meanwhile. Refers to the config, the execution and the weights of its call.
 using Experts = std::function<DispatchResult()>;
 
-// EP = 1 and ring of experts: gather tokens and routing over the expert axes that split them, run the local
-// experts on the rows routed to them, sum the partial outputs back by reduce-scatter (all-reduce where tokens
-// were replicated).
+// No exchange of tokens, where all ranks along the expert axes have the same ones, or there are no such axes:
+// run this rank's experts on the rows routed to them. y is a partial sum over the expert axes.
+Experts dispatch_local(Context& context, const DispatchCall& call);
+
+// Ring of experts: gather tokens and routing over the expert axes that split them, run the local experts on
+// the rows routed to them, sum the partial outputs back by reduce-scatter (all-reduce along axes that did not
+// split them).
 Experts dispatch_ring(Context& context, const DispatchCall& call);
 
-// Ragged all-to-all: rows travel to their experts' ranks and back.
+// Ragged all-to-all: rows travel to their experts' ranks and back. The expert axes all split the tokens
+// (CHECKed).
 Experts dispatch_all_to_all(Context& context, const DispatchCall& call);
+
+// Every expert on every token; the reference for all others.
+DispatchResult dispatch_dense(Context& context, const DispatchCall& call);
 
 // Dense with a capacity per sequence and expert.
 DispatchResult dispatch_capacity(Context& context, const DispatchCall& call);
-
-// Every expert on every token; the oracle for all others.
-DispatchResult dispatch_dense(Context& context, const DispatchCall& call);
-
-// Expert axes of the mesh (rule activation_exp), and of those the ones that also split the tokens of x.
-Axes expert_axes(const Context& context, std::int64_t experts);
-Axes shared_axes(const Sharding& x, const Axes& axes);
-
-// x, or its num_moe_emb_chunks pieces of the last dim.
-std::vector<Array> chunks_of(Context& context, const DispatchCall& call);
-
-// The weights as the sparse strategies use them: experts over the expert axes, H over the axes of
-// activation_mlp_moe that are not taken, every other axis gathered.
-MoeWeights gather_expert_weights(Context& context, const DispatchCall& call);
-
-// Sharding of y's partial sums: tokens as given, partial over the axes that split H or the experts.
-Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const Axes& also);
 
 }  // namespace switchyard

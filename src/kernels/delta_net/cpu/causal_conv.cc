@@ -10,6 +10,7 @@
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/cpu/sigmoid_lanes-inl.h"
 #include "kernels/delta_net/causal_conv_problem.h"
+#include "kernels/registry/simd_list.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();
@@ -74,7 +75,7 @@ void forward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// What a vector of channels carries from token to token, backwards.
+// The numbers that a vector of channels carries from token to token, backwards.
 struct Gradients {
   Taps taps;
   V dw[kMostConvTaps];
@@ -140,10 +141,10 @@ void backward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) 
 
 }  // namespace
 
-void causal_conv_channels(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+void causal_conv_simd(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
   p.dtype == DType::f32 ? forward<float>(p, begin, end) : forward<bfloat16>(p, begin, end);
 }
-void causal_conv_backward_channels(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+void causal_conv_backward_simd(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
   p.dtype == DType::f32 ? backward<float>(p, begin, end) : backward<bfloat16>(p, begin, end);
 }
 
@@ -155,18 +156,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void causal_conv_avx2(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::causal_conv_channels(p, begin, end);
-}
-void causal_conv_avx512(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::causal_conv_channels(p, begin, end);
-}
-void causal_conv_backward_avx2(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::causal_conv_backward_channels(p, begin, end);
-}
-void causal_conv_backward_avx512(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::causal_conv_backward_channels(p, begin, end);
-}
+SWITCHYARD_SIMD_EXPORT(causal_conv, (const CausalConvProblem& p, std::int64_t begin, std::int64_t end),
+                       (p, begin, end))
+SWITCHYARD_SIMD_EXPORT(causal_conv_backward,
+                       (const CausalConvProblem& p, std::int64_t begin, std::int64_t end), (p, begin, end))
 
 }  // namespace switchyard::cpu
 #endif

@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/delta_net/cpu/gated_delta_lanes-inl.h"
+#include "kernels/registry/simd_list.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -153,7 +154,7 @@ class DeltaBackward {
     put_gradients(c);
   }
 
-  // What U and the keys, and the decay of the state before, do to the state after the chunk.
+  // The gradients of U, the keys and the decay through the state after the chunk.
   void through_state_after(const DeltaChunk& c, const Matrix& before, const Matrix& u, const Matrix& k,
                            const Matrix& dk) {
     const std::int64_t n = c.count, last = n - 1;
@@ -172,7 +173,7 @@ class DeltaBackward {
     }
   }
 
-  // What the state before the chunk gives to queries and takes from values.
+  // The gradients through what the state before the chunk gives to queries and takes from values.
   void through_state_before(const DeltaChunk& c, const Matrix& before, const Matrix& q, const Matrix& k,
                             const Matrix& dq, const Matrix& dk) {
     const std::int64_t n = c.count, key = p_.key_width, value = p_.value_width;
@@ -194,7 +195,7 @@ class DeltaBackward {
     }
   }
 
-  // What tokens of the chunk give to each other: P and A.
+  // The gradients through what tokens of the chunk give to each other: P and A.
   void through_pairs(const DeltaChunk& c, const Matrix& u, const Matrix& q, const Matrix& k, const Matrix& dq,
                      const Matrix& dk) {
     const std::int64_t n = c.count, key = p_.key_width, value = p_.value_width;
@@ -257,7 +258,7 @@ class DeltaBackward {
   std::vector<double> dsum_, dstrength_;  // of the chunk's G and beta
 };
 
-// Of the sequences of these pairs.
+// The most chunks of a sequence of these pairs.
 std::int64_t most_chunks_of(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
   std::int64_t most = 0;
   for (std::int64_t batch = begin / p.key_heads; batch <= (end - 1) / p.key_heads; ++batch) {
@@ -270,8 +271,8 @@ std::int64_t most_chunks_of(const GatedDeltaProblem& p, std::int64_t begin, std:
 
 }  // namespace
 
-void gated_delta_backward_pairs(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end,
-                                cpu::ThreadScratch& scratch) {
+void gated_delta_backward_simd(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end,
+                               cpu::ThreadScratch& scratch) {
   if (begin == end) return;
   const std::int64_t chunk = std::min(p.chunk, std::max<std::int64_t>(1, p.length)),
                      chunks = most_chunks_of(p, begin, end);
@@ -296,12 +297,9 @@ ThreadScratch& delta_backward_scratch() {
 
 }  // namespace
 
-void gated_delta_backward_avx2(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::gated_delta_backward_pairs(p, begin, end, delta_backward_scratch());
-}
-void gated_delta_backward_avx512(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::gated_delta_backward_pairs(p, begin, end, delta_backward_scratch());
-}
+SWITCHYARD_SIMD_EXPORT(gated_delta_backward,
+                       (const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end),
+                       (p, begin, end, delta_backward_scratch()))
 
 }  // namespace switchyard::cpu
 #endif

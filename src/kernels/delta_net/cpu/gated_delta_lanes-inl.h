@@ -1,5 +1,5 @@
-// What both passes of the gated delta rule do with a chunk of tokens. Included once per instruction set,
-// inside a file that uses hwy/foreach_target.h.
+// Steps that both passes of the gated delta rule take with a chunk of tokens. Included once per instruction
+// set, inside a file that uses hwy/foreach_target.h.
 //
 // With G_i the sum of g over the chunk's tokens up to i, S the state before it, and rows of Q and K its unit
 // vectors:

@@ -8,6 +8,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/delta_net/cpu/gated_delta_lanes-inl.h"
+#include "kernels/registry/simd_list.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -94,8 +95,8 @@ class DeltaForward {
 
 }  // namespace
 
-void gated_delta_pairs(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end,
-                       cpu::ThreadScratch& scratch) {
+void gated_delta_simd(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end,
+                      cpu::ThreadScratch& scratch) {
   const std::int64_t chunk = std::min(p.chunk, std::max<std::int64_t>(1, p.length));
   DeltaForward pass(p, chunk, Cutter(scratch.at_least<float>(DeltaForward::floats(p, chunk))));
   for (std::int64_t pair = begin; pair < end; ++pair) pass.run(pair / p.key_heads, pair % p.key_heads);
@@ -117,12 +118,8 @@ ThreadScratch& delta_scratch() {
 
 }  // namespace
 
-void gated_delta_avx2(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::gated_delta_pairs(p, begin, end, delta_scratch());
-}
-void gated_delta_avx512(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::gated_delta_pairs(p, begin, end, delta_scratch());
-}
+SWITCHYARD_SIMD_EXPORT(gated_delta, (const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end),
+                       (p, begin, end, delta_scratch()))
 
 }  // namespace switchyard::cpu
 #endif

@@ -2,12 +2,11 @@
 // the last ones in registers; so each element is read about once. Sums over tokens are of runs first.
 #include <algorithm>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/delta_net/causal_conv.h"
 #include "kernels/delta_net/causal_conv_problem.h"
+#include "kernels/delta_net/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -29,7 +28,8 @@ struct Conv {
   float* dw;  // [runs, channels, taps]: a sum for each run of each sequence
 };
 
-// What a thread has seen of a channel: seen[back] is x of `back` tokens ago, and w[back] its weight.
+// The tokens that a thread has seen of a channel: seen[back] is x of `back` tokens ago, and w[back] its
+// weight.
 template <typename T, int most>
 class ConvWindow {
  public:
@@ -55,7 +55,7 @@ class ConvWindow {
     reach = begins ? 0 : reach + 1;
   }
 
-  // Whether the token sees what is `back` tokens before it.
+  // True where the token sees what is `back` tokens before it.
   GPU_FUNCTION bool sees(int back) const { return back < taps && back <= reach; }
 
   // The sum before silu.
@@ -107,7 +107,7 @@ GPU_KERNEL move_conv_tail(Conv<T> p) {
   const int kept = p.taps - 1;
   T* const tail = p.tail + b * kept * p.channels + channel;
   const T* const x = p.x + b * p.length * p.channels + channel;
-  // What is written has been read: nothing moves to a later place.
+  // A token moves to no later place: its place has been read before.
   for (int i = 0; i < kept; ++i) {
     const std::int64_t s = p.length - kept + i;
     tail[i * p.channels] = s >= 0 ? x[s * p.channels] : tail[(kept + s) * p.channels];

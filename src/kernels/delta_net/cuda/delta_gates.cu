@@ -1,9 +1,8 @@
 // Decay and strength of the gated delta rule. Sums over rows are of kRowsOfPart rows first, then of those.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/delta_net/delta_gates.h"
+#include "kernels/delta_net/kernels.h"
 
 namespace switchyard::gpu {
 namespace {

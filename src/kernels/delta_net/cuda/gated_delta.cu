@@ -2,10 +2,10 @@
 // takes stages from the last one on: it makes a stage's states again, and goes back through them.
 #include <algorithm>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/delta_net/cuda/gated_delta.h"
 #include "kernels/delta_net/gated_delta_problem.h"
+#include "kernels/delta_net/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -24,7 +24,7 @@ GPU_KERNEL unit_factors(const T* x, std::int64_t vectors, int width, float* fact
   if (thread_index() % kWarp == 0) factors[vector] = 1.0f / sqrtf(squares + kUnitEpsilon);
 }
 
-// Where a thread keeps its numbers of states, that no other thread looks at: number r of state s is at
+// The memory of a thread's numbers of states, that no other thread looks at: number r of state s is at
 // s · stride + r · kDeltaThreads.
 template <typename Layout>
 GPU_FUNCTION float* own_states(float* memory) {
@@ -88,7 +88,8 @@ GPU_KERNEL delta_forward(Delta<T> p, float* checkpoints, std::int64_t stride) {
   }
 }
 
-// What the backward pass works in. Sums over columns are of a warp's columns first: those are parts.
+// The memory that the backward pass works in. Sums over columns are of a warp's columns first: those are
+// parts.
 struct DeltaGradients {
   float* checkpoints;  // states before stages
   float* states;       // of a stage's tokens, after their decay

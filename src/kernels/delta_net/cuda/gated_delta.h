@@ -1,4 +1,4 @@
-// What both passes of the gated delta rule share on a GPU.
+// Parts that both passes of the gated delta rule share on a GPU.
 //
 // Columns of a state do not depend on each other: a few lanes of a warp hold one in registers, rows spread
 // over them, and go through the sequence token by token. Tokens come into shared memory a stage at a time.
@@ -127,7 +127,7 @@ struct DeltaStage {
     }
     return values[t * Layout::columns + Layout::column()] - Layout::column_sum(given);
   }
-  // What token `t` adds to the state, which is then that after it.
+  // Adds token `t` to the state, which is then that after it.
   GPU_FUNCTION void add_to_state(int t, float error, float* state) const {
     const float* const key = k + t * Layout::width + Layout::lane();
     const float strong = beta[t] * error;

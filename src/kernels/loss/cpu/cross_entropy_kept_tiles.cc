@@ -21,7 +21,7 @@ using namespace cross_entropy_tiles;
 
 struct Sizes {
   Sizes(const Fused& f, const CrossEntropyProblem& args)
-      : block(std::min(f.rows, loss_rows_at_once(args))),
+      : block(std::min(f.rows, args.rows_at_once)),
         entries(round_up(args.vocab, kVocabTile)),
         dweight(block < f.rows ? entries * f.emb : 0) {}
   std::int64_t block;    // most rows at a time
@@ -74,7 +74,7 @@ class ChunkGradients {
   }
 
  private:
-  // Of the entries [v, v + count) and the rows [r, row_end).
+  // Makes those of the entries [v, v + count) and the rows [r, row_end).
   SWITCHYARD_TILED void make_gradients(std::int64_t v, std::int64_t count, std::int64_t r,
                                        std::int64_t row_end, GradientTiles g) const {
     const std::int64_t first = f_.args.vocab_begin + v;
@@ -126,7 +126,7 @@ const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args) {
   return cross_entropy_refuses(args);
 }
 
-std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args) {
+std::size_t cross_entropy_gradients_bytes(const CrossEntropyProblem& args) {
   const Fused f(args, false);
   const Sizes sizes(f, args);
   const std::int64_t words = 2 * f.rows * f.emb + sizes.block * sizes.entries;
@@ -135,12 +135,11 @@ std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args) {
   return static_cast<std::size_t>(words) * sizeof(Word) + static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-void cross_entropy_gradients(ThreadPool& pool, const CrossEntropyProblem& args,
-                             const LossGradientsProblem& out) {
+void cross_entropy_gradients(ThreadPool& pool, const CrossEntropyProblem& args) {
   Fused f(args);
   f.pack_hidden(pool, true);
   const Sizes sizes(f, args);
-  std::fill(out.target_logit, out.target_logit + args.rows, 0.0f);
+  std::fill(args.target_logit, args.target_logit + args.rows, 0.0f);
   Buffer maxima = float_buffer(f.chunks * sizes.block), sums = float_buffer(f.chunks * sizes.block);
   Buffer kept_words = word_buffer(sizes.block * sizes.entries);
   Buffer kept_maxima = float_buffer(sizes.block * (sizes.entries / kStripEntries));
@@ -159,19 +158,19 @@ void cross_entropy_gradients(ThreadPool& pool, const CrossEntropyProblem& args,
         f.pack_weight(v, words(weight));
         forward_tile<true>(f, words(weight), v, std::min(kVocabTile, last - v), row, rows.end, floats(strips),
                            floats(maxima) + chunk * sizes.block, floats(sums) + chunk * sizes.block,
-                           out.target_logit, kept);
+                           args.target_logit, kept);
       }
     });
-    merge_chunks(pool, f.chunks, sizes.block, floats(maxima), floats(sums), end - row, out.lse + row);
-    out.summed(row, end);
-    padded.set(row, end, out.lse, out.softmax_coefficient, out.target_coefficient);
-    const ChunkGradients gradients(f, rows, padded.constants(), out.target_logit, kept);
+    merge_chunks(pool, f.chunks, sizes.block, floats(maxima), floats(sums), end - row, args.lse + row);
+    (*args.summed)(row, end);
+    padded.set(row, end, args.lse, args.softmax, args.target);
+    const ChunkGradients gradients(f, rows, padded.constants(), args.target_logit, kept);
     pool.for_range(f.chunks, 1, [&](std::int64_t chunk, std::int64_t) {
       gradients.add(chunk, floats(dhidden_tiles) + chunk * sizes.block * f.emb,
-                    sizes.dweight == 0 ? nullptr : floats(waiting), static_cast<Word*>(out.dweight));
+                    sizes.dweight == 0 ? nullptr : floats(waiting), static_cast<Word*>(args.dweight));
     });
     pool.for_range(count / 32, 1, [&](std::int64_t block, std::int64_t) {
-      store_dhidden(f, floats(dhidden_tiles), sizes.block, block * 32, row + block * 32, out.dhidden);
+      store_dhidden(f, floats(dhidden_tiles), sizes.block, block * 32, row + block * 32, args.dhidden);
     });
   }
 }

@@ -21,6 +21,7 @@
 #include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/loss/cpu/narrow_loss_sizes.h"
 #include "kernels/loss/cross_entropy_problem.h"
+#include "kernels/registry/simd_list.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -38,9 +39,8 @@ HeadTile rows_of(const void* x, DType dtype, std::int64_t row, std::int64_t rows
 
 class NarrowLoss {
  public:
-  NarrowLoss(const CrossEntropyProblem& problem, const LossGradientsProblem& gradients)
+  explicit NarrowLoss(const CrossEntropyProblem& problem)
       : a_(problem),
-        out_(gradients),
         sizes_(problem),
         emb_rows_(in_units(problem.emb, kRowUnit)),
         weight_stride_(left_stride(problem.emb)),
@@ -56,7 +56,7 @@ class NarrowLoss {
         dweight_(arrays_.take(sizes_.dweight())) {}
 
   void run(ThreadPool& pool) {
-    std::fill(out_.target_logit, out_.target_logit + a_.rows, 0.0f);
+    std::fill(a_.target_logit, a_.target_logit + a_.rows, 0.0f);
     for (begin_ = 0; begin_ < a_.rows; begin_ += sizes_.block) {
       count_ = std::min(sizes_.block, a_.rows - begin_);
       row_tiles_ = (count_ + kTile - 1) / kTile;
@@ -67,10 +67,10 @@ class NarrowLoss {
         for (std::int64_t chunk = first; chunk < last; ++chunk) make_logits(chunk);
       });
       for (std::int64_t r = 0; r < count_; ++r) finish_row(r);
-      out_.summed(begin_, begin_ + count_);
+      (*a_.summed)(begin_, begin_ + count_);
       for (std::int64_t r = 0; r < row_tiles_ * kTile; ++r) {
-        row_values_[r] = r < count_ ? out_.lse[begin_ + r] : 0.0f;
-        row_values_[sizes_.block + r] = r < count_ ? out_.softmax_coefficient[begin_ + r] : 0.0f;
+        row_values_[r] = r < count_ ? a_.lse[begin_ + r] : 0.0f;
+        row_values_[sizes_.block + r] = r < count_ ? a_.softmax[begin_ + r] : 0.0f;
       }
       pool.for_range(sizes_.chunks, 1, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t chunk = first; chunk < last; ++chunk) add_gradients(chunk);
@@ -167,9 +167,9 @@ class NarrowLoss {
       const std::int64_t at = c * sizes_.block + r;
       sum += sums_[at] * std::exp(maxima_[at] - maximum);
     }
-    out_.lse[begin_ + r] = maximum + std::log(sum);
+    a_.lse[begin_ + r] = maximum + std::log(sum);
     const std::int64_t target = a_.targets[begin_ + r] - a_.vocab_begin;
-    if (target >= 0 && target < a_.vocab) out_.target_logit[begin_ + r] = *logit_at(target, r);
+    if (target >= 0 && target < a_.vocab) a_.target_logit[begin_ + r] = *logit_at(target, r);
   }
 
   float* logit_at(std::int64_t entry, std::int64_t r) const {
@@ -191,8 +191,7 @@ class NarrowLoss {
     const std::int64_t first = a_.vocab_begin + tile * kTile;
     for (std::int64_t i = 0; i < std::min(kPanel, count_ - row); ++i) {
       const std::int64_t target = a_.targets[begin_ + row + i] - first;
-      if (target >= 0 && target < entries)
-        gradient[target * kTile + i] -= out_.target_coefficient[begin_ + row + i];
+      if (target >= 0 && target < entries) gradient[target * kTile + i] -= a_.target[begin_ + row + i];
     }
   }
 
@@ -228,9 +227,9 @@ class NarrowLoss {
   void store_dweight(std::int64_t tile, const float* x, std::int64_t stride) const {
     const std::int64_t entries = entries_of(tile), first = tile * kTile;
     if (a_.weight_vocab_major)
-      return store_rows(x, stride, rows_of(out_.dweight, a_.dtype, first, entries, a_.emb));
+      return store_rows(x, stride, rows_of(a_.dweight, a_.dtype, first, entries, a_.emb));
     float row[kTile];
-    const HeadTile whole{out_.dweight, a_.dtype, a_.vocab, a_.emb, entries};
+    const HeadTile whole{a_.dweight, a_.dtype, a_.vocab, a_.emb, entries};
     whole.typed([&]<typename T>(const T* to) {
       for (std::int64_t e = 0; e < a_.emb; ++e) {
         for (std::int64_t v = 0; v < entries; ++v) row[v] = x[v * stride + e];
@@ -250,13 +249,12 @@ class NarrowLoss {
     std::fill(ones, ones + kTile, 1.0f);
     std::vector<float> row_space(static_cast<std::size_t>(kPanel * emb_rows_));
     store_columns(sum, emb_rows_, ones,
-                  rows_of(out_.dhidden, DType::f32, begin_ + tile * kTile,
+                  rows_of(a_.dhidden, DType::f32, begin_ + tile * kTile,
                           std::min(kTile, count_ - tile * kTile), a_.emb),
                   row_space.data());
   }
 
   const CrossEntropyProblem& a_;
-  const LossGradientsProblem& out_;
   const cpu::NarrowLossSizes sizes_;
   const std::int64_t emb_rows_, weight_stride_;
   Buffer buffer_;
@@ -269,8 +267,8 @@ class NarrowLoss {
 
 }  // namespace
 
-void narrow_loss_gradients(ThreadPool& pool, const CrossEntropyProblem& a, const LossGradientsProblem& out) {
-  NarrowLoss(a, out).run(pool);
+void narrow_gradients_simd(ThreadPool& pool, const CrossEntropyProblem& a) {
+  NarrowLoss(a).run(pool);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -279,20 +277,15 @@ HWY_AFTER_NAMESPACE();
 #endif  // AVX2 or AVX-512
 
 #if HWY_ONCE && defined(__x86_64__)
-namespace switchyard::cpu::narrow_loss {
+namespace switchyard::cpu {
 
-void gradients_avx512(ThreadPool& pool, const CrossEntropyProblem& a, const LossGradientsProblem& out) {
-  N_AVX3::narrow_loss_gradients(pool, a, out);
-}
-void gradients_avx2(ThreadPool& pool, const CrossEntropyProblem& a, const LossGradientsProblem& out) {
-  N_AVX2::narrow_loss_gradients(pool, a, out);
-}
+SWITCHYARD_SIMD_EXPORT(narrow_gradients, (ThreadPool & pool, const CrossEntropyProblem& a), (pool, a))
 
-std::size_t workspace(const CrossEntropyProblem& a) {
+std::size_t narrow_gradients_bytes(const CrossEntropyProblem& a) {
   return NarrowLossSizes(a).bytes();
 }
 
-const char* refuses(const CrossEntropyProblem& a) {
+const char* narrow_gradients_refuse(const CrossEntropyProblem& a) {
   // Beyond, an entry's weights and a panel's hidden states leave the first cache, and gemm packs for many.
   constexpr std::int64_t kMostEmb = 256;
   if (a.emb > kMostEmb) return "takes at most 256 model dims";
@@ -300,5 +293,5 @@ const char* refuses(const CrossEntropyProblem& a) {
   return a.logit_soft_cap > 0 ? "has no soft cap" : nullptr;
 }
 
-}  // namespace switchyard::cpu::narrow_loss
+}  // namespace switchyard::cpu
 #endif

@@ -12,6 +12,7 @@
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/loss/cross_entropy_problem.h"
+#include "kernels/registry/simd_list.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
@@ -47,7 +48,7 @@ void cap_row(float* x, std::int64_t count, float soft_cap) {
 
 }  // namespace
 
-void row_sum_update(float* x, std::int64_t count, float soft_cap, RowSum& row) {
+void row_sum_update_simd(float* x, std::int64_t count, float soft_cap, RowSum& row) {
   const D d;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (soft_cap > 0) cap_row(x, count, soft_cap);
@@ -70,7 +71,7 @@ void row_sum_update(float* x, std::int64_t count, float soft_cap, RowSum& row) {
   row = {maximum, before + hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
-void row_gradient(float* x, std::int64_t count, const RowGradient& row, bfloat16* rounded) {
+void row_gradient_simd(float* x, std::int64_t count, const RowGradient& row, bfloat16* rounded) {
   const D d;
   const V shift = hn::Set(d, row.lse);
   const V scale = hn::Set(d, row.softmax_coefficient);
@@ -102,18 +103,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void row_sum_update_avx512(float* x, std::int64_t count, float soft_cap, RowSum& row) {
-  N_AVX3::row_sum_update(x, count, soft_cap, row);
-}
-void row_sum_update_avx2(float* x, std::int64_t count, float soft_cap, RowSum& row) {
-  N_AVX2::row_sum_update(x, count, soft_cap, row);
-}
-void row_gradient_avx512(float* x, std::int64_t count, const RowGradient& row, bfloat16* rounded) {
-  N_AVX3::row_gradient(x, count, row, rounded);
-}
-void row_gradient_avx2(float* x, std::int64_t count, const RowGradient& row, bfloat16* rounded) {
-  N_AVX2::row_gradient(x, count, row, rounded);
-}
+SWITCHYARD_SIMD_EXPORT(row_sum_update, (float* x, std::int64_t count, float soft_cap, RowSum& row),
+                       (x, count, soft_cap, row))
+SWITCHYARD_SIMD_EXPORT(row_gradient,
+                       (float* x, std::int64_t count, const RowGradient& row, bfloat16* rounded),
+                       (x, count, row, rounded))
 
 }  // namespace switchyard::cpu
 #endif

@@ -112,17 +112,22 @@ const char* cross_entropy_refuses(const CrossEntropyProblem& args) {
   return nullptr;
 }
 
-std::size_t cross_entropy_workspace(const CrossEntropyProblem& args, bool backward) {
+std::size_t cross_entropy_bytes(const CrossEntropyProblem& args) {
   const Fused f(args, false);
-  const std::int64_t words = 2 * f.rows * f.emb;
-  const std::int64_t floats = backward ? (3 + f.chunks * f.emb) * f.rows : 2 * f.chunks * f.rows;
-  return static_cast<std::size_t>(words) * sizeof(Word) + static_cast<std::size_t>(floats) * sizeof(float);
+  return static_cast<std::size_t>(2 * f.rows * f.emb) * sizeof(Word) +
+         static_cast<std::size_t>(2 * f.chunks * f.rows) * sizeof(float);
 }
 
-void cross_entropy(ThreadPool& pool, const CrossEntropyProblem& args, float* lse, float* target_logit) {
+std::size_t cross_entropy_backward_bytes(const CrossEntropyProblem& args) {
+  const Fused f(args, false);
+  return static_cast<std::size_t>(2 * f.rows * f.emb) * sizeof(Word) +
+         static_cast<std::size_t>((3 + f.chunks * f.emb) * f.rows) * sizeof(float);
+}
+
+void cross_entropy(ThreadPool& pool, const CrossEntropyProblem& args) {
   Fused f(args);
   f.pack_hidden(pool, false);
-  std::fill(target_logit, target_logit + args.rows, 0.0f);
+  std::fill(args.target_logit, args.target_logit + args.rows, 0.0f);
   Buffer maxima = float_buffer(f.chunks * f.rows), sums = float_buffer(f.chunks * f.rows);
   reset_sums(f.chunks * f.rows, floats(maxima), floats(sums));
   pool.for_range(f.chunks, 1, [&](std::int64_t chunk, std::int64_t) {
@@ -132,26 +137,25 @@ void cross_entropy(ThreadPool& pool, const CrossEntropyProblem& args, float* lse
     for (std::int64_t v = chunk * f.chunk; v < end; v += kVocabTile) {
       f.pack_weight(v, words(weight));
       forward_tile<false>(f, words(weight), v, std::min(kVocabTile, end - v), 0, f.rows, floats(strips),
-                          floats(maxima) + chunk * f.rows, floats(sums) + chunk * f.rows, target_logit, {});
+                          floats(maxima) + chunk * f.rows, floats(sums) + chunk * f.rows, args.target_logit,
+                          {});
     }
   });
-  merge_chunks(pool, f.chunks, f.rows, floats(maxima), floats(sums), args.rows, lse);
+  merge_chunks(pool, f.chunks, f.rows, floats(maxima), floats(sums), args.rows, args.lse);
 }
 
-void cross_entropy_backward(ThreadPool& pool, const CrossEntropyProblem& args, const float* lse,
-                            const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                            void* dweight) {
+void cross_entropy_backward(ThreadPool& pool, const CrossEntropyProblem& args) {
   Fused f(args);
   f.pack_hidden(pool, true);
   PaddedRows rows(f.rows);
-  rows.set(0, args.rows, lse, softmax_coefficient, target_coefficient);
+  rows.set(0, args.rows, args.lse, args.softmax, args.target);
   Buffer dhidden_tiles = float_buffer(f.chunks * f.rows * f.emb);
   pool.for_range(f.chunks, 1, [&](std::int64_t chunk, std::int64_t) {
     backward_chunk(f, chunk, rows.constants(), floats(dhidden_tiles) + chunk * f.rows * f.emb,
-                   static_cast<Word*>(dweight));
+                   static_cast<Word*>(args.dweight));
   });
   pool.for_range(f.rows / 32, 1, [&](std::int64_t block, std::int64_t) {
-    store_dhidden(f, floats(dhidden_tiles), f.rows, block * 32, block * 32, dhidden);
+    store_dhidden(f, floats(dhidden_tiles), f.rows, block * 32, block * 32, args.dhidden);
   });
 }
 

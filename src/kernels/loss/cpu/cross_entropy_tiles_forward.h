@@ -74,7 +74,7 @@ struct RowLanes {
   __m512 now, total[2];
 };
 
-// Where exponentials are kept: of a row block of 32 an entry's in 64 bytes, bf16, relative to the rows'
+// Exponentials that are kept: those of an entry and 32 rows in 64 bytes, bf16, relative to the rows'
 // maximum after their strip.
 struct KeptExponentials {
   Word* words = nullptr;     // [rows / 32][entries][32]
@@ -174,7 +174,8 @@ inline void merge_chunks(ThreadPool& pool, std::int64_t chunks, std::int64_t str
   });
 }
 
-// Where maxima and sums begin: finite, so that the first correction is 2^(very negative) = 0 and not a NaN.
+// Sets maxima and sums to their start: finite, so that the first correction is 2^(very negative) = 0 and not
+// a NaN.
 inline void reset_sums(std::int64_t count, float* maxima, float* sums) {
   std::fill_n(maxima, count, -1e30f);
   std::fill_n(sums, count, 0.0f);

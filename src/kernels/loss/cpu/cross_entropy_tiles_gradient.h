@@ -38,7 +38,7 @@ class PaddedRows {
   Buffer memory_;
 };
 
-// Where G of one (vocabulary tile, row tile) goes: tiles [vocab/16][kRowTile/32] and
+// The place of G of one (vocabulary tile, row tile): tiles [vocab/16][kRowTile/32] and
 // [vocab/32][kRowTile/32][2].
 struct GradientTiles {
   Word* plain;
@@ -79,7 +79,7 @@ inline void put_gradient(float gradient, std::int64_t i, std::int64_t v, Gradien
   g.paired[i % 8 / 4 * kTileWords + v / 2 * 32 + lane * 2 + v % 2] = word;
 }
 
-// Where a block of 32 entries from b on, of a tile's, and the i-th 32 rows lie.
+// The place of a tile's 32 entries from b on and its i-th 32 rows.
 inline GradientTiles block_of(GradientTiles g, std::int64_t b, std::int64_t i) {
   return {g.plain + (b / 16 * (kRowTile / 32) + i) * kTileWords,
           g.paired + (b / 32 * (kRowTile / 32) + i) * 2 * kTileWords};

@@ -13,7 +13,7 @@ struct NarrowLossSizes {
   static constexpr std::int64_t kWidth = 32;                // widths are padded to it: the widest panel
 
   explicit NarrowLossSizes(const CrossEntropyProblem& a)
-      : block(padded(std::min(a.rows, loss_rows_at_once(a)), kRows)),
+      : block(padded(std::min(a.rows, a.rows_at_once), kRows)),
         blocks((a.rows + block - 1) / block),
         tiles((a.vocab + kEntries - 1) / kEntries),
         chunk((tiles + kChunks - 1) / kChunks),

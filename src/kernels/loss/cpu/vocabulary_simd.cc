@@ -11,7 +11,8 @@
 #include <numbers>
 
 #include "hwy/highway.h"
-#include "kernels/loss/vocabulary.h"
+#include "kernels/loss/vocabulary_problem.h"
+#include "kernels/registry/simd_list.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();
@@ -29,7 +30,7 @@ using Ids = hn::RebindToUnsigned<Floats>;
 constexpr std::size_t kFloats = hn::MaxLanes(Floats()), kDoubles = hn::MaxLanes(Doubles());
 static_assert(kLogitBlock % kFloats == 0 && kFloats <= kIdsRoom);
 
-// As the scalar twin has it, operation by operation.
+// Weighs logits as the reference implementation does, operation by operation.
 class WeightLanes {
  public:
   explicit WeightLanes(const LogitWeightsProblem& p)
@@ -124,12 +125,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void logit_block_maxima_avx2(const LogitMaximaProblem& p) {
-  N_AVX2::logit_block_maxima_simd(p);
-}
-void logit_block_maxima_avx512(const LogitMaximaProblem& p) {
-  N_AVX3::logit_block_maxima_simd(p);
-}
+SWITCHYARD_SIMD_EXPORT(logit_block_maxima, (const LogitMaximaProblem& p), (p))
+
 std::uint64_t logit_weights_avx2(const LogitWeightsProblem& p) {
   return N_AVX2::logit_weights_simd(p);
 }

@@ -1,14 +1,12 @@
 // Projection and cross-entropy: gemm makes the logits of some rows in float32, a block of threads sums a
 // row's exponentials, and the gradient of a row's logits takes the logits' place, rounded to the operands'
 // type.
-#include "kernels/cuda/kernels.h"
-#include "kernels/pointwise/elementwise_problem.h"
-#include "kernels/product/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/loss/cross_entropy.h"
-#include "kernels/product/logits_problem.h"
+#include "kernels/loss/cross_entropy_problem.h"
+#include "kernels/pointwise/elementwise_problem.h"
+#include "kernels/product/cuda/operands.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -109,19 +107,13 @@ GPU_KERNEL make_gradients(Logits logits, const float* lse, const float* softmax_
   }
 }
 
-// As many rows as a constant allows.
-std::int64_t rows_of_logits(std::int64_t columns) {
-  constexpr std::int64_t kElements = std::int64_t{1} << 28, kLeast = 256;
-  return std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, columns) / kLeast) * kLeast;
-}
-
 class Loss {
  public:
   Loss(const CrossEntropyLogits& args, std::int64_t rows_at_once)
       : args_(args),
         rows_(args.targets.size()),
         emb_(args.hidden.shape().back()),
-        columns_(args.weight.dim(args.weight_vocab_major ? 0 : 1)),
+        columns_(local_columns(args)),
         leading_(divide_up(columns_, kAligned) * kAligned),
         rows_at_once_(rows_at_once),
         hidden_(args.hidden.reshaped({rows_, emb_})),
@@ -211,32 +203,24 @@ class Loss {
   const Workspace workspace_;
 };
 
-std::int64_t own_columns(const CrossEntropyLogits& logits) {
-  return logits.weight.dim(logits.weight_vocab_major ? 0 : 1);
-}
-
 }  // namespace
 
 void linear_cross_entropy(const LinearCrossEntropyArgs& args) {
-  const Loss loss(args.logits, rows_of_logits(own_columns(args.logits)));
+  const Loss loss(args.logits, loss_rows_of(local_columns(args.logits), true));
   loss.for_blocks(
       [&](std::int64_t begin, std::int64_t end) { loss.sum(begin, end, args.lse, args.target_logit); });
 }
 
 void linear_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args) {
-  const Loss loss(args.logits, rows_of_logits(own_columns(args.logits)));
+  const Loss loss(args.logits, loss_rows_of(local_columns(args.logits), true));
   loss.with_weight_gradient(args.dweight, [&](const TensorView& dweight) {
     loss.for_blocks(
         [&](std::int64_t begin, std::int64_t end) { loss.differentiate(begin, end, args, dweight); });
   });
 }
 
-std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits) {
-  return rows_of_logits(logits.whole_vocab > 0 ? logits.whole_vocab : own_columns(logits));
-}
-
 void linear_cross_entropy_with_gradients(const LossGradientsArgs& args) {
-  const Loss loss(args.logits, gpu::loss_rows_at_once(args.logits));
+  const Loss loss(args.logits, loss_rows_at_once(args.logits));
   const LinearCrossEntropyBackwardArgs to{
       args.logits, args.lse, args.softmax_coefficient, args.target_coefficient, args.dhidden, args.dweight};
   loss.with_weight_gradient(args.dweight, [&](const TensorView& dweight) {

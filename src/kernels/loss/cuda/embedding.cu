@@ -1,10 +1,9 @@
 // Rows of a table. Their gradients are added row by row in the order of the tokens: tokens are sorted by id,
 // each by counting those that come before it, and a block walks the tokens of one id.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/loss/embedding.h"
+#include "kernels/loss/kernels.h"
 
 namespace switchyard::gpu {
 namespace {

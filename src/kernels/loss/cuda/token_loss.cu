@@ -1,8 +1,7 @@
 // A thread takes a token; the loss is one block's sum.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
-#include "kernels/loss/token_loss.h"
+#include "kernels/loss/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -61,7 +60,8 @@ GPU_KERNEL scale_by(T* x, const float* factor, std::int64_t count) {
 
 }  // namespace
 
-void combine_log_sums(const TensorView& parts, const TensorView& lse) {
+void combine_log_sums(const CombineLogSumsArgs& args) {
+  const TensorView &parts = args.parts, &lse = args.lse;
   launch(threads_for(lse.size()), combine_parts, parts.device_data<float>(), parts.dim(0), lse.size(),
          lse.device_data<float>());
 }
@@ -80,7 +80,8 @@ void sum_token_loss(const SumTokenLossArgs& args) {
          args.z_loss.device_data<float>());
 }
 
-void scale_in_place(const TensorView& x, const TensorView& factor) {
+void scale_in_place(const ScaleInPlaceArgs& args) {
+  const TensorView &x = args.x, &factor = args.factor;
   with_float_type(x.dtype(), [&]<typename T>(T) {
     T* const data = x.device_data<T>();
     with_width<T>(x.size() % kWide<T> == 0 && are_wide({data}), [&](auto width) {

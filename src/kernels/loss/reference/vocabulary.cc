@@ -1,10 +1,10 @@
-#include "kernels/loss/vocabulary.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
+
+#include "kernels/loss/vocabulary_problem.h"
 
 namespace switchyard::ref {
 namespace {

@@ -8,6 +8,7 @@
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/cpu/sigmoid_lanes-inl.h"
 #include "kernels/moe/expert_gate_problem.h"
+#include "kernels/registry/simd_list.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();
@@ -181,24 +182,9 @@ namespace switchyard::cpu {
 
 using I = std::int64_t;
 
-void expert_gate_avx2(const ExpertGateProblem& p, I begin, I end) {
-  N_AVX2::expert_gate_simd(p, begin, end);
-}
-void expert_gate_avx512(const ExpertGateProblem& p, I begin, I end) {
-  N_AVX3::expert_gate_simd(p, begin, end);
-}
-void expert_gate_backward_avx2(const ExpertGateProblem& p, I begin, I end) {
-  N_AVX2::expert_gate_backward_simd(p, begin, end);
-}
-void expert_gate_backward_avx512(const ExpertGateProblem& p, I begin, I end) {
-  N_AVX3::expert_gate_backward_simd(p, begin, end);
-}
-void add_group_rows_avx2(const ExpertGateProblem& p, I begin, I end) {
-  N_AVX2::add_group_rows_simd(p, begin, end);
-}
-void add_group_rows_avx512(const ExpertGateProblem& p, I begin, I end) {
-  N_AVX3::add_group_rows_simd(p, begin, end);
-}
+SWITCHYARD_SIMD_EXPORT(expert_gate, (const ExpertGateProblem& p, I begin, I end), (p, begin, end))
+SWITCHYARD_SIMD_EXPORT(expert_gate_backward, (const ExpertGateProblem& p, I begin, I end), (p, begin, end))
+SWITCHYARD_SIMD_EXPORT(add_group_rows, (const ExpertGateProblem& p, I begin, I end), (p, begin, end))
 
 }  // namespace switchyard::cpu
 #endif

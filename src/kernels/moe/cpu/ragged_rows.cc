@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/moe/ragged_rows_problem.h"
+#include "kernels/registry/simd_list.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
@@ -126,24 +127,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void ragged_gather_avx2(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::ragged_gather_simd(p, begin, end);
-}
-void ragged_gather_reduce_avx2(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::ragged_gather_reduce_simd(p, begin, end);
-}
-void ragged_row_dot_avx2(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::ragged_row_dot_simd(p, begin, end);
-}
-void ragged_gather_avx512(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::ragged_gather_simd(p, begin, end);
-}
-void ragged_gather_reduce_avx512(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::ragged_gather_reduce_simd(p, begin, end);
-}
-void ragged_row_dot_avx512(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::ragged_row_dot_simd(p, begin, end);
-}
+using I = std::int64_t;
+
+SWITCHYARD_SIMD_EXPORT(ragged_gather, (const RaggedRows& p, I begin, I end), (p, begin, end))
+SWITCHYARD_SIMD_EXPORT(ragged_gather_reduce, (const RaggedRows& p, I begin, I end), (p, begin, end))
+SWITCHYARD_SIMD_EXPORT(ragged_row_dot, (const RaggedRows& p, I begin, I end), (p, begin, end))
 
 }  // namespace switchyard::cpu
 #endif

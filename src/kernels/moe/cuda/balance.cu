@@ -1,10 +1,9 @@
 // The load of experts and its loss: a warp takes a token's probabilities; a thread takes an expert's sums
 // over a sequence, in double and in the order of tokens.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/moe/balance.h"
 #include "kernels/moe/cuda/router_scores.h"
+#include "kernels/moe/kernels.h"
 
 namespace switchyard::gpu {
 namespace {

@@ -1,9 +1,8 @@
 // The gated activation of experts with biases or clamps, and sums over the rows of groups. Whose a row is
 // comes from sizes on the device: their sums first, in which each row then finds its group.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/moe/expert_gate.h"
+#include "kernels/moe/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -157,12 +156,6 @@ GPU_KERNEL multiply_rows_of_groups(const T* dy, const T* bias, const std::int64_
   if (thread_index() % kWarp == 0) out[row] = sum;
 }
 
-std::int64_t columns_of(const TensorView& x) {
-  return x.shape().back();
-}
-std::int64_t rows_of(const TensorView& x) {
-  return columns_of(x) > 0 ? x.size() / columns_of(x) : 0;
-}
 std::int64_t groups_of(const ExpertGateArgs& a) {
   return a.gate_bias.defined() ? a.gate_bias.dim(0) : 1;
 }

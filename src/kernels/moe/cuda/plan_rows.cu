@@ -1,9 +1,8 @@
 // Where rows stand when they are sorted by expert: counts of pieces of the rows, sums over the pieces, and
 // then each row's place by its number among the rows of its expert. Stable, and the same whatever runs first.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/moe/plan_rows.h"
+#include "kernels/moe/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -145,10 +144,10 @@ class Counted {
 
 }  // namespace
 
-void count_ids(const TensorView& ids, std::int64_t first, const TensorView& counts) {
-  const Rows rows = rows_of(ids, 1, first, counts.size());
-  if (counts.size() == 0) return;
-  const Counted counted(counts, rows, counts.device_data<std::int32_t>());
+void count_ids(const CountIdsArgs& args) {
+  const Rows rows = rows_of(args.ids, 1, args.first, args.counts.size());
+  if (args.counts.size() == 0) return;
+  const Counted counted(args.counts, rows, args.counts.device_data<std::int32_t>());
 }
 
 void plan_rows(const PlanRowsArgs& args) {

@@ -1,9 +1,8 @@
 // Rows moved between token order and sorted order. A block takes one row of the result and some of its
 // columns; a thread takes 16 bytes where rows are multiples of it.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
-#include "kernels/moe/ragged_rows.h"
+#include "kernels/moe/kernels.h"
 
 namespace switchyard::gpu {
 namespace {

@@ -1,9 +1,8 @@
 // The choice of experts: a warp takes a token and keeps its scores in shared memory.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/moe/cuda/router_scores.h"
-#include "kernels/moe/route.h"
+#include "kernels/moe/kernels.h"
 
 namespace switchyard::gpu {
 namespace {

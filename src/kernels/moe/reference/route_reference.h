@@ -1,17 +1,20 @@
-// Scalar truth for route.h, of one token: by full sorts, weights in double, gradients by differences.
+// The reference implementation of route.h for one token: full sorts, weights in double, gradients by
+// differences.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/moe/route.h"
 
 namespace switchyard::reference {
 
-// The first `count` of the values' places, largest value first; equal values keep their order.
-inline std::vector<std::int32_t> best_places(const std::vector<float>& values, std::int64_t count) {
+// Indices of the `count` largest values, largest first; equal values keep their order.
+inline std::vector<std::int32_t> best_indices(const std::vector<float>& values, std::int64_t count) {
   std::vector<std::int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
@@ -21,7 +24,7 @@ inline std::vector<std::int32_t> best_places(const std::vector<float>& values, s
   return order;
 }
 
-// Of scores in fp32, as the kernel has them, so that near ties fall alike.
+// The best experts by scores in fp32, as the kernel has them, so that near ties fall alike.
 inline std::vector<std::int32_t> chosen_ids(const RoutingRule& rule, std::span<const float> logits,
                                             std::span<const float> bias, std::int64_t slots) {
   std::vector<float> scores(logits.size());
@@ -36,13 +39,13 @@ inline std::vector<std::int32_t> chosen_ids(const RoutingRule& rule, std::span<c
       std::sort(members.rbegin(), members.rend());
       of_group.push_back(members[0] + (scores_each_alone(rule.score) && size > 1 ? members[1] : 0));
     }
-    const auto kept = best_places(of_group, rule.kept_groups);
+    const auto kept = best_indices(of_group, rule.kept_groups);
     for (std::size_t e = 0; e < scores.size(); ++e) {
       if (std::count(kept.begin(), kept.end(), static_cast<std::int32_t>(e / size)) == 0)
         scores[e] = -std::numeric_limits<float>::infinity();
     }
   }
-  return best_places(scores, slots);
+  return best_indices(scores, slots);
 }
 
 inline std::vector<double> chosen_weights(const RoutingRule& rule, const std::vector<double>& logits,
@@ -52,6 +55,10 @@ inline std::vector<double> chosen_weights(const RoutingRule& rule, const std::ve
   for (const double v : logits) sum += std::exp(v);
   std::vector<double> weights;
   for (const std::int32_t id : ids) {
+    if (id < 0) {
+      weights.push_back(0);
+      continue;
+    }
     const auto e = static_cast<std::size_t>(id);
     double w = logits[e];
     if (rule.score == RouterScore::softmax) w = std::exp(w) / sum;
@@ -65,7 +72,7 @@ inline std::vector<double> chosen_weights(const RoutingRule& rule, const std::ve
   if (rule.softmax_over_selected || rule.normalise) {
     double total = rule.softmax_over_selected ? 0 : static_cast<double>(rule.normalise_epsilon);
     for (const double w : weights) total += w;
-    for (double& w : weights) w /= total;
+    for (double& w : weights) w = w == 0 ? 0 : w / total;
   }
   for (double& w : weights) w *= rule.softmax_over_selected ? 1 : static_cast<double>(rule.scaling);
   return weights;

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/moe/kernels.h"
 #include "kernels/packed/packed_weights.h"
 #include "kernels/pointwise/elementwise_problem.h"
 #include "kernels/product/cuda/product.h"

@@ -1,8 +1,6 @@
-// Small moves by token: routing weights with a place for every expert, and the last tokens of rows.
-#include "kernels/cuda/kernels.h"
+// Routing weights with a place for every expert: a thread takes one element of the result.
 #include "kernels/cuda/portable.h"
-#include "kernels/loss/last_tokens.h"
-#include "kernels/moe/dense_weights.h"
+#include "kernels/moe/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -25,20 +23,6 @@ GPU_KERNEL collect_weights(const std::int32_t* ids, const float* dout, std::int6
   if (i < tokens * slots) dweights[i] = ids[i] < 0 ? 0.0f : dout[ids[i] * tokens + i / slots];
 }
 
-// A block takes a row; `bytes`: of a token.
-GPU_KERNEL copy_last(const unsigned char* x, const std::int32_t* segments, std::int64_t length,
-                     std::int64_t bytes, unsigned char* out) {
-  GPU_SHARED(std::int64_t, last, 1);
-  const std::int64_t row = block_index();
-  if (thread_index() == 0) {
-    std::int64_t tokens = 0;
-    while (tokens < length && segments[row * length + tokens] != 0) ++tokens;
-    *last = row * length + (tokens > 0 ? tokens - 1 : 0);
-  }
-  barrier();
-  for (std::int64_t i = thread_index(); i < bytes; i += kThreads) out[row * bytes + i] = x[*last * bytes + i];
-}
-
 }  // namespace
 
 void dense_weights(const DenseWeightsArgs& args) {
@@ -51,14 +35,6 @@ void dense_weights_backward(const DenseWeightsBackwardArgs& args) {
   launch({.blocks = divide_up(args.ids.size(), kThreads), .threads = kThreads}, collect_weights,
          args.ids.device_data<std::int32_t>(), args.dout.device_data<float>(), args.ids.dim(0),
          args.ids.dim(1), args.dweights.device_data<float>());
-}
-
-void last_tokens(const LastTokensArgs& args) {
-  const auto bytes = args.x.dim(2) * static_cast<std::int64_t>(size_of(args.x.dtype()));
-  launch({.blocks = args.x.dim(0), .threads = kThreads}, copy_last,
-         reinterpret_cast<const unsigned char*>(args.x.device_address()),
-         args.segments.device_data<std::int32_t>(), args.x.dim(1), bytes,
-         reinterpret_cast<unsigned char*>(args.out.device_address()));
 }
 
 }  // namespace switchyard::gpu

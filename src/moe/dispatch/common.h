@@ -1,0 +1,37 @@
+// Helpers of several dispatch strategies.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "moe/dispatch/dispatch.h"
+
+namespace switchyard {
+
+// Expert axes of the mesh (rule activation_exp), and of those the ones that also split the tokens of x.
+Axes expert_axes(const Context& context, std::int64_t experts);
+Axes shared_axes(const Sharding& x, const Axes& axes);
+
+// ---- Sparse strategies
+
+// x, or its num_moe_emb_chunks pieces of the last dim.
+std::vector<Array> chunks_of(Context& context, const DispatchCall& call);
+
+// The weights as the sparse strategies use them: experts over the expert axes, H over the axes of
+// activation_mlp_moe that are not taken, every other axis gathered.
+MoeWeights gather_expert_weights(Context& context, const DispatchCall& call);
+
+// Sharding of y's partial sums: tokens as given, partial over the axes that split H and over `also`.
+Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const Axes& also);
+
+// ---- Strategies of einsums over whole tensors
+
+// Layout of the experts' activations [E,B,S or C,H]; `length` is the logical name of their third dim.
+Sharding activation_sharding(const Context& context, const DispatchCall& call, const Shape& shape,
+                             std::string_view length);
+
+// The experts' activation of gate and up [E,B,S or C,H], laid out as `layout`, times weights [E,B,S or C].
+Array activation(Context& context, const DispatchCall& call, const Array& gate, const Array& up,
+                 const Array& weights, const Sharding& layout);
+
+}  // namespace switchyard

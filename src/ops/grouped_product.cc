@@ -1,0 +1,109 @@
+#include "ops/grouped_product.h"
+
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/product/grouped_matmul.h"
+
+namespace switchyard {
+namespace {
+
+// Inputs: rows, weights, sizes, and for all products but the first the sum.
+std::vector<Tensor> gradients_of_product(Context& c, const BackwardCall& call, const Tensor& dy) {
+  const Tensor sizes = call.input(2);
+  std::vector<Tensor> grads(call.inputs());
+  if (call.wanted(0)) grads[0] = gradient_of_rows(c, dy, call.input(1), sizes);
+  if (call.wanted(1)) grads[1] = gradient_of_weights(c, call.input(0), dy, sizes, call.input_info(1));
+  return grads;
+}
+
+class GroupedProductOp : public Op {
+ public:
+  std::string_view name() const override { return "gmm"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {ragged_info(in[0].dtype, 2)};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    return {grouped_product(c, in[0], in[1], in[2])};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return gradients_of_product(c, call, call.grad(0));
+  }
+};
+
+class AddGroupedProductOp : public Op {
+ public:
+  explicit AddGroupedProductOp(bool last) : last_(last) {}
+  std::string_view name() const override { return "add_gmm"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {ragged_info(last_ ? in[0].dtype : DType::f32, 2)};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const bool first = in.size() < 4;
+    const Tensor sum = first ? c.empty(DType::f32, {in[0].dim(0), outputs_of(in[1])}) : in[3].clone();
+    gmm(*c.pool, {.lhs = in[0].view(),
+                  .rhs = in[1].view(),
+                  .bias = {},
+                  .group_sizes = in[2].view(),
+                  .out = sum.view(),
+                  .accumulate = !first});
+    return {last_ ? converted(*c.pool, sum, in[0].dtype()) : sum};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor& dy = call.grad(0);
+    std::vector<Tensor> grads =
+        gradients_of_product(c, call, converted(*c.pool, dy, call.input_info(0).dtype));
+    if (call.inputs() == 4) grads[3] = converted(*c.pool, dy, DType::f32);
+    return grads;
+  }
+  std::uint32_t needs_inputs() const override { return 7; }
+
+ private:
+  bool last_;
+};
+
+}  // namespace
+
+std::int64_t inputs_of(const Tensor& weights) {
+  return weights.dim(1) * (is_packed(weights.dtype()) ? block_inputs(weights.dtype()) : 1);
+}
+
+std::int64_t outputs_of(const Tensor& weights) {
+  return weights.dim(2) * (is_packed(weights.dtype()) ? kBlockOutputs : 1);
+}
+
+Tensor grouped_product(Context& c, const Tensor& rows, const Tensor& weights, const Tensor& sizes) {
+  const Tensor out = c.empty(rows.dtype(), {rows.dim(0), outputs_of(weights)});
+  gmm(*c.pool, {.lhs = rows.view(),
+                .rhs = weights.view(),
+                .bias = {},
+                .group_sizes = sizes.view(),
+                .out = out.view()});
+  return out;
+}
+
+Tensor gradient_of_rows(Context& c, const Tensor& dy, const Tensor& weights, const Tensor& sizes) {
+  const Tensor drows = c.empty(dy.dtype(), {dy.dim(0), inputs_of(weights)});
+  gmm_dlhs(*c.pool, {dy.view(), weights.view(), sizes.view(), drows.view()});
+  return drows;
+}
+
+Tensor gradient_of_weights(Context& c, const Tensor& rows, const Tensor& dy, const Tensor& sizes,
+                           const ArrayInfo& weights) {
+  const Tensor dweights = c.empty(weights.dtype, weights.local);
+  gmm_drhs(*c.pool, {rows.view(), dy.view(), sizes.view(), dweights.view()});
+  return dweights;
+}
+
+Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes) {
+  return apply_one(context, std::make_shared<GroupedProductOp>(), {rows, weights, sizes});
+}
+
+Array add_grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes,
+                          const Array& sum, bool last) {
+  std::vector<Array> inputs{rows, weights, sizes};
+  if (sum.defined()) inputs.push_back(sum);
+  return apply(context, std::make_shared<AddGroupedProductOp>(last), inputs).front();
+}
+
+}  // namespace switchyard
