@@ -45,7 +45,7 @@ class Generator {
   // Starts `slot` with the first `tokens` cached tokens of `source_slot`, which may be the same slot. CHECKs
   // can_copy_prefix() and that both slots are of one group.
   void copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
-  // Whether a slot can start with the first `tokens` tokens of `source_slot`: always with none. A gated delta
+  // True if a slot can start with the first `tokens` tokens of `source_slot`: always with none. A gated delta
   // net copies whole sequences only; layers with windows or chunks must still have all that the next token
   // sees.
   bool can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const;
@@ -91,7 +91,7 @@ class Generator {
   Tensor run(std::span<const SlotTokens> fed, ForwardOptions options);
   // Runs all stages and returns the batch's logits [B,S,V] on rank 0.
   Tensor logits_of(const Batch& batch, ForwardOptions& options);
-  // How many tokens of each slot the model, or its prediction layer, has read.
+  // The tokens of each slot that the model, or its prediction layer, has read.
   struct Slots {
     CacheWindow window;                 // of layers with windows or chunks, where there are some
     std::vector<std::int64_t> lengths;  // [slots]

@@ -25,7 +25,7 @@ class GrowingTexts {
   // Collective.
   void append_next(const Tensor& logits, const std::vector<Wanted>& wanted);
 
-  // Whether a text has neither ended nor reached its length.
+  // Returns whether a text has neither ended nor reached its length.
   bool goes_on(std::size_t text) const {
     return !texts_[text].ended && std::ssize(texts_[text].tokens) < options_.most_tokens;
   }
@@ -54,9 +54,9 @@ class GrowingTexts {
 // The values of row `row` of logits that may be picked: those of ids below `vocab`.
 std::span<float> logits_of_row(const Tensor& logits, std::size_t row, std::int64_t vocab);
 
-// Feeds prompts chunk by chunk: calls fed(chunk, next, ends) with the slots of each chunk, the tokens that
-// follow each fed token as far as the prompt has them, and whether a chunk is its prompt's last. `chunk` = 0:
-// whole prompts.
+// Cuts prompts into chunks of at most `chunk` tokens (0: whole prompts) and calls visit(fed, next, ends) for
+// the chunks of all prompts that begin at the same position: `fed` has a chunk for each prompt's slot, `next`
+// the tokens that follow its tokens as far as the prompt has them, `ends` whether it is the prompt's last.
 void for_each_chunk(
     const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t chunk,
     const std::function<void(const std::vector<SlotTokens>& fed, std::vector<SlotTokens>& next,

@@ -1,6 +1,6 @@
-// Finds the most probable tokens of a vocabulary without sorting it. Weights stand for probabilities: they are
-// whole numbers, so that sums do not depend on their order. Scratch memory is kept from call to call, so a thread
-// may have one WeighedLogits and one Ranked at a time.
+// Finds the most probable tokens of a vocabulary without sorting it. Weights stand for probabilities: they
+// are whole numbers, so that sums do not depend on their order. Scratch memory is kept from call to call, so
+// a thread may have one WeighedLogits and one Ranked at a time.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,9 @@ constexpr int kDigitBits = 11, kFirstShift = 32 - kDigitBits;
 constexpr std::uint32_t kDigits = 1u << kDigitBits;
 using Sums = std::array<std::uint64_t, kDigits>;  // of weights, by a digit of ranks
 
-// Finds tokens by their place in the order of logits: the most probable one is first, of equal ones the smaller
-// id. Nothing is sorted: weights are summed by a digit of their tokens' ranks, and a search continues with the
-// next digit among the tokens of the sum that has the wanted token.
+// Finds tokens by their place in the order of logits: the most probable one is first, of equal ones the
+// smaller id. Nothing is sorted: weights are summed by a digit of their tokens' ranks, and a search continues
+// with the next digit among the tokens of the sum that has the wanted token.
 class Ranked {
  public:
   struct Found {

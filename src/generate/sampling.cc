@@ -19,7 +19,7 @@ SamplingStrategy strategy_of(const std::string& name) {
   return name == "composite" ? SamplingStrategy::composite : SamplingStrategy::greedy;
 }
 
-// What must be passed for the last of the fewest tokens that have the share p of the sum, which is not 0.
+// The sum of weights before the last of the fewest tokens that have the share p of the sum (not 0).
 std::uint64_t before_share(double p, std::uint64_t sum) {
   const auto wanted = static_cast<std::uint64_t>(std::ceil(p * static_cast<double>(sum)));
   return std::clamp<std::uint64_t>(wanted, 1, sum) - 1;
@@ -44,7 +44,7 @@ std::int32_t id_of(const Ranked::Found& found) {
   return static_cast<std::int32_t>(found.token.id);
 }
 
-// Of the tokens that the strategy leaves, by their logits.
+// Picks one of the tokens that the strategy leaves, in the order of their logits.
 std::int32_t pick_by_rank(const WeighedLogits& weighed, std::span<const float> logits,
                           const SamplingConfig& config, double factor, float uniform) {
   using enum SamplingStrategy;
@@ -164,7 +164,7 @@ float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens) {
 std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform) {
   const WeighedLogits weighed(logits);
   if (config.strategy == SamplingStrategy::greedy || config.temperature == 0) return weighed.first_top();
-  // Of -infinity alone each is as good as another, but what is not a number is no logit.
+  // With -infinity alone any token is as good as another.
   if (std::isinf(weighed.top()) && weighed.sum(1) == 0) return 0;
   constexpr double kLeastFactor = 1e-300, kMostFactor = 1e300;
   const double factor = std::clamp(1 / config.temperature, kLeastFactor, kMostFactor);

@@ -18,8 +18,8 @@ namespace switchyard {
 //              nucleus_p (Holtzman et al. 2020)
 //   topk       that, of the top_k most probable tokens
 //   composite  of the top_k most probable tokens those that reach nucleus_p with the temperature applied
-// Temperature 0 is greedy. Of equal logits the token with the smaller id comes first. A NaN is never picked, nor
-// is a token less probable than 2^-51 of the most probable one (2^-45 of a vocabulary of 150,000).
+// Temperature 0 is greedy. Of equal logits the token with the smaller id comes first. A NaN is never picked,
+// nor is a token less probable than 2^-51 of the most probable one (2^-45 of a vocabulary of 150,000).
 enum class SamplingStrategy { greedy, weighted, nucleus, topk, composite };
 
 struct LogitBias {
@@ -56,12 +56,12 @@ struct SamplingConfig {
 constexpr double kLeastRepetitionPenalty = 0.01, kMostRepetitionPenalty = 100, kMostPenalty = 2;
 constexpr double kMostLogitBias = 100;
 
-// Reads the decode_* keys. Error(usage) for a strategy without its number, and for a bias of a token that is not
-// in the vocabulary.
+// Reads the decode_* keys. Error(usage) for a strategy without its number, and for a bias of a token that is
+// not in the vocabulary.
 SamplingConfig sampling_config(const Config& config, std::int64_t vocab);
 
-// Returns the number in [0, 1) that decides on a token. It depends on the seed, the index of the text among those
-// of the seed, and the number of tokens that the text has already, and on nothing else.
+// Returns the number in [0, 1) that decides on a token. It depends on the seed, the index of the text among
+// those of the seed, and the number of tokens that the text has already, and on nothing else.
 float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens);
 
 // Picks a token by `uniform` in [0, 1), without penalties and biases. The logits must not be empty; those of

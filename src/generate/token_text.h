@@ -15,8 +15,8 @@ std::size_t whole_characters(const std::string& text);
 
 class TokenText {
  public:
-  // Begins after the tokens `before`; where those end within a character, the text begins with that character.
-  // The tokenizer must outlive the object.
+  // Begins after the tokens `before`; where those end within a character, the text begins with that
+  // character. The tokenizer must outlive the object.
   TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
 
   // Returns the text that the token completes: a token may end within a character, or need the next one.
@@ -32,8 +32,8 @@ class TokenText {
   std::size_t begun_ = 0;             // bytes behind them of a character that the tokens before begin
 };
 
-// Returns the text of a token within a text, with the space that a tokenizer omits at a text's beginning. Texts of
-// successive tokens join to the whole text, but a character of several tokens gives U+FFFD.
+// Returns the text of a token within a text, with the space that a tokenizer omits at a text's beginning.
+// Texts of successive tokens join to the whole text, but a character of several tokens gives U+FFFD.
 std::string text_within(const Tokenizer& tokenizer, std::int32_t token);
 
 }  // namespace switchyard

@@ -87,7 +87,7 @@ Array cache_round_trip(Context& context, const AttentionCache& cache, const Arra
 void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
                        std::int64_t tokens);
 
-// How queries of a layer with an indexer choose `count` of the cached keys. Reads the cached index keys, not
+// Lets queries of a layer with an indexer choose `count` of the cached keys. Reads the cached index keys, not
 // the keys of `index`.
 struct CacheChoice {
   const IndexVectors* index;

@@ -40,7 +40,7 @@ struct CacheWindow {
     return {during, length + added - during <= tokens() ? during : first_needed(length + added)};
   }
 
-  // Whether a slot that is cached from `first` on can continue after its first `length` tokens.
+  // True if a slot that is cached from `first` on can continue after its first `length` tokens.
   bool can_cut(std::int64_t first, std::int64_t length) const {
     return length == 0 || first_seen(length) >= first;
   }

@@ -14,13 +14,13 @@
 
 namespace switchyard::serve {
 
-// What the ranks do next, in this order.
+// The next work of all ranks: first the copies, then the step.
 struct Call {
   std::vector<PrefixCopy> copies;
   Step step;
 };
 
-// What the ranks of a model that drafts do after a call: drop rejected drafts from the cache (copies of a
+// The work after a call, for a model that drafts: drop rejected drafts from the cache (copies of a
 // slot to itself), then draft the token after `next`.
 struct DraftCall {
   std::vector<PrefixCopy> truncated;

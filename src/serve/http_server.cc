@@ -22,7 +22,7 @@ constexpr std::size_t kLongestBody = std::size_t{4} << 20;
 constexpr double kLookUpSeconds = 0.2;  // between two looks whether the client is still there
 constexpr const char* kJson = "application/json";
 
-// What an answer needs for as long as it is being written.
+// An answer that is being written.
 struct Answering {
   CompletionAnswer answer;
   std::shared_ptr<Pieces> pieces = std::make_shared<Pieces>();
@@ -115,7 +115,7 @@ class HttpServer::Impl {
         .count();
   }
 
-  // What a handler gets of a request.
+  // The parts of a request that a handler gets.
   struct Call {
     std::string name;  // what stands at NAME in the path
     std::string body;  // of a POST

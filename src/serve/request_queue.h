@@ -34,7 +34,7 @@ class RequestQueue {
   // until finished(). Drops texts that nobody wants any more.
   std::optional<WantedText> take();
   void finished();
-  // Whether the queue is closed and no text is running.
+  // Returns whether the queue is closed and no text is running.
   bool is_done() const;
 
  private:

@@ -24,7 +24,7 @@ struct RunningText {
   RunningText(const RunningText&) = delete;
 
   const TextRequest& request() const { return text.request; }
-  // Whether the last token is one of the request's own ends. Its text is no part of the answer.
+  // Returns whether the last token is one of the request's own ends. Its text is no part of the answer.
   bool ends_itself() const;
 
   WantedText text;

@@ -12,7 +12,7 @@
 
 namespace switchyard::serve {
 
-// How far the model is with a text that holds a slot.
+// The state of a text that holds a slot, as far as the scheduler needs it.
 struct Progress {
   std::span<const std::int32_t> prompt;
   bool scores_prompt = false;   // the logits of all prompt tokens are wanted

@@ -16,7 +16,7 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What rank 0 tells the other ranks to do.
+// The order that rank 0 gives the other ranks.
 struct Order {
   Call call;
   bool sum_experts = false;

@@ -11,7 +11,7 @@
 
 namespace switchyard::serve {
 
-// What only rank 0 has.
+// The part of the loop that only rank 0 has.
 struct ServeHead {
   Batcher& batcher;
   RequestQueue& queue;

@@ -1,4 +1,4 @@
-// What the protocols know of the model that is served.
+// The served model, as the protocols know it.
 #pragma once
 
 #include <cstdint>

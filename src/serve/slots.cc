@@ -35,7 +35,7 @@ void Slots::append(std::size_t slot, std::span<const std::int32_t> tokens) {
   slots_[slot].tokens.insert(slots_[slot].tokens.end(), tokens.begin(), tokens.end());
 }
 
-// Of the free slots in [begin, end) the one that was assigned first; count() where none is free.
+// Returns the free slot in [begin, end) that was assigned first; count() where none is free.
 std::size_t Slots::longest_free(std::size_t begin, std::size_t end) const {
   std::size_t best = slots_.size();
   for (std::size_t slot = begin; slot < end; ++slot) {

@@ -17,7 +17,7 @@ struct PrefixCopy {
 
 class Slots {
  public:
-  // Whether the model can start a slot with the first `tokens` tokens that `source_slot` has cached now.
+  // Says whether the model can start a slot with the first `tokens` tokens that `source_slot` has cached now.
   using CanCopy = std::function<bool(std::size_t source_slot, std::int64_t tokens)>;
 
   Slots(std::size_t count, bool shares_prefixes);

@@ -37,7 +37,7 @@ class CompletionAnswer {
   std::string add(const Piece& piece);
   std::string end() const;
   bool is_finished() const { return unfinished_ == 0; }
-  // Whether the server gave a text up. Then the answer has no end.
+  // Returns whether the server gave a text up. Then the answer has no end.
   bool is_abandoned() const { return abandoned_; }
 
  private:
