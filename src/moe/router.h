@@ -13,7 +13,7 @@ Array gate_logits(Context& context, const MoeExecution& execution, const Array& 
 // Chooses K experts a token and their weights. `step`, `layer` and `first_row`, the place of these tokens'
 // first row in the batch of that step, matter to random routing only. The decision is never recomputed by
 // remat. `replayed`, where defined, is this rank's block i32 [B,S,K], of the host or of the device, of
-// choices made elsewhere: -1 first where the router is to choose for a token, kUnusedSlot
+// choices made elsewhere: -1 first where the router is to choose for a token, kUnusedChoice
 // (kernels/moe/route.h) for a slot that goes to no expert; their weights are those of these logits.
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
               std::int64_t step, std::int64_t layer, std::int64_t first_row = 0, const Tensor& replayed = {});

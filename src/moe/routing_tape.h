@@ -18,7 +18,7 @@ class RoutingTape {
   // `step` counts batches, and their first row is `first_row` of the step's.
   virtual Tensor replay(const Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
                         const ArrayInfo& logits) = 0;
-  // False where some slots of its choices are kUnusedSlot (kernels/moe/route.h) and go to no expert.
+  // False where some slots of its choices are kUnusedChoice (kernels/moe/route.h) and go to no expert.
   virtual bool uses_all_slots() const { return true; }
   // What the router saw, and the choices made: `logits` f32 [B,S,E], `bias` f32 [E] or undefined.
   virtual void record(Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,

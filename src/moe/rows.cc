@@ -90,7 +90,7 @@ class PlanRowsOp : public Op {  // inputs: ids [..., K], kept [count], and skipp
     plan_rows(*c.pool, {.ids = in[0].view(),
                         .first = first_,
                         .kept = in[1].view(),
-                        .rows = rows.view(),
+                        .assignments = rows.view(),
                         .tokens = tokens.view(),
                         .position = position.view(),
                         .skipped = in.size() > 2 ? in[2].view() : TensorView()});

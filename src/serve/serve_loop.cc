@@ -18,7 +18,7 @@ double seconds_now() {
 
 // The order that rank 0 gives the other ranks.
 struct Order {
-  Call call;
+  Call call = {};
   bool sum_experts = false;
   bool stop = false;
   bool wants_each = false;  // logits after every token

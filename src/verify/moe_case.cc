@@ -87,7 +87,7 @@ MoeWeights weights_of(Context& context, const ModelConfig& model, const Paramete
 class StoredChoices : public RoutingTape {
  public:
   explicit StoredChoices(const SafetensorsFile& file) : choices_(file.read("forced_routed_experts")) {
-    for (std::int32_t& id : choices_.span<std::int32_t>()) id = id < 0 ? kUnusedSlot : id;
+    for (std::int32_t& id : choices_.span<std::int32_t>()) id = id < 0 ? kUnusedChoice : id;
   }
   Tensor replay(const Context& context, std::int64_t, std::int64_t, std::int64_t,
                 const ArrayInfo& logits) override {

@@ -33,12 +33,6 @@ Array array_of(const std::vector<double>& x, DType dtype = DType::f32) {
   return result;
 }
 
-float largest(const std::vector<double>& x) {
-  double result = 0;
-  for (double v : x) result = std::max(result, std::abs(v));
-  return static_cast<float>(result);
-}
-
 struct Problem {
   explicit Problem(const Case& c, bool integers = false)
       : hidden(integers ? Array::integers(c.dtype, c.rows * c.emb, 1)

@@ -51,8 +51,8 @@ void token_probabilities(const BalanceScores& from, std::int64_t t, std::span<fl
   std::transform(s.begin(), s.end(), probabilities.begin(), [=](float v) { return v / sum; });
 }
 
-// From the gradient of one token's probabilities p: dscores, that of scores and bias, and what dlogits gains.
-// `scores` is scratch.
+// Turns dp, the gradient of one token's probabilities p, into dscores, the gradient of scores and bias, and
+// adds its part to dlogits. `scores` is scratch.
 void token_backward(const BalanceScores& from, std::int64_t t, std::span<const float> p,
                     std::span<const float> dp, std::span<float> scores, std::span<float> dscores,
                     std::span<float> dlogits) {
@@ -72,7 +72,7 @@ void token_backward(const BalanceScores& from, std::int64_t t, std::span<const f
 
 void sequence_sums(ThreadPool& pool, const BalanceStatisticsArgs& args) {
   const TensorView& logits = args.scores.logits;
-  const std::int64_t batch = logits.dim(0), length = logits.dim(1), slots = args.ids.dim(2);
+  const std::int64_t batch = logits.dim(0), length = logits.dim(1), per_token = args.ids.dim(2);
   each_token(pool, logits, [&](std::int64_t t, std::span<float> scores, std::span<float>) {
     token_probabilities(args.scores, t, scores, row_of(args.probabilities, t));
   });
@@ -85,8 +85,8 @@ void sequence_sums(ThreadPool& pool, const BalanceStatisticsArgs& args) {
       *sums.tokens = 0;
       for (std::int64_t t = b * length; t < (b + 1) * length; ++t) {
         if (!counts_token(args.segments, t)) continue;
-        for (std::int64_t k = 0; k < slots; ++k) {
-          const std::int32_t id = ids[t * slots + k];
+        for (std::int64_t k = 0; k < per_token; ++k) {
+          const std::int32_t id = ids[t * per_token + k];
           if (id >= 0) sums.choices[static_cast<std::size_t>(id)] += 1;
         }
         const auto p = row_of(args.probabilities, t);
@@ -145,9 +145,9 @@ void count_in_turn(ThreadPool&, const CountChoicesArgs& args) {
   auto* const counts = args.counts.kernel_data<std::int32_t>();
   const auto* const id = args.ids.kernel_data<std::int32_t>();
   std::fill(counts, counts + args.counts.size(), 0);
-  const std::int64_t slots = args.ids.dim(2);
+  const std::int64_t per_token = args.ids.dim(2);
   for (std::int64_t i = 0; i < args.ids.size(); ++i) {
-    if (id[i] >= 0 && counts_token(args.segments, i / slots)) ++counts[id[i]];
+    if (id[i] >= 0 && counts_token(args.segments, i / per_token)) ++counts[id[i]];
   }
 }
 

@@ -1,5 +1,5 @@
-// The load of experts and the auxiliary loss that balances it. Views have no gaps. Bit-identical for any
-// number of threads.
+// Measures the load of experts, and computes the auxiliary loss that balances it. Views have no gaps.
+// Bit-identical for any number of threads.
 //
 // With n tokens of a sequence that count, density[e] = (choices of expert e) / n and
 // prob[e] = (sum over the tokens of the expert's probability) / n. The loss is
@@ -23,7 +23,7 @@ struct BalanceScores {
   TensorView bias;    // [E] f32, added to the scores; undefined: none
 };
 
-// What is summed for each sequence: E counts of choices, E sums of probabilities, and the tokens that count.
+// Sums for each sequence E counts of choices, E probabilities, and the tokens that count.
 // Sums of the parts of a sequence add up to its own.
 struct BalanceStatisticsArgs {
   BalanceScores scores;

@@ -15,13 +15,13 @@ template <typename Start, typename Visit>
 void each_choice(ThreadPool& pool, const char* op, const TensorView& ids, std::int64_t experts,
                  const Start& start, const Visit& visit) {
   constexpr std::int64_t kTokensAtOnce = 1024;
-  const std::int64_t tokens = ids.dim(0), slots = ids.dim(1);
+  const std::int64_t tokens = ids.dim(0), per_token = ids.dim(1);
   const auto* const expert = ids.kernel_data<std::int32_t>();
   pool.for_range(tokens, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
     start(begin, end);
-    for (std::int64_t i = begin * slots; i < end * slots; ++i) {
+    for (std::int64_t i = begin * per_token; i < end * per_token; ++i) {
       CHECK(expert[i] >= -1 && expert[i] < experts, "[{}] expert id {} of {}", op, expert[i], experts);
-      if (expert[i] >= 0) visit(i, expert[i] * tokens + i / slots);
+      if (expert[i] >= 0) visit(i, expert[i] * tokens + i / per_token);
     }
   });
 }
@@ -44,8 +44,8 @@ void collect_gradients(ThreadPool& pool, const DenseWeightsBackwardArgs& args) {
   auto* const dweights = args.dweights.kernel_data<float>();
   each_choice(
       pool, "dense_weights_backward", args.ids, args.dout.dim(0),
-      [=, slots = args.ids.dim(1)](std::int64_t begin, std::int64_t end) {
-        std::fill(dweights + begin * slots, dweights + end * slots, 0.0f);
+      [=, per_token = args.ids.dim(1)](std::int64_t begin, std::int64_t end) {
+        std::fill(dweights + begin * per_token, dweights + end * per_token, 0.0f);
       },
       [=](std::int64_t i, std::int64_t at) { dweights[i] = dout[at]; });
 }

@@ -1,4 +1,4 @@
-// Routing weights with a place for every expert, for the path that runs every expert on every token.
+// Spreads routing weights over all experts, for the path that runs every expert on every token.
 #pragma once
 
 #include "core/tensor_view.h"
@@ -6,7 +6,7 @@
 
 namespace switchyard {
 
-// out[e,t] = the sum over the slots k with ids[t,k] = e of weights[t,k], in slot order; 0 for an expert that
+// out[e,t] = the sum of weights[t,k] over the k with ids[t,k] = e, in the order of k; 0 for an expert that
 // token t did not choose. Views have no gaps. Bit-identical for any number of threads.
 struct DenseWeightsArgs {
   TensorView ids;      // [T,K] i32, each in [0, E), or -1: no expert

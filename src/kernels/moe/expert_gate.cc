@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-// Where the rows of each group begin, and where those of the last end.
+// The first row of each group, and the end of the last.
 std::vector<std::int64_t> begins_of_groups(const TensorView& sizes, std::int64_t groups, std::int64_t rows) {
   const auto* const counts = sizes.kernel_data<std::int32_t>();
   std::vector<std::int64_t> begins{0};

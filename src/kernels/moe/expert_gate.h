@@ -31,8 +31,7 @@ struct ExpertGateArgs {
 };
 void expert_gate(ThreadPool& pool, const ExpertGateArgs& args);
 
-// Gradients of expert_gate. What a clamp cut off has none. Those of the biases are sum_groups of dgate and
-// dup.
+// Gradients of expert_gate, 0 where a clamp cut. The gradients of the biases are sum_groups of dgate and dup.
 struct ExpertGateBackwardArgs {
   ExpertGateArgs forward;   // hidden is not read
   TensorView dhidden;       // as gate

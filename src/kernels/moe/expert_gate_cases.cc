@@ -1,4 +1,4 @@
-// The gated activation of experts with biases and a clamp, and biases of rows: near the scalar twin, sums by
+// The gated activation of experts with biases and a clamp, and biases of rows: near the reference, sums by
 // group the same bits on every instruction set.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The rows of one group behind expert_gate.h, shared by the scalar reference and the vector kernels.
+// The rows of one group behind expert_gate.h, for the reference implementation and the vector kernels.
 #pragma once
 
 #include <cstdint>

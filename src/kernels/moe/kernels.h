@@ -1,4 +1,4 @@
-// The arguments of the room's small ops as their tables take them, what its ops share on the host, and the
+// Arguments of the room's small ops as their tables take them, checks and rows that its ops share, and the
 // GPU's implementations. Internal to kernels/moe.
 #pragma once
 

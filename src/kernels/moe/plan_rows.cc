@@ -16,25 +16,25 @@ std::span<const std::int32_t> ids_of(const TensorView& ids) {
   return {ids.kernel_data<std::int32_t>(), static_cast<std::size_t>(ids.size())};
 }
 
-// Whether an id is one of `count` from `first` on.
+// Tells whether an id is one of `count` from `first` on.
 struct IsHere {
   std::uint32_t first, count;
   bool operator()(std::int32_t id) const { return static_cast<std::uint32_t>(id) - first < count; }
 };
 
-// The rows whose expert is here, in order. In a ring the rows of all ranks pass by and few of them are this
-// rank's, so this is the one loop over all of them: a store a row and no branch.
-std::vector<std::int32_t> rows_here(std::span<const std::int32_t> ids, IsHere is_here) {
-  // One place more than there are rows: it takes what is not wanted.
-  std::vector<std::int32_t> rows(static_cast<std::size_t>(std::count_if(ids.begin(), ids.end(), is_here)) +
-                                 1);
+// Lists the assignments to experts that are here, in order. In a ring the assignments of all ranks pass by
+// and few of them are this rank's, so this is the one loop over all of them: a store for each and no branch.
+std::vector<std::int32_t> assignments_here(std::span<const std::int32_t> ids, IsHere is_here) {
+  // The one element more takes what is not wanted.
+  std::vector<std::int32_t> assignments(
+      static_cast<std::size_t>(std::count_if(ids.begin(), ids.end(), is_here)) + 1);
   std::size_t found = 0;
-  for (std::size_t row = 0; row < ids.size(); ++row) {
-    rows[found] = static_cast<std::int32_t>(row);
-    found += is_here(ids[row]) ? 1 : 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    assignments[found] = static_cast<std::int32_t>(i);
+    found += is_here(ids[i]) ? 1 : 0;
   }
-  rows.pop_back();
-  return rows;
+  assignments.pop_back();
+  return assignments;
 }
 
 IsHere experts_here(std::int64_t first, const TensorView& of_each) {
@@ -51,43 +51,45 @@ void count_in_turn(ThreadPool&, const CountIdsArgs& args) {
 }
 
 void sort_by_expert(ThreadPool&, const PlanRowsArgs& args) {
-  const auto slots = static_cast<std::int32_t>(args.ids.shape().back());
+  const auto per_token = static_cast<std::int32_t>(args.ids.shape().back());
   const std::span<const std::int32_t> ids = ids_of(args.ids);
   const std::span<const std::int32_t> kept = ids_of(args.kept);
-  auto* const rows = args.rows.kernel_data<std::int32_t>();
+  auto* const assignments = args.assignments.kernel_data<std::int32_t>();
   auto* const tokens = args.tokens.kernel_data<std::int32_t>();
   auto* const position = args.position.kernel_data<std::int32_t>();
-  std::vector<std::int64_t> next, end;  // positions of each expert's rows
+  std::vector<std::int64_t> next, end;  // rows of each expert
   std::int64_t sum = 0;
   for (const std::int32_t n : kept) {
-    CHECK(n >= 0, "[plan_rows] {} rows kept", n);
+    CHECK(n >= 0, "[plan_rows] {} assignments kept", n);
     next.push_back(sum);
     end.push_back(sum += n);
   }
-  CHECK(sum == args.rows.size(), "[plan_rows] {} rows kept, room for {}", sum, args.rows.size());
+  CHECK(sum == args.assignments.size(), "[plan_rows] {} assignments kept, room for {}", sum,
+        args.assignments.size());
   std::vector<std::int32_t> to_skip(kept.size(), 0);
   if (args.skipped.defined()) std::ranges::copy(ids_of(args.skipped), to_skip.begin());
   std::fill_n(position, args.position.size(), -1);
-  for (const std::int32_t row : rows_here(ids, experts_here(args.first, args.kept))) {
-    const auto e = static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] - args.first);
+  for (const std::int32_t assignment : assignments_here(ids, experts_here(args.first, args.kept))) {
+    const auto e = static_cast<std::size_t>(ids[static_cast<std::size_t>(assignment)] - args.first);
     if (to_skip[e] > 0) {
       --to_skip[e];
       continue;
     }
     if (next[e] == end[e]) continue;  // no room
     const std::int64_t at = next[e]++;
-    rows[at] = row;
-    tokens[at] = row / slots;
-    position[row] = static_cast<std::int32_t>(at);
+    assignments[at] = assignment;
+    tokens[at] = assignment / per_token;
+    position[assignment] = static_cast<std::int32_t>(at);
   }
-  CHECK(next == end, "[plan_rows] an expert has fewer rows than it keeps");
+  CHECK(next == end, "[plan_rows] an expert has fewer assignments than it keeps");
 }
 
 void admit_in_order(ThreadPool& pool, const PlanPlacesArgs& args) {
-  const std::int64_t batch = args.ids.dim(0), slots = args.ids.dim(2), per_sequence = args.ids.dim(1) * slots,
-                     experts = args.rows.dim(0), capacity = args.rows.dim(2);
+  const std::int64_t batch = args.ids.dim(0), per_token = args.ids.dim(2),
+                     per_sequence = args.ids.dim(1) * per_token, experts = args.assignments.dim(0),
+                     capacity = args.assignments.dim(2);
   const std::span<const std::int32_t> ids = ids_of(args.ids);
-  auto* const rows = args.rows.kernel_data<std::int32_t>();
+  auto* const assignments = args.assignments.kernel_data<std::int32_t>();
   auto* const tokens = args.tokens.kernel_data<std::int32_t>();
   auto* const position = args.position.kernel_data<std::int32_t>();
   auto* const dropped = args.dropped.kernel_data<std::int32_t>();
@@ -96,26 +98,26 @@ void admit_in_order(ThreadPool& pool, const PlanPlacesArgs& args) {
     for (std::int64_t b = begin; b < end; ++b) {
       used.assign(static_cast<std::size_t>(experts), 0);
       for (std::int64_t e = 0; e < experts; ++e) {
-        std::fill_n(rows + (e * batch + b) * capacity, capacity, -1);
+        std::fill_n(assignments + (e * batch + b) * capacity, capacity, -1);
         std::fill_n(tokens + (e * batch + b) * capacity, capacity, -1);
       }
-      for (std::int64_t r = b * per_sequence; r < (b + 1) * per_sequence; ++r) {
-        const std::int32_t e = ids[static_cast<std::size_t>(r)];
+      for (std::int64_t i = b * per_sequence; i < (b + 1) * per_sequence; ++i) {
+        const std::int32_t e = ids[static_cast<std::size_t>(i)];
         CHECK(e >= -1 && e < experts, "[plan_places] expert id {} of {}", e, experts);
-        position[r] = -1;
+        position[i] = -1;
         if (e < 0) continue;
         auto& next = used[static_cast<std::size_t>(e)];
         if (next == capacity) continue;
-        const std::int64_t place = (e * batch + b) * capacity + next++;
-        rows[place] = static_cast<std::int32_t>(r);
-        tokens[place] = static_cast<std::int32_t>(r / slots);
-        position[r] = static_cast<std::int32_t>(place);
+        const std::int64_t row = (e * batch + b) * capacity + next++;
+        assignments[row] = static_cast<std::int32_t>(i);
+        tokens[row] = static_cast<std::int32_t>(i / per_token);
+        position[i] = static_cast<std::int32_t>(row);
       }
     }
   });
   std::fill_n(dropped, experts, 0);
-  for (std::size_t r = 0; r < ids.size(); ++r) {
-    if (ids[r] >= 0) dropped[ids[r]] += position[r] < 0 ? 1 : 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0) dropped[ids[i]] += position[i] < 0 ? 1 : 0;
   }
 }
 
@@ -129,11 +131,11 @@ Work count_work(const CountIdsArgs& args) {
 }
 
 Work rows_work(const PlanRowsArgs& args) {
-  return moved(args.ids.size() + args.position.size() + 2 * args.rows.size());
+  return moved(args.ids.size() + args.position.size() + 2 * args.assignments.size());
 }
 
 Work places_work(const PlanPlacesArgs& args) {
-  return moved(2 * args.ids.size() + 2 * args.rows.size());
+  return moved(2 * args.ids.size() + 2 * args.assignments.size());
 }
 
 constexpr Implementation<CountIdsArgs> kCounts[] = {{"cuda", Gpu::any, gpu::count_ids},
@@ -163,33 +165,33 @@ void plan_rows(ThreadPool& pool, const PlanRowsArgs& args) {
   const char* const op = "plan_rows";
   check_indices(op, "ids", args.ids);
   check_indices(op, "kept", args.kept);
-  check_indices(op, "rows", args.rows);
+  check_indices(op, "assignments", args.assignments);
   check_indices(op, "tokens", args.tokens);
   check_indices(op, "position", args.position);
   if (args.skipped.defined()) {
     check_indices(op, "skipped", args.skipped);
-    CHECK(args.skipped.size() == args.kept.size(), "[{}] {} experts skip rows, {} keep some", op,
+    CHECK(args.skipped.size() == args.kept.size(), "[{}] {} experts skip assignments, {} keep some", op,
           args.skipped.size(), args.kept.size());
   }
   CHECK(args.ids.rank() > 0 && args.position.size() == args.ids.size() &&
-            args.rows.size() == args.tokens.size(),
-        "[{}] {} ids, {} positions, {} rows of {} tokens", op, args.ids.size(), args.position.size(),
-        args.rows.size(), args.tokens.size());
+            args.assignments.size() == args.tokens.size(),
+        "[{}] {} ids, {} positions, {} assignments of {} tokens", op, args.ids.size(), args.position.size(),
+        args.assignments.size(), args.tokens.size());
   run(pool, kPlanRows, args);
 }
 
 void plan_places(ThreadPool& pool, const PlanPlacesArgs& args) {
   const char* const op = "plan_places";
   check_indices(op, "ids", args.ids);
-  check_indices(op, "rows", args.rows);
+  check_indices(op, "assignments", args.assignments);
   check_indices(op, "tokens", args.tokens);
   check_indices(op, "position", args.position);
   check_indices(op, "dropped", args.dropped);
-  CHECK(args.ids.rank() == 3 && args.position.shape() == args.ids.shape() && args.rows.rank() == 3 &&
-            args.tokens.shape() == args.rows.shape() && args.rows.dim(1) == args.ids.dim(0) &&
-            args.dropped.size() == args.rows.dim(0),
-        "[{}] ids {}, positions {}, places {} and {}, {} experts", op, to_string(args.ids.shape()),
-        to_string(args.position.shape()), to_string(args.rows.shape()), to_string(args.tokens.shape()),
+  CHECK(args.ids.rank() == 3 && args.position.shape() == args.ids.shape() && args.assignments.rank() == 3 &&
+            args.tokens.shape() == args.assignments.shape() && args.assignments.dim(1) == args.ids.dim(0) &&
+            args.dropped.size() == args.assignments.dim(0),
+        "[{}] ids {}, positions {}, rows {} and {}, {} experts", op, to_string(args.ids.shape()),
+        to_string(args.position.shape()), to_string(args.assignments.shape()), to_string(args.tokens.shape()),
         args.dropped.size());
   run(pool, kPlanPlaces, args);
 }

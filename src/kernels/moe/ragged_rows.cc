@@ -18,7 +18,7 @@ std::span<const std::int32_t> indices_of(const TensorView& view) {
 void on_rows(ThreadPool& pool, RaggedRowsKernel* kernel, const RaggedRows& problem, std::int64_t count) {
   // About 64 K elements a piece: long against handing it out, short against the whole.
   const std::int64_t grain =
-      std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, problem.m * problem.slots));
+      std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, problem.m * problem.per_token));
   pool.for_range(count, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
 }
 
@@ -44,7 +44,7 @@ void gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args) {
            .x = args.x.kernel_address(),
            .m = args.x.dim(1),
            .index = indices_of(args.position),
-           .slots = args.position.dim(1),
+           .per_token = args.position.dim(1),
            .rows = args.x.dim(0),
            .w = args.w.kernel_data<float>(),
            .out = args.out.kernel_address(),
@@ -59,7 +59,7 @@ void row_dot(ThreadPool& pool, const RaggedRowDotArgs& args) {
            .x = args.x.kernel_address(),
            .m = args.x.dim(1),
            .index = indices_of(args.position),
-           .slots = args.position.dim(1),
+           .per_token = args.position.dim(1),
            .rows = args.x.dim(0),
            .dy = args.dy.kernel_address(),
            .out = args.dw.kernel_data<float>()},
@@ -97,8 +97,9 @@ void check_rows(const char* op, const TensorView& x) {
         name_of(x.dtype()), to_string(x.shape()));
 }
 
-// Of each (token, slot) pair: `indices` i32 [tokens, slots] and `weights`, or undefined, f32 of that shape.
-void check_slots(const char* op, const TensorView& indices, const TensorView& weights) {
+// Checks the numbers of each assignment: `indices` [tokens, per_token], and `weights` f32 of that shape or
+// undefined.
+void check_assignments(const char* op, const TensorView& indices, const TensorView& weights) {
   CHECK(indices.rank() <= 2 && indices.rank() > 0 && indices.is_contiguous(), "[{}] indices are {}", op,
         to_string(indices.shape()));
   CHECK(!weights.defined() ||
@@ -113,7 +114,7 @@ void ragged_gather(ThreadPool& pool, const RaggedGatherArgs& args) {
   const char* const op = "ragged_gather";
   check_rows(op, args.x);
   check_rows(op, args.out);
-  check_slots(op, args.index, args.w);
+  check_assignments(op, args.index, args.w);
   const std::int64_t rows = args.index.size(), m = args.x.dim(1);
   CHECK(args.out.dtype() == args.x.dtype() && args.out.shape() == (Shape{rows, m}),
         "[{}] {} indices of {} {} into {} {}", op, rows, name_of(args.x.dtype()), to_string(args.x.shape()),
@@ -125,7 +126,7 @@ void ragged_gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args) 
   const char* const op = "ragged_gather_reduce";
   check_rows(op, args.x);
   check_rows(op, args.out);
-  check_slots(op, args.position, args.w);
+  check_assignments(op, args.position, args.w);
   const std::int64_t m = args.x.dim(1);
   CHECK(args.position.rank() == 2 && args.out.shape() == (Shape{args.position.dim(0), m}),
         "[{}] {} at {} into {}", op, to_string(args.x.shape()), to_string(args.position.shape()),
@@ -137,7 +138,7 @@ void ragged_row_dot(ThreadPool& pool, const RaggedRowDotArgs& args) {
   const char* const op = "ragged_row_dot";
   check_rows(op, args.dy);
   check_rows(op, args.x);
-  check_slots(op, args.position, args.dw);
+  check_assignments(op, args.position, args.dw);
   const std::int64_t m = args.x.dim(1);
   CHECK(args.dw.defined() && args.position.rank() == 2 && args.dy.dtype() == args.x.dtype() &&
             args.dy.shape() == (Shape{args.position.dim(0), m}),

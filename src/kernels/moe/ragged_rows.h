@@ -1,6 +1,6 @@
-// Moves of rows between token order and an order of their own, as rows sorted by expert have it.
+// Moves vectors of tokens to rows that are sorted by expert, and back.
 //
-// T tokens have K slots each; a (token, slot) pair may have a row, which stands at a position in [0, R).
+// T tokens have K (token, expert) assignments each; an assignment may have a row, at a position in [0, R).
 // Index views are int32. x is f32 or bf16, arithmetic is fp32. Views have no gaps; results must not overlap
 // operands. Any dim may be 0. Bit-identical for any number of threads.
 #pragma once
@@ -19,8 +19,8 @@ struct RaggedGatherArgs {
 };
 void ragged_gather(ThreadPool& pool, const RaggedGatherArgs& args);
 
-// out[t,:] = sum over k of w[t,k] · x[position[t,k],:], in slot order, over the positions in [0, R). A token
-// with none gets zeros.
+// out[t,:] = sum over k of w[t,k] · x[position[t,k],:], in the order of k, over the positions in [0, R). A
+// token with none gets zeros.
 struct RaggedGatherReduceArgs {
   TensorView x;         // [R,m]
   TensorView position;  // [T,K] i32

@@ -1,4 +1,4 @@
-// Rows moved between token order and sorted order: products and sums of fractions that are exact in fp32.
+// Moves between tokens and rows sorted by expert: products and sums of fractions that are exact in fp32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Indices indices_in(const PoisonedArray& array) {
   return result;
 }
 
-// The rows sorted by expert, and their positions.
+// The assignments sorted by expert, and their positions.
 struct Sorted {
   explicit Sorted(const Indices& ids) : order(ids.size()), position(ids.size()) {
     std::iota(order.begin(), order.end(), 0);
@@ -37,10 +37,10 @@ struct Sorted {
   Indices order, position;
 };
 
-// Tokens of `slots` rows each, sorted by expert. Of the sorted positions those in [start, end) have rows; the
-// others are below 0 or too large.
+// Tokens of `per_token` assignments each, sorted by expert. Of the sorted positions those in [start, end)
+// have rows; the others are below 0 or too large.
 struct RaggedShape {
-  std::int64_t tokens, slots, m, start, end;
+  std::int64_t tokens, per_token, m, start, end;
   DType dtype;
   std::uint32_t seed;
   Sorted sorted;
@@ -48,15 +48,15 @@ struct RaggedShape {
   std::int64_t rows() const { return end - start; }
   Shape of_tokens() const { return {tokens, m}; }
   Shape of_rows() const { return {rows(), m}; }
-  Shape of_slots() const { return {tokens, slots}; }
+  Shape of_assignments() const { return {tokens, per_token}; }
   std::string text() const {
-    return fmt::format("{} tokens of {} rows of {}, positions [{}, {}), seed {}", tokens, slots, m, start,
-                       end, seed);
+    return fmt::format("{} tokens of {} assignments of {}, positions [{}, {}), seed {}", tokens, per_token, m,
+                       start, end, seed);
   }
-  // Which token's row stands at each position.
+  // The token of each row.
   PoisonedArray token_of() const {
     Indices result(sorted.order.begin() + start, sorted.order.begin() + end);
-    for (std::int32_t& row : result) row /= static_cast<std::int32_t>(slots);
+    for (std::int32_t& row : result) row /= static_cast<std::int32_t>(per_token);
     return i32_array(result);
   }
   PoisonedArray position() const {
@@ -81,19 +81,19 @@ template <typename MakeCase>
 std::vector<Case> ragged_cases(std::uint32_t seed, const MakeCase& make) {
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {
-    const auto add = [&](std::int64_t tokens, std::int64_t slots, std::int64_t m, std::int64_t start,
+    const auto add = [&](std::int64_t tokens, std::int64_t per_token, std::int64_t m, std::int64_t start,
                          std::int64_t end) {
       seed += kSeedsOfCase;
-      make(RaggedShape{tokens, slots, m, start, end, dtype, seed,
-                       Sorted(expert_ids(tokens * slots, 5, m == 33, seed))},
+      make(RaggedShape{tokens, per_token, m, start, end, dtype, seed,
+                       Sorted(expert_ids(tokens * per_token, 5, m == 33, seed))},
            cases);
     };
     add(0, 2, 7, 0, 0);
     for (const std::int64_t m : {0, 1, 7, 16, 33, 100}) {
-      for (const std::int64_t slots : {1, 3}) {
-        add(11, slots, m, 0, 11 * slots);
-        add(11, slots, m, 2, 9);
-        add(11, slots, m, 4, 4);
+      for (const std::int64_t per_token : {1, 3}) {
+        add(11, per_token, m, 0, 11 * per_token);
+        add(11, per_token, m, 2, 9);
+        add(11, per_token, m, 4, 4);
       }
     }
     add(700, 3, 130, 50, 1900);  // several pieces
@@ -126,12 +126,12 @@ std::vector<Case> ragged_gather_reduce_cases(std::uint32_t seed) {
         cases.push_back(
             {s.dtype,
              fmt::format("{}{}, into {}", s.text(), weighted ? ", weighted" : "", name_of(out_dtype)),
-             {draw.left(s.rows() * s.m), draw.addend(DType::f32, s.tokens * s.slots), s.position()},
+             {draw.left(s.rows() * s.m), draw.addend(DType::f32, s.tokens * s.per_token), s.position()},
              {{"out", PoisonedArray(out_dtype, s.tokens * s.m)}},
              [s, weighted](ThreadPool& pool, const Arrays& in, Arrays& out) {
-               ragged_gather_reduce(
-                   pool, {in[0].view(s.of_rows()), in[2].view(s.of_slots()),
-                          weighted ? in[1].view(s.of_slots()) : TensorView(), out[0].view(s.of_tokens())});
+               ragged_gather_reduce(pool, {in[0].view(s.of_rows()), in[2].view(s.of_assignments()),
+                                           weighted ? in[1].view(s.of_assignments()) : TensorView(),
+                                           out[0].view(s.of_tokens())});
              }});
       }
     }
@@ -144,19 +144,20 @@ std::vector<Case> ragged_row_dot_cases(std::uint32_t seed) {
     cases.push_back({s.dtype,
                      s.text(),
                      {draw.left(s.tokens * s.m), draw.right(s.rows() * s.m), s.position()},
-                     {{"dw", PoisonedArray(DType::f32, s.tokens * s.slots)}},
+                     {{"dw", PoisonedArray(DType::f32, s.tokens * s.per_token)}},
                      [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                       ragged_row_dot(pool, {in[0].view(s.of_tokens()), in[1].view(s.of_rows()),
-                                             in[2].view(s.of_slots()), out[0].view(s.of_slots())});
+                       ragged_row_dot(pool,
+                                      {in[0].view(s.of_tokens()), in[1].view(s.of_rows()),
+                                       in[2].view(s.of_assignments()), out[0].view(s.of_assignments())});
                      }});
   });
 }
 
-// Experts [first, first + here) of `experts`; each passes over `passed_over` rows, or as many as it has, and
-// keeps the others but `left_out`.
+// Experts [first, first + here) of `experts`; each passes over `passed_over` assignments, or as many as it
+// has, and keeps the others but `left_out`.
 std::vector<Case> plan_rows_cases(std::uint32_t seed) {
   std::vector<Case> cases;
-  constexpr std::int64_t kSlots = 2;
+  constexpr std::int64_t kPerToken = 2;
   for (const std::int64_t count : {0, 2, 100, 10000}) {
     for (const auto& [experts, first, here] :
          {std::array<std::int32_t, 3>{1, 0, 1}, {3, 0, 3}, {200, 0, 200}, {200, 50, 25}, {3, 2, 1}}) {
@@ -176,15 +177,16 @@ std::vector<Case> plan_rows_cases(std::uint32_t seed) {
         const PoisonedArray of_rows(DType::i32, rows);
         cases.push_back(
             {DType::i32,
-             fmt::format("{} rows, experts [{}, {}) of {}, {} passed over and {} left out of each, seed {}",
-                         count, first, first + here, experts, passed_over, left_out, seed),
+             fmt::format(
+                 "{} assignments, experts [{}, {}) of {}, {} passed over and {} left out of each, seed {}",
+                 count, first, first + here, experts, passed_over, left_out, seed),
              {i32_array(ids), i32_array(kept), i32_array(skipped)},
-             {{"rows", of_rows}, {"tokens", of_rows}, {"position", PoisonedArray(DType::i32, count)}},
+             {{"assignments", of_rows}, {"tokens", of_rows}, {"position", PoisonedArray(DType::i32, count)}},
              [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-               plan_rows(pool, {.ids = in[0].view({count / kSlots, kSlots}),
+               plan_rows(pool, {.ids = in[0].view({count / kPerToken, kPerToken}),
                                 .first = first,
                                 .kept = in[1].view(),
-                                .rows = out[0].view(),
+                                .assignments = out[0].view(),
                                 .tokens = out[1].view(),
                                 .position = out[2].view(),
                                 .skipped = passed_over > 0 ? in[2].view() : TensorView()});
@@ -198,7 +200,7 @@ std::vector<Case> plan_rows_cases(std::uint32_t seed) {
                    continue;
                  position[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(order.size());
                  order.push_back(row);
-                 tokens.push_back(row / static_cast<std::int32_t>(kSlots));
+                 tokens.push_back(row / static_cast<std::int32_t>(kPerToken));
                }
                out = {i32_array(order), i32_array(tokens), i32_array(position)};
              }});
@@ -213,55 +215,57 @@ std::vector<Case> count_ids_cases(std::uint32_t seed) {
   for (const std::int64_t count : {0, 1, 100, 10000}) {
     for (const std::int32_t first : {0, 4}) {
       const Indices ids = expert_ids(count, 9, first == 4 && count == 100, ++seed);
-      cases.push_back({DType::i32,
-                       fmt::format("{} rows, experts [{}, {}) of 9, seed {}", count, first, first + 5, seed),
-                       {i32_array(ids)},
-                       {{"counts", PoisonedArray(DType::i32, 5)}},
-                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                         count_ids(pool, in[0].view(), first, out[0].view());
-                       },
-                       [=](const Arrays&, Arrays& out) {
-                         Indices counts;
-                         for (std::int32_t e = first; e < first + 5; ++e)
-                           counts.push_back(static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), e)));
-                         out = {i32_array(counts)};
-                       }});
+      cases.push_back(
+          {DType::i32,
+           fmt::format("{} assignments, experts [{}, {}) of 9, seed {}", count, first, first + 5, seed),
+           {i32_array(ids)},
+           {{"counts", PoisonedArray(DType::i32, 5)}},
+           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             count_ids(pool, in[0].view(), first, out[0].view());
+           },
+           [=](const Arrays&, Arrays& out) {
+             Indices counts;
+             for (std::int32_t e = first; e < first + 5; ++e)
+               counts.push_back(static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), e)));
+             out = {i32_array(counts)};
+           }});
     }
   }
   return cases;
 }
 
-// Sequences of six tokens of two slots, five experts.
+// Sequences of six tokens of two assignments, five experts.
 std::vector<Case> plan_places_cases(std::uint32_t seed) {
   std::vector<Case> cases;
-  constexpr std::int64_t kLength = 6, kSlots = 2, kExperts = 5;
+  constexpr std::int64_t kLength = 6, kPerToken = 2, kExperts = 5;
   for (const std::int64_t batch : {0, 1, 7}) {
     for (const std::int64_t capacity : {1, 3, 12}) {
-      const Indices ids = expert_ids(batch * kLength * kSlots, kExperts, batch == 7 && capacity == 3, ++seed);
+      const Indices ids =
+          expert_ids(batch * kLength * kPerToken, kExperts, batch == 7 && capacity == 3, ++seed);
       const PoisonedArray places(DType::i32, kExperts * batch * capacity);
       cases.push_back({DType::i32,
                        fmt::format("{} sequences, {} places, seed {}", batch, capacity, seed),
                        {i32_array(ids)},
-                       {{"rows", places},
+                       {{"assignments", places},
                         {"tokens", places},
-                        {"position", PoisonedArray(DType::i32, batch * kLength * kSlots)},
+                        {"position", PoisonedArray(DType::i32, batch * kLength * kPerToken)},
                         {"dropped", PoisonedArray(DType::i32, kExperts)}},
                        [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                         const Shape of_places{kExperts, batch, capacity}, of_ids{batch, kLength, kSlots};
+                         const Shape of_places{kExperts, batch, capacity}, of_ids{batch, kLength, kPerToken};
                          plan_places(pool, {.ids = in[0].view(of_ids),
-                                            .rows = out[0].view(of_places),
+                                            .assignments = out[0].view(of_places),
                                             .tokens = out[1].view(of_places),
                                             .position = out[2].view(of_ids),
                                             .dropped = out[3].view()});
                        },
-                       // Expert by expert, where the kernel goes row by row.
+                       // Expert by expert, where the kernel goes through the assignments.
                        [=](const Arrays&, Arrays& out) {
                          Indices rows, tokens, position(ids.size(), -1), dropped(kExperts, 0);
                          for (std::int32_t e = 0; e < kExperts; ++e) {
                            for (std::int64_t b = 0; b < batch; ++b) {
                              std::int64_t free = capacity;
-                             for (std::int64_t i = 0; i < kLength * kSlots; ++i) {
-                               const std::int64_t row = b * kLength * kSlots + i;
+                             for (std::int64_t i = 0; i < kLength * kPerToken; ++i) {
+                               const std::int64_t row = b * kLength * kPerToken + i;
                                if (ids[static_cast<std::size_t>(row)] != e) continue;
                                if (free == 0) {
                                  ++dropped[static_cast<std::size_t>(e)];
@@ -271,7 +275,7 @@ std::vector<Case> plan_places_cases(std::uint32_t seed) {
                                position[static_cast<std::size_t>(row)] =
                                    static_cast<std::int32_t>(rows.size());
                                rows.push_back(static_cast<std::int32_t>(row));
-                               tokens.push_back(static_cast<std::int32_t>(row / kSlots));
+                               tokens.push_back(static_cast<std::int32_t>(row / kPerToken));
                              }
                              rows.insert(rows.end(), static_cast<std::size_t>(free), -1);
                              tokens.insert(tokens.end(), static_cast<std::size_t>(free), -1);
@@ -284,7 +288,7 @@ std::vector<Case> plan_places_cases(std::uint32_t seed) {
   return cases;
 }
 
-// Eleven and two thousand tokens of three slots, which may choose an expert twice.
+// Eleven and two thousand tokens of three assignments, which may choose an expert twice.
 template <typename MakeCase>
 std::vector<Case> dense_weights_family(std::uint32_t seed, const MakeCase& make) {
   std::vector<Case> cases;

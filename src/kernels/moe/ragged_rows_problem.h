@@ -1,4 +1,4 @@
-// The pieces of work behind ragged_rows.h, shared by the scalar reference and the vector kernels. Positions
+// The pieces of work behind ragged_rows.h, for the reference implementation and the vector kernels. Positions
 // outside [0, rows) are never read.
 #pragma once
 
@@ -13,17 +13,18 @@ struct RaggedRows {
   DType dtype = DType::f32;  // of x and dy, and of gather's output
   const void* x = nullptr;
   std::int64_t m = 0;
-  std::span<const std::int32_t>
-      index;  // gather: source row by sorted position; else: sorted position by (token, slot)
-  std::int64_t slots = 1;
-  std::int64_t rows = 0;  // sorted positions: those of x, or of gather's output
+  // Of gather: the source row of each row. Of the others: the position of each assignment, `per_token` a
+  // token.
+  std::span<const std::int32_t> index;
+  std::int64_t per_token = 1;
+  std::int64_t rows = 0;  // of x, or of gather's output
   const float* w = nullptr;
   const void* dy = nullptr;
   void* out = nullptr;
   DType out_dtype = DType::f32;
 };
 
-// Computes output rows [begin, end): sorted positions for gather, tokens for the other two.
+// Computes rows [begin, end) of the result: gather has one for each position, the other two for each token.
 using RaggedRowsKernel = void(const RaggedRows& problem, std::int64_t begin, std::int64_t end);
 
 namespace ref {

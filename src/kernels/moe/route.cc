@@ -27,7 +27,7 @@ void top_k(std::span<const float> values, std::span<std::int32_t> ids) {
   }
 }
 
-// What routing one token after the other needs, allocated once.
+// Memory for routing one token after the other, allocated once.
 struct Scratch {
   Scratch(const RoutingRule& rule, std::int64_t experts)
       : scores(static_cast<std::size_t>(experts)),
@@ -65,7 +65,7 @@ float at(std::span<const float> values, std::int32_t id) {
   return values[static_cast<std::size_t>(id)];
 }
 
-// What is weighed of an expert: its score, with the bias where weights hold it.
+// The score that is weighed of an expert, with the bias where weights hold it.
 class Weighed {
  public:
   Weighed(const RoutingRule& rule, std::span<const float> scores, std::span<const float> bias, bool given)
@@ -79,7 +79,7 @@ class Weighed {
   bool with_bias_;
 };
 
-// How often expert 0 counts in the sum of weights for slots without an expert.
+// Counts how often expert 0 enters the sum of weights for choices without an expert.
 float stand_ins(const RoutingRule& rule, std::span<const std::int32_t> ids) {
   return rule.given_as_maxtext ? static_cast<float>(std::ranges::count(ids, -1)) : 0.0f;
 }
@@ -113,7 +113,7 @@ void weigh(const RoutingRule& rule, const Weighed& weighed, std::span<const std:
 }
 
 // d - Σ_j w_j d_j for weights of sum 1 (and, scaled alike, for others), by differences: exactly 0 where all d
-// are equal, as with one slot, where the two sums would leave their rounding for a gradient.
+// are equal, as with one choice, where the two sums would leave their rounding for a gradient.
 float difference_from_mean(std::span<const float> weights, std::span<const float> d, float own) {
   float sum = 0;
   for (std::size_t j = 0; j < d.size(); ++j) sum += weights[j] * (own - d[j]);
@@ -176,7 +176,7 @@ bool is_given(std::span<const std::int32_t> choices) {
   return !choices.empty() && choices[0] != -1;
 }
 
-// What was given for token t; empty where the rule chooses.
+// The choices that were given for token t; empty where the rule chooses.
 std::span<const std::int32_t> given_of(const TensorView& choices, std::int64_t t) {
   if (!choices.defined()) return {};
   const auto given = row_of<std::int32_t>(choices, t);
@@ -214,7 +214,7 @@ void route_tokens(ThreadPool& pool, const RouteArgs& args) {
           const auto given = given_of(args.choices, t);
           if (!given.empty())
             std::ranges::transform(given, chosen.begin(),
-                                   [](auto id) { return id == kUnusedSlot ? -1 : id; });
+                                   [](auto id) { return id == kUnusedChoice ? -1 : id; });
           else if (rule.random)
             draw(args.random, args.logits, t, chosen);
           else
@@ -227,7 +227,7 @@ void route_tokens(ThreadPool& pool, const RouteArgs& args) {
 void token_gradients(ThreadPool& pool, const RouteBackwardArgs& args) {
   const RoutingRule& rule = args.rule;
   const auto bias = bias_of(args.bias);
-  // Of one token: selection becomes the gradient of the (biased) scores.
+  // The gradient of one token's (biased) scores, in scratch.selection.
   const auto dscores = [&](std::int64_t t, Scratch& scratch) {
     std::fill(scratch.selection.begin(), scratch.selection.end(), 0.0f);
     router_scores(rule.score, row_of(args.logits, t), scratch.scores);
@@ -274,7 +274,7 @@ constexpr Kernel<RouteArgs> kRoute{"route", forward_work, &RouteArgs::logits, kR
 constexpr Kernel<RouteBackwardArgs> kRouteBackward{"route_backward", backward_work,
                                                    &RouteBackwardArgs::logits, kBackwards};
 
-// Of what both directions have.
+// Checks the operands of both directions.
 void check_choice(const char* op, const RoutingRule& rule, const TensorView& logits, const TensorView& bias,
                   const TensorView& ids, const TensorView& weights) {
   CHECK(logits.rank() == 3 && ids.rank() == 3 && ids.dim(2) <= logits.dim(2), "[{}] logits {} and ids {}", op,

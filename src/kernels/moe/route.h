@@ -1,5 +1,5 @@
-// Choice of K of E experts for each token, and the weights of those chosen. Views
-// have no gaps. Bit-identical for any number of threads.
+// Chooses K of E experts for each token, and computes their weights. Views have no gaps. Bit-identical for
+// any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,15 @@ struct RoutingRule {
   std::int64_t kept_groups = 0;
   // The ids are drawn; the weights are scores + bias, unchanged.
   bool random = false;
-  // Weights of given choices: of scores + bias, and in the sum that they are divided by a slot without an
-  // expert counts as expert 0, as MaxText has it.
+  // Weights of given choices: of scores + bias, and in the sum that they are divided by a choice without
+  // an expert counts as expert 0, as MaxText has it.
   bool given_as_maxtext = false;
 };
 
-// In given choices: the slot goes to no expert. Its id becomes -1 and its weight 0.
-inline constexpr std::int32_t kUnusedSlot = -2;
+// A given choice of no expert: its id becomes -1 and its weight 0.
+inline constexpr std::int32_t kUnusedChoice = -2;
 
-// Where drawn ids come from: a token's depend on the key and its place in the whole batch alone.
+// Draws of ids: those of a token depend on the key and its place in the whole batch alone.
 struct RandomChoices {
   RngKey key;
   std::int64_t first_row = 0, first_column = 0;  // place of token [0,0] in the batch
@@ -69,7 +69,7 @@ struct RouteBackwardArgs {
 };
 void route_backward(ThreadPool& pool, const RouteBackwardArgs& args);
 
-// Whether the weights depend on the bias.
+// True where the weights depend on the bias.
 bool weights_have_bias(const RoutingRule& rule);
 
 // One token on the host: ids[K] and weights[K] from logits[E]; bias may be empty. Not with rule.random.

@@ -47,19 +47,19 @@ std::vector<NamedRule> routing_rules() {
 
 struct RouteShape {
   NamedRule named;
-  std::int64_t tokens, experts, slots;
+  std::int64_t tokens, experts, per_token;
   bool given;  // choices of two tokens of three
 
   std::int64_t batch() const { return tokens % 2 == 0 ? 2 : 1; }
   std::int64_t length() const { return tokens / batch(); }
   TensorView logits(const PoisonedArray& x) const { return x.view({batch(), length(), experts}); }
-  TensorView chosen(const PoisonedArray& x) const { return x.view({batch(), length(), slots}); }
+  TensorView chosen(const PoisonedArray& x) const { return x.view({batch(), length(), per_token}); }
   PoisonedArray choices() const {
     std::vector<std::int32_t> ids;
     for (std::int64_t t = 0; t < tokens; ++t) {
-      for (std::int64_t k = 0; k < slots; ++k)
-        ids.push_back(t % 3 == 0 ? -1 : static_cast<std::int32_t>((t * slots + k) * 5 % experts));
-      if (t % 12 == 1) ids.back() = kUnusedSlot;
+      for (std::int64_t k = 0; k < per_token; ++k)
+        ids.push_back(t % 3 == 0 ? -1 : static_cast<std::int32_t>((t * per_token + k) * 5 % experts));
+      if (t % 12 == 1) ids.back() = kUnusedChoice;
     }
     return i32_array(ids);
   }
@@ -75,12 +75,12 @@ std::vector<Case> route_family(std::uint32_t seed, const MakeCase& make) {
   for (const NamedRule& named : routing_rules()) {
     for (const auto& [tokens, given] :
          {std::pair<std::int64_t, bool>{0, false}, {1, false}, {130, false}, {130, true}}) {
-      for (const auto& [experts, slots] : {std::pair<std::int64_t, std::int64_t>{8, 1}, {64, 6}}) {
+      for (const auto& [experts, per_token] : {std::pair<std::int64_t, std::int64_t>{8, 1}, {64, 6}}) {
         Draw draw(++seed * 4);
         const std::string what =
             fmt::format("{}{}: {} of {} experts for {} tokens, seed {}", named.name,
-                        given ? ", some given" : "", slots, experts, tokens, draw.seed());
-        cases.push_back(make(RouteShape{named, tokens, experts, slots, given}, draw));
+                        given ? ", some given" : "", per_token, experts, tokens, draw.seed());
+        cases.push_back(make(RouteShape{named, tokens, experts, per_token, given}, draw));
         cases.back().what = what;
       }
     }
@@ -119,19 +119,19 @@ std::vector<double> bias_of(const RouteShape& s, const PoisonedArray& bias) {
 }
 
 std::vector<std::int32_t> ids_of(const RouteShape& s, const Arrays& in, std::int64_t t) {
-  const auto* const given = static_cast<const std::int32_t*>(in[2].data()) + t * s.slots;
+  const auto* const given = static_cast<const std::int32_t*>(in[2].data()) + t * s.per_token;
   std::vector<std::int32_t> ids;
   if (s.given && given[0] != -1) {
-    for (std::int64_t k = 0; k < s.slots; ++k) ids.push_back(given[k] == kUnusedSlot ? -1 : given[k]);
+    for (std::int64_t k = 0; k < s.per_token; ++k) ids.push_back(given[k] == kUnusedChoice ? -1 : given[k]);
   } else if (s.named.rule.random) {
     const std::int64_t place = (kFirstRow + t / s.length()) * kColumns + kFirstColumn + t % s.length();
-    for (std::int64_t k = 0; k < s.slots; ++k)
-      ids.push_back(rng_randint(rng_key(5), static_cast<std::uint64_t>(place * s.slots + k), 0,
+    for (std::int64_t k = 0; k < s.per_token; ++k)
+      ids.push_back(rng_randint(rng_key(5), static_cast<std::uint64_t>(place * s.per_token + k), 0,
                                 static_cast<std::int32_t>(s.experts)));
   } else {
     const auto experts = static_cast<std::size_t>(s.experts);
     ids = reference::chosen_ids(s.named.rule, {in[0].floats() + t * s.experts, experts},
-                                {in[1].floats(), s.named.bias ? experts : 0}, s.slots);
+                                {in[1].floats(), s.named.bias ? experts : 0}, s.per_token);
   }
   return ids;
 }
@@ -142,8 +142,8 @@ std::vector<Case> route_cases(std::uint32_t seed) {
         DType::f32,
         "",
         route_inputs(s, draw),
-        {{"ids", PoisonedArray(DType::i32, s.tokens * s.slots)},
-         {"weights", PoisonedArray(DType::f32, s.tokens * s.slots), {1e-5, 1e-7}}},
+        {{"ids", PoisonedArray(DType::i32, s.tokens * s.per_token)},
+         {"weights", PoisonedArray(DType::f32, s.tokens * s.per_token), {1e-5, 1e-7}}},
         [s](ThreadPool& pool, const Arrays& in, Arrays& out) { run_route(pool, s, in, out[0], out[1]); },
         [s](const Arrays& in, Arrays& out) {
           auto* const ids = static_cast<std::int32_t*>(out[0].data());
@@ -151,9 +151,9 @@ std::vector<Case> route_cases(std::uint32_t seed) {
             const auto chosen = ids_of(s, in, t);
             const auto weights = reference::chosen_weights(s.named.rule, doubles_of_row(in[0], t, s.experts),
                                                            bias_of(s, in[1]), chosen);
-            std::copy(chosen.begin(), chosen.end(), ids + t * s.slots);
-            for (std::int64_t k = 0; k < s.slots; ++k)
-              out[1].set(t * s.slots + k, static_cast<float>(weights[static_cast<std::size_t>(k)]));
+            std::copy(chosen.begin(), chosen.end(), ids + t * s.per_token);
+            for (std::int64_t k = 0; k < s.per_token; ++k)
+              out[1].set(t * s.per_token + k, static_cast<float>(weights[static_cast<std::size_t>(k)]));
           }
         }};
   });
@@ -163,45 +163,46 @@ std::vector<Case> route_cases(std::uint32_t seed) {
 std::vector<Case> route_backward_cases(std::uint32_t seed) {
   return route_family(seed, [](const RouteShape& s, Draw& draw) {
     Arrays inputs = route_inputs(s, draw);
-    inputs.push_back(draw.normal(DType::f32, s.tokens * s.slots));
-    inputs.emplace_back(DType::i32, s.tokens * s.slots);
-    inputs.emplace_back(DType::f32, s.tokens * s.slots);
+    inputs.push_back(draw.normal(DType::f32, s.tokens * s.per_token));
+    inputs.emplace_back(DType::i32, s.tokens * s.per_token);
+    inputs.emplace_back(DType::f32, s.tokens * s.per_token);
     ThreadPool alone(1);
     run_route(alone, s, inputs, inputs[4], inputs[5]);
     const double scale = 1e-5 * static_cast<double>(s.named.rule.scaling);
-    Case c{
-        DType::f32,
-        "",
-        std::move(inputs),
-        {{"dlogits", PoisonedArray(DType::f32, s.tokens * s.experts), {1e-4, scale}}},
-        [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-          route_backward(pool, {.rule = s.named.rule,
-                                .logits = s.logits(in[0]),
-                                .bias = s.named.bias ? in[1].view() : TensorView(),
-                                .choices = s.given ? s.chosen(in[2]) : TensorView(),
-                                .ids = s.chosen(in[4]),
-                                .weights = s.chosen(in[5]),
-                                .dweights = s.chosen(in[3]),
-                                .dlogits = s.logits(out[0]),
-                                .dbias = out.size() > 1 ? out[1].view() : TensorView()});
-        },
-        [s](const Arrays& in, Arrays& out) {
-          auto bias = bias_of(s, in[1]);
-          std::vector<double> bias_sum(bias.size());
-          const auto* const ids = static_cast<const std::int32_t*>(in[4].data());
-          for (std::int64_t t = 0; t < s.tokens; ++t) {
-            auto logits = doubles_of_row(in[0], t, s.experts);
-            const auto d = doubles_of_row(in[3], t, s.slots);
-            const std::span<const std::int32_t> chosen(ids + t * s.slots, static_cast<std::size_t>(s.slots));
-            const auto gradient = reference::weight_gradient(s.named.rule, logits, bias, logits, chosen, d);
-            for (std::int64_t e = 0; e < s.experts; ++e)
-              out[0].set(t * s.experts + e, static_cast<float>(gradient[static_cast<std::size_t>(e)]));
-            const auto of_bias = reference::weight_gradient(s.named.rule, logits, bias, bias, chosen, d);
-            for (std::size_t e = 0; e < of_bias.size(); ++e) bias_sum[e] += of_bias[e];
-          }
-          for (std::size_t e = 0; e < bias_sum.size() && out.size() > 1; ++e)
-            out[1].set(static_cast<std::int64_t>(e), static_cast<float>(bias_sum[e]));
-        }};
+    Case c{DType::f32,
+           "",
+           std::move(inputs),
+           {{"dlogits", PoisonedArray(DType::f32, s.tokens * s.experts), {1e-4, scale}}},
+           [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             route_backward(pool, {.rule = s.named.rule,
+                                   .logits = s.logits(in[0]),
+                                   .bias = s.named.bias ? in[1].view() : TensorView(),
+                                   .choices = s.given ? s.chosen(in[2]) : TensorView(),
+                                   .ids = s.chosen(in[4]),
+                                   .weights = s.chosen(in[5]),
+                                   .dweights = s.chosen(in[3]),
+                                   .dlogits = s.logits(out[0]),
+                                   .dbias = out.size() > 1 ? out[1].view() : TensorView()});
+           },
+           [s](const Arrays& in, Arrays& out) {
+             auto bias = bias_of(s, in[1]);
+             std::vector<double> bias_sum(bias.size());
+             const auto* const ids = static_cast<const std::int32_t*>(in[4].data());
+             for (std::int64_t t = 0; t < s.tokens; ++t) {
+               auto logits = doubles_of_row(in[0], t, s.experts);
+               const auto d = doubles_of_row(in[3], t, s.per_token);
+               const std::span<const std::int32_t> chosen(ids + t * s.per_token,
+                                                          static_cast<std::size_t>(s.per_token));
+               const auto gradient =
+                   reference::weight_gradient(s.named.rule, logits, bias, logits, chosen, d);
+               for (std::int64_t e = 0; e < s.experts; ++e)
+                 out[0].set(t * s.experts + e, static_cast<float>(gradient[static_cast<std::size_t>(e)]));
+               const auto of_bias = reference::weight_gradient(s.named.rule, logits, bias, bias, chosen, d);
+               for (std::size_t e = 0; e < of_bias.size(); ++e) bias_sum[e] += of_bias[e];
+             }
+             for (std::size_t e = 0; e < bias_sum.size() && out.size() > 1; ++e)
+               out[1].set(static_cast<std::int64_t>(e), static_cast<float>(bias_sum[e]));
+           }};
     if (s.named.bias) c.outputs.push_back({"dbias", PoisonedArray(DType::f32, s.experts), {1e-4, 1e-3}});
     return c;
   });

@@ -1,5 +1,5 @@
-// Scores of one token's experts, for the kernels that choose experts and balance their load (on memory of the
-// host). fp32 throughout, in the order of the experts.
+// Scores one token's experts on the host, for the kernels that choose experts and balance their load. fp32
+// throughout, in the order of the experts.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace switchyard {
 
 enum class RouterScore : std::uint8_t { none, softmax, sigmoid, sqrt_softplus };
 
-// Whether an expert's score depends on its own logit alone and is not below 0: such scores have no sum of
-// their own, so weights are divided by it.
+// True where an expert's score depends on its own logit alone and is not below 0. Such scores do not sum to
+// 1, so weights are divided by their sum.
 constexpr bool scores_each_alone(RouterScore score) {
   return score == RouterScore::sigmoid || score == RouterScore::sqrt_softplus;
 }

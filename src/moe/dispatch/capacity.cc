@@ -32,7 +32,7 @@ class PlanCapacityOp : public Op {
     const Tensor rows = c.empty(DType::i32, places), tokens = c.empty(DType::i32, places),
                  position = c.empty(DType::i32, in[0].shape()), dropped = c.empty(DType::i32, {experts_});
     plan_places(*c.pool, {.ids = in[0].view(),
-                          .rows = rows.view(),
+                          .assignments = rows.view(),
                           .tokens = tokens.view(),
                           .position = position.view(),
                           .dropped = dropped.view()});

@@ -27,7 +27,7 @@ using Mask = hn::Mask<D>;
 
 enum class Form { plain, clamped, weighted_inputs };
 
-// What stays the same for all rows of a problem.
+// The operands of a problem, and one vector of them.
 template <typename T, Form kForm>
 class Gate {
   static constexpr bool kClamped = kForm == Form::clamped;
@@ -43,8 +43,8 @@ class Gate {
         up_bias_(static_cast<const T*>(p.up_bias)),
         columns_(p.columns) {}
 
-  // Of the elements from `column` of `row` on: gate and up after the row's weight (of weighted inputs), bias
-  // and clamp, up with its one, and the logistic function of the gate.
+  // Reads the elements from `column` of `row` on: gate and up after the row's weight (of weighted inputs),
+  // bias and clamp, up with its one, and the logistic function of the gate.
   HWY_INLINE void read(std::int64_t row, std::int64_t column, V weight) {
     const std::int64_t left = columns_ - column;
     gate = load_part(gate_ + row * columns_ + column, left);

@@ -1,5 +1,4 @@
-// Ragged row kernels for AVX2 and AVX-512. Rows are walked in vectors of columns, tails through the same
-// arithmetic.
+// Moves of ragged_rows.h for AVX2 and AVX-512, in vectors of columns; tails have the same arithmetic.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/moe/cpu/ragged_rows.cc"
@@ -58,13 +57,13 @@ struct WeightedRow {
 
 template <typename T, typename Out>
 void gather_reduce(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  std::vector<WeightedRow<T>> rows(static_cast<std::size_t>(p.slots));
+  std::vector<WeightedRow<T>> rows(static_cast<std::size_t>(p.per_token));
   for (std::int64_t t = begin; t < end; ++t) {
     std::size_t count = 0;
-    for (std::int64_t slot = t * p.slots; slot < (t + 1) * p.slots; ++slot) {
-      const std::int64_t position = p.index[static_cast<std::size_t>(slot)];
+    for (std::int64_t assignment = t * p.per_token; assignment < (t + 1) * p.per_token; ++assignment) {
+      const std::int64_t position = p.index[static_cast<std::size_t>(assignment)];
       if (position < 0 || position >= p.rows) continue;
-      rows[count++] = {static_cast<const T*>(p.x) + position * p.m, p.w == nullptr ? 1.0f : p.w[slot]};
+      rows[count++] = {static_cast<const T*>(p.x) + position * p.m, p.w == nullptr ? 1.0f : p.w[assignment]};
     }
     Out* out = static_cast<Out*>(p.out) + t * p.m;
     for (std::int64_t j = 0; j < p.m; j += kStep) {
@@ -91,12 +90,13 @@ float dot(const T* x, const T* y, std::int64_t m) {
 
 template <typename T>
 void row_dot(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t slot = begin * p.slots; slot < end * p.slots; ++slot) {
-    const std::int64_t position = p.index[static_cast<std::size_t>(slot)];
+  for (std::int64_t assignment = begin * p.per_token; assignment < end * p.per_token; ++assignment) {
+    const std::int64_t position = p.index[static_cast<std::size_t>(assignment)];
     const bool exists = position >= 0 && position < p.rows;
-    static_cast<float*>(p.out)[slot] = exists ? dot(static_cast<const T*>(p.dy) + slot / p.slots * p.m,
-                                                    static_cast<const T*>(p.x) + position * p.m, p.m)
-                                              : 0.0f;
+    static_cast<float*>(p.out)[assignment] =
+        exists ? dot(static_cast<const T*>(p.dy) + assignment / p.per_token * p.m,
+                     static_cast<const T*>(p.x) + position * p.m, p.m)
+               : 0.0f;
   }
 }
 

@@ -65,8 +65,8 @@ GPU_FUNCTION bool counts_token(const std::int32_t* segments, std::int64_t token)
 }
 
 // sums[sequence]: choices of each expert, sums of probabilities, and the tokens that count.
-GPU_KERNEL sum_sequences(Scores s, const float* probabilities, const std::int32_t* ids, std::int64_t slots,
-                         const std::int32_t* segments, double* sums) {
+GPU_KERNEL sum_sequences(Scores s, const float* probabilities, const std::int32_t* ids,
+                         std::int64_t per_token, const std::int32_t* segments, double* sums) {
   const std::int64_t sequence = block_index(), e = block_index_y() * kThreads + thread_index();
   if (e > s.experts) return;
   double* const row = sums + sequence * (2 * s.experts + 1);
@@ -77,7 +77,7 @@ GPU_KERNEL sum_sequences(Scores s, const float* probabilities, const std::int32_
       choices += 1;  // of the thread behind the experts: the tokens
       continue;
     }
-    for (std::int64_t k = 0; k < slots; ++k) choices += ids[t * slots + k] == e ? 1 : 0;
+    for (std::int64_t k = 0; k < per_token; ++k) choices += ids[t * per_token + k] == e ? 1 : 0;
     probability += static_cast<double>(probabilities[t * s.experts + e]);
   }
   if (e == s.experts) {
@@ -147,9 +147,9 @@ GPU_KERNEL token_gradients(Scores s, const float* probabilities, const double* s
 }
 
 GPU_KERNEL count_chosen(const std::int32_t* ids, const std::int32_t* segments, std::int64_t count,
-                        std::int64_t slots, std::int32_t* counts) {
+                        std::int64_t per_token, std::int32_t* counts) {
   const std::int64_t i = block_index() * thread_count() + thread_index();
-  if (i < count && ids[i] >= 0 && counts_token(segments, i / slots)) atomic_add(&counts[ids[i]], 1);
+  if (i < count && ids[i] >= 0 && counts_token(segments, i / per_token)) atomic_add(&counts[ids[i]], 1);
 }
 
 GPU_KERNEL clear_counts(std::int32_t* counts, std::int64_t count) {

@@ -1,4 +1,4 @@
-// Routing weights with a place for every expert: a thread takes one element of the result.
+// Spreads routing weights over all experts: a thread takes one element of the result.
 #include "kernels/cuda/portable.h"
 #include "kernels/moe/kernels.h"
 
@@ -8,19 +8,19 @@ namespace {
 constexpr int kThreads = 256;
 
 GPU_KERNEL spread_weights(const std::int32_t* ids, const float* weights, std::int64_t tokens,
-                          std::int64_t slots, std::int64_t count, float* out) {
+                          std::int64_t per_token, std::int64_t count, float* out) {
   const std::int64_t i = block_index() * kThreads + thread_index();
   if (i >= count) return;
   const std::int64_t e = i / tokens, t = i % tokens;
   float sum = 0;
-  for (std::int64_t k = t * slots; k < (t + 1) * slots; ++k) sum += ids[k] == e ? weights[k] : 0.0f;
+  for (std::int64_t k = t * per_token; k < (t + 1) * per_token; ++k) sum += ids[k] == e ? weights[k] : 0.0f;
   out[i] = sum;
 }
 
 GPU_KERNEL collect_weights(const std::int32_t* ids, const float* dout, std::int64_t tokens,
-                           std::int64_t slots, float* dweights) {
+                           std::int64_t per_token, float* dweights) {
   const std::int64_t i = block_index() * kThreads + thread_index();
-  if (i < tokens * slots) dweights[i] = ids[i] < 0 ? 0.0f : dout[ids[i] * tokens + i / slots];
+  if (i < tokens * per_token) dweights[i] = ids[i] < 0 ? 0.0f : dout[ids[i] * tokens + i / per_token];
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The gated activation of experts with biases or clamps, and sums over the rows of groups. Whose a row is
-// comes from sizes on the device: their sums first, in which each row then finds its group.
+// The gated activation of experts with biases or clamps, and sums over the rows of groups. The sizes of
+// groups are on the device: a kernel adds them up, and each row then finds its group among the sums.
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/moe/kernels.h"

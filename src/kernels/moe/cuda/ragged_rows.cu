@@ -1,5 +1,5 @@
-// Rows moved between token order and sorted order. A block takes one row of the result and some of its
-// columns; a thread takes 16 bytes where rows are multiples of it.
+// Moves vectors of tokens to rows sorted by expert, and back. A block takes one row of the result and some of
+// its columns; a thread takes 16 bytes where rows are multiples of it.
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/moe/kernels.h"
@@ -27,16 +27,16 @@ GPU_KERNEL gather(const T* x, const std::int32_t* index, const float* weights, T
 
 template <typename T, typename Out, int width>
 GPU_KERNEL gather_reduce(const T* x, std::int64_t rows, const std::int32_t* position, const float* weights,
-                         std::int64_t slots, Out* out, std::int64_t m) {
+                         std::int64_t per_token, Out* out, std::int64_t m) {
   const std::int64_t token = block_index();
   for (std::int64_t j = (block_index_y() * thread_count() + thread_index()) * width; j < m;
        j += static_cast<std::int64_t>(kMostColumnBlocks) * thread_count() * width) {
     float sums[width];
     for (int i = 0; i < width; ++i) sums[i] = 0;
-    for (std::int64_t slot = token * slots; slot < (token + 1) * slots; ++slot) {
-      const std::int64_t at = position[slot];
+    for (std::int64_t assignment = token * per_token; assignment < (token + 1) * per_token; ++assignment) {
+      const std::int64_t at = position[assignment];
       if (at < 0 || at >= rows) continue;
-      const float w = weights == nullptr ? 1.0f : weights[slot];
+      const float w = weights == nullptr ? 1.0f : weights[assignment];
       const auto values = *reinterpret_cast<const Vector<T, width>*>(x + at * m + j);
       for (int i = 0; i < width; ++i) sums[i] += w * to_float(values.at[i]);
     }
@@ -44,20 +44,20 @@ GPU_KERNEL gather_reduce(const T* x, std::int64_t rows, const std::int32_t* posi
   }
 }
 
-// A warp takes a (token, slot) pair.
+// A warp takes an assignment.
 template <typename T>
 GPU_KERNEL row_dot(const T* dy, const T* x, std::int64_t rows, const std::int32_t* position,
-                   std::int64_t count, std::int64_t slots, float* dw, std::int64_t m) {
-  const std::int64_t slot = block_index() * (thread_count() / kWarp) + thread_index() / kWarp;
-  if (slot >= count) return;  // a whole warp
-  const std::int64_t at = position[slot];
+                   std::int64_t count, std::int64_t per_token, float* dw, std::int64_t m) {
+  const std::int64_t assignment = block_index() * (thread_count() / kWarp) + thread_index() / kWarp;
+  if (assignment >= count) return;  // a whole warp
+  const std::int64_t at = position[assignment];
   float sum = 0;
   if (at >= 0 && at < rows) {
     for (std::int64_t j = thread_index() % kWarp; j < m; j += kWarp)
-      sum += to_float(dy[slot / slots * m + j]) * to_float(x[at * m + j]);
+      sum += to_float(dy[assignment / per_token * m + j]) * to_float(x[at * m + j]);
   }
   sum = warp_sum(sum);
-  if (thread_index() % kWarp == 0) dw[slot] = sum;
+  if (thread_index() % kWarp == 0) dw[assignment] = sum;
 }
 
 Launch row_blocks(std::int64_t rows, std::int64_t m, int width) {
@@ -85,7 +85,7 @@ void ragged_gather(const RaggedGatherArgs& args) {
 
 void ragged_gather_reduce(const RaggedGatherReduceArgs& args) {
   const std::int64_t rows = args.x.dim(0), m = args.x.dim(1), tokens = args.position.dim(0),
-                     slots = args.position.dim(1);
+                     per_token = args.position.dim(1);
   const auto* const position = args.position.device_data<std::int32_t>();
   const float* const weights = args.w.device_data<float>();
   with_float_type(args.x.dtype(), [&]<typename T>(T) {
@@ -94,19 +94,20 @@ void ragged_gather_reduce(const RaggedGatherReduceArgs& args) {
       Out* const out = args.out.device_data<Out>();
       if (m % kWide<T> == 0 && are_wide({x}))
         launch(row_blocks(tokens, m, kWide<T>), gather_reduce<T, Out, kWide<T>>, x, rows, position, weights,
-               slots, out, m);
+               per_token, out, m);
       else
-        launch(row_blocks(tokens, m, 1), gather_reduce<T, Out, 1>, x, rows, position, weights, slots, out, m);
+        launch(row_blocks(tokens, m, 1), gather_reduce<T, Out, 1>, x, rows, position, weights, per_token, out,
+               m);
     });
   });
 }
 
 void ragged_row_dot(const RaggedRowDotArgs& args) {
-  const std::int64_t count = args.position.size(), slots = args.position.dim(1);
+  const std::int64_t count = args.position.size(), per_token = args.position.dim(1);
   with_float_type(args.x.dtype(), [&]<typename T>(T) {
     launch({.blocks = divide_up(count, kThreads / kWarp), .threads = kThreads}, row_dot<T>,
            args.dy.device_data<T>(), args.x.device_data<T>(), args.x.dim(0),
-           args.position.device_data<std::int32_t>(), count, slots, args.dw.device_data<float>(),
+           args.position.device_data<std::int32_t>(), count, per_token, args.dw.device_data<float>(),
            args.x.dim(1));
   });
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
-// What orders values: a larger value first, and of equal ones the lower index. No number is below all others.
+// Orders values: a larger value first, and of equal ones the lower index. NaN is below all others.
 GPU_FUNCTION std::uint64_t rank_of(float value, std::int64_t index) {
   const std::uint32_t bits = bits_of(value + 0.0f);  // -0 is 0
   const std::uint32_t ordered = value != value ? 0u : (bits >> 31) != 0u ? ~bits : bits | 0x80000000u;
@@ -63,8 +63,7 @@ GPU_FUNCTION void keep_best_groups(const RoutingRule& rule, float* selection, st
   warp_barrier();
 }
 
-// What is weighed of an expert, and what the weights are divided by; kernels/moe/route.cc says the same of
-// the host.
+// The score that is weighed of an expert, with the bias where weights hold it; as in kernels/moe/route.cc.
 struct Weighed {
   const float *scores, *bias;  // bias: null where weights do not hold it
   GPU_FUNCTION float operator()(std::int32_t id) const {
@@ -77,38 +76,38 @@ GPU_FUNCTION Weighed weighed_of(const RoutingRule& rule, const float* scores, co
   return {scores, with_bias ? bias : nullptr};
 }
 
-// How often expert 0 counts in the sum of weights for slots without an expert.
-GPU_FUNCTION float stand_ins(const RoutingRule& rule, const std::int32_t* ids, std::int64_t slots) {
+// Counts how often expert 0 enters the sum of weights for choices without an expert.
+GPU_FUNCTION float stand_ins(const RoutingRule& rule, const std::int32_t* ids, std::int64_t per_token) {
   float count = 0;
-  for (std::int64_t k = 0; k < slots && rule.given_as_maxtext; ++k) count += ids[k] < 0 ? 1.0f : 0.0f;
+  for (std::int64_t k = 0; k < per_token && rule.given_as_maxtext; ++k) count += ids[k] < 0 ? 1.0f : 0.0f;
   return count;
 }
 
 GPU_FUNCTION float sum_to_divide_by(const RoutingRule& rule, const Weighed& weighed, const std::int32_t* ids,
-                                    std::int64_t slots) {
+                                    std::int64_t per_token) {
   float sum = rule.normalise_epsilon;
-  for (std::int64_t k = 0; k < slots; ++k) sum += ids[k] >= 0 ? weighed(ids[k]) : 0.0f;
-  const float others = stand_ins(rule, ids, slots);
+  for (std::int64_t k = 0; k < per_token; ++k) sum += ids[k] >= 0 ? weighed(ids[k]) : 0.0f;
+  const float others = stand_ins(rule, ids, per_token);
   return others > 0 ? sum + others * weighed(0) : sum;
 }
 
 // Weights of the chosen ids, by one lane.
 GPU_FUNCTION void weigh(const RoutingRule& rule, const Weighed& weighed, const std::int32_t* ids,
-                        std::int64_t slots, float* weights) {
+                        std::int64_t per_token, float* weights) {
   if (rule.softmax_over_selected && !rule.random) {
     float top = -INFINITY, sum = 0;
-    for (std::int64_t k = 0; k < slots; ++k) {
+    for (std::int64_t k = 0; k < per_token; ++k) {
       weights[k] = ids[k] >= 0 ? weighed(ids[k]) : -INFINITY;
       top = weights[k] > top ? weights[k] : top;
     }
-    for (std::int64_t k = 0; k < slots; ++k)
+    for (std::int64_t k = 0; k < per_token; ++k)
       sum += (weights[k] = ids[k] >= 0 ? expf(weights[k] - top) : 0.0f);
-    for (std::int64_t k = 0; k < slots; ++k) weights[k] = sum > 0 ? weights[k] / sum : 0.0f;
+    for (std::int64_t k = 0; k < per_token; ++k) weights[k] = sum > 0 ? weights[k] / sum : 0.0f;
     return;
   }
   const bool divides = rule.normalise && !rule.random;
-  const float sum = divides ? sum_to_divide_by(rule, weighed, ids, slots) : 1.0f;
-  for (std::int64_t k = 0; k < slots; ++k) {
+  const float sum = divides ? sum_to_divide_by(rule, weighed, ids, per_token) : 1.0f;
+  for (std::int64_t k = 0; k < per_token; ++k) {
     const float w = ids[k] >= 0 ? weighed(ids[k]) : 0.0f;
     weights[k] = rule.random || ids[k] < 0 ? w : (divides ? w / sum : w) * rule.scaling;
   }
@@ -121,14 +120,14 @@ std::int64_t floats_of(const RoutingRule& rule, std::int64_t experts) {
 
 GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bias,
                           const std::int32_t* choices, std::int64_t tokens, std::int64_t experts,
-                          std::int64_t slots, std::int64_t floats, std::int32_t* ids, float* weights) {
+                          std::int64_t per_token, std::int64_t floats, std::int32_t* ids, float* weights) {
   const int warp = thread_index() / kWarp;
   const std::int64_t token = block_index() * kWarps + warp;
   if (token >= tokens) return;
   float* const scores = dynamic_shared<float>() + warp * floats;
   float* const selection = scores + experts;
-  std::int32_t* const chosen = ids + token * slots;
-  const bool given = choices != nullptr && choices[token * slots] != -1;
+  std::int32_t* const chosen = ids + token * per_token;
+  const bool given = choices != nullptr && choices[token * per_token] != -1;
   for (std::int64_t e = lane_index(); e < experts; e += kWarp) scores[e] = logits[token * experts + e];
   warp_barrier();
   warp_scores(rule.score, scores, scores, experts);
@@ -140,39 +139,40 @@ GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bi
     if (rule.groups > 1) keep_best_groups(rule, selection, experts, selection + experts);
   }
   std::uint64_t last = kNoRank;
-  for (std::int64_t k = 0; k < slots; ++k) {
+  for (std::int64_t k = 0; k < per_token; ++k) {
     if (!given) last = best_below(last, selection, experts);
     if (lane_index() != 0) continue;
-    const std::int32_t id = given ? choices[token * slots + k] : index_of_rank(last);
-    chosen[k] = id == kUnusedSlot ? -1 : id;
+    const std::int32_t id = given ? choices[token * per_token + k] : index_of_rank(last);
+    chosen[k] = id == kUnusedChoice ? -1 : id;
   }
   if (lane_index() == 0)
-    weigh(rule, weighed_of(rule, scores, bias, given), chosen, slots, weights + token * slots);
+    weigh(rule, weighed_of(rule, scores, bias, given), chosen, per_token, weights + token * per_token);
 }
 
 // d - Σ_j w_j d_j by differences, as the host's kernel has it.
-GPU_FUNCTION float difference_from_mean(const float* weights, const float* d, std::int64_t slots, float own) {
+GPU_FUNCTION float difference_from_mean(const float* weights, const float* d, std::int64_t per_token,
+                                        float own) {
   float sum = 0;
-  for (std::int64_t j = 0; j < slots; ++j) sum += weights[j] * (own - d[j]);
+  for (std::int64_t j = 0; j < per_token; ++j) sum += weights[j] * (own - d[j]);
   return sum;
 }
 
 GPU_FUNCTION void weigh_backward(const RoutingRule& rule, const Weighed& weighed, const std::int32_t* ids,
-                                 const float* weights, const float* dweights, std::int64_t slots,
+                                 const float* weights, const float* dweights, std::int64_t per_token,
                                  float* dscores) {
   const bool normalises = !rule.random && !rule.softmax_over_selected && rule.normalise;
-  const float sum = normalises ? sum_to_divide_by(rule, weighed, ids, slots) : 1.0f,
-              others = normalises ? stand_ins(rule, ids, slots) : 0.0f;
+  const float sum = normalises ? sum_to_divide_by(rule, weighed, ids, per_token) : 1.0f,
+              others = normalises ? stand_ins(rule, ids, per_token) : 0.0f;
   const float of_others = others > 0 ? others * rule.scaling * weighed(0) / sum : 0.0f;  // their weights
-  if (others > 0) dscores[0] += others * difference_from_mean(weights, dweights, slots, 0) / sum;
-  for (std::int64_t k = 0; k < slots; ++k) {
+  if (others > 0) dscores[0] += others * difference_from_mean(weights, dweights, per_token, 0) / sum;
+  for (std::int64_t k = 0; k < per_token; ++k) {
     if (ids[k] < 0) continue;
     float d = dweights[k];
     if (rule.random) {
     } else if (rule.softmax_over_selected) {
-      d = weights[k] * difference_from_mean(weights, dweights, slots, d);
+      d = weights[k] * difference_from_mean(weights, dweights, per_token, d);
     } else if (rule.normalise) {
-      d = (difference_from_mean(weights, dweights, slots, d) + of_others * d +
+      d = (difference_from_mean(weights, dweights, per_token, d) + of_others * d +
            rule.scaling * d * rule.normalise_epsilon / sum) /
           sum;
     } else {
@@ -186,7 +186,7 @@ GPU_FUNCTION void weigh_backward(const RoutingRule& rule, const Weighed& weighed
 GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* bias,
                             const std::int32_t* choices, const std::int32_t* ids, const float* weights,
                             const float* dweights, std::int64_t tokens, std::int64_t experts,
-                            std::int64_t slots, float* dlogits, float* all_dscores) {
+                            std::int64_t per_token, float* dlogits, float* all_dscores) {
   const int warp = thread_index() / kWarp;
   const std::int64_t token = block_index() * kWarps + warp;
   if (token >= tokens) return;
@@ -198,18 +198,18 @@ GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* 
   }
   warp_barrier();
   warp_scores(rule.score, scores, scores, experts);
-  const std::int64_t at = token * slots;
+  const std::int64_t at = token * per_token;
   const bool given = choices != nullptr && choices[at] != -1;
   if (lane_index() == 0)
-    weigh_backward(rule, weighed_of(rule, scores, bias, given), ids + at, weights + at, dweights + at, slots,
-                   dscores);
+    weigh_backward(rule, weighed_of(rule, scores, bias, given), ids + at, weights + at, dweights + at,
+                   per_token, dscores);
   warp_barrier();
   warp_scores_backward<false>(rule.score, scores, dscores, dlogits + token * experts, experts);
   for (std::int64_t e = lane_index(); e < experts && all_dscores != nullptr; e += kWarp)
     all_dscores[token * experts + e] = dscores[e];
 }
 
-// The sum of each column in the order of rows.
+// Sums each column in the order of rows.
 GPU_KERNEL sum_columns(const float* x, std::int64_t rows, std::int64_t columns, float* out) {
   const std::int64_t column = block_index() * thread_count() + thread_index();
   if (column >= columns) return;
@@ -225,19 +225,19 @@ void sum_columns_in_order(const float* x, std::int64_t rows, std::int64_t column
 }
 
 void route(const RouteArgs& args) {
-  const std::int64_t experts = args.logits.dim(2), slots = args.ids.dim(2),
+  const std::int64_t experts = args.logits.dim(2), per_token = args.ids.dim(2),
                      tokens = args.logits.dim(0) * args.logits.dim(1);
   const std::int64_t floats = floats_of(args.rule, experts);
   launch({.blocks = divide_up(tokens, kWarps),
           .threads = kThreads,
           .shared_bytes = static_cast<std::size_t>(kWarps * floats) * sizeof(float)},
          choose_experts, args.rule, args.logits.device_data<float>(), args.bias.device_data<float>(),
-         args.choices.device_data<std::int32_t>(), tokens, experts, slots, floats,
+         args.choices.device_data<std::int32_t>(), tokens, experts, per_token, floats,
          args.ids.device_data<std::int32_t>(), args.weights.device_data<float>());
 }
 
 void route_backward(const RouteBackwardArgs& args) {
-  const std::int64_t experts = args.logits.dim(2), slots = args.ids.dim(2),
+  const std::int64_t experts = args.logits.dim(2), per_token = args.ids.dim(2),
                      tokens = args.logits.dim(0) * args.logits.dim(1);
   const bool sums = args.dbias.defined() && weights_have_bias(args.rule);
   const Workspace dscores(args.logits, sums ? args.logits.bytes() : 0);
@@ -246,7 +246,7 @@ void route_backward(const RouteBackwardArgs& args) {
           .shared_bytes = static_cast<std::size_t>(kWarps * 2 * experts) * sizeof(float)},
          choice_gradients, args.rule, args.logits.device_data<float>(), args.bias.device_data<float>(),
          args.choices.device_data<std::int32_t>(), args.ids.device_data<std::int32_t>(),
-         args.weights.device_data<float>(), args.dweights.device_data<float>(), tokens, experts, slots,
+         args.weights.device_data<float>(), args.dweights.device_data<float>(), tokens, experts, per_token,
          args.dlogits.device_data<float>(), dscores.data<float>());
   if (args.dbias.defined())
     sum_columns_in_order(dscores.data<float>(), sums ? tokens : 0, experts, args.dbias.device_data<float>());

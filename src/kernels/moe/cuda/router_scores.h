@@ -1,5 +1,4 @@
-// Scores of one token's experts by a warp, in shared memory: what kernels/moe/router_scores.h does on the
-// host.
+// Scores one token's experts by a warp, in shared memory, as kernels/moe/router_scores.h does on the host.
 #pragma once
 
 #include "kernels/cuda/portable.h"
@@ -55,7 +54,7 @@ GPU_FUNCTION void warp_scores_backward(RouterScore score, const float* scores, c
   }
 }
 
-// Of the host: out[c] = the sum of column c of x [rows, columns], in the order of rows (route.cu).
+// Called by the host: out[c] = the sum of column c of x [rows, columns], in the order of rows (route.cu).
 void sum_columns_in_order(const float* x, std::int64_t rows, std::int64_t columns, float* out);
 
 }  // namespace switchyard::gpu

@@ -1,4 +1,4 @@
-// Scalar truth for balance.h, in double, from its definition; gradients by differences.
+// The reference implementation of balance.h, in double, from its definition; gradients by differences.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace switchyard::reference {
 
-struct BalanceTwin {
-  std::int64_t batch, length, experts, slots;
+struct BalanceReference {
+  std::int64_t batch, length, experts, per_token;
   RouterScore score;
   bool softmax_of_scores;
   double factor;
@@ -50,7 +50,8 @@ struct BalanceTwin {
       for (std::int64_t t = b * length; t < (b + 1) * length; ++t) {
         if (segments != nullptr && segments[t] == 0) continue;
         ++tokens;
-        for (std::int64_t k = 0; k < slots; ++k) ++choices[static_cast<std::size_t>(ids[t * slots + k])];
+        for (std::int64_t k = 0; k < per_token; ++k)
+          ++choices[static_cast<std::size_t>(ids[t * per_token + k])];
         const auto p = probabilities(t);
         for (std::size_t e = 0; e < p.size(); ++e) sums[e] += p[e];
       }
@@ -60,7 +61,7 @@ struct BalanceTwin {
     return factor * result;
   }
 
-  // Of the loss with respect to every element of x, which is `logits` or `bias`.
+  // The gradient of the loss for every element of x, which is `logits` or `bias`.
   std::vector<double> gradient(std::vector<double>& x) const {
     constexpr double kStep = 1e-4;
     std::vector<double> result;

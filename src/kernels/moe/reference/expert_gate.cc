@@ -1,4 +1,4 @@
-// The scalar truth of the gated activation with biases and a clamp.
+// The reference implementation of the gated activation with biases and a clamp.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// The scalar truth of the ragged row kernels.
+// The reference implementation of ragged_rows.h.
 #include "kernels/moe/ragged_rows_problem.h"
 #include "kernels/pointwise/reference/elementwise_access.h"
 
@@ -18,10 +18,10 @@ void ragged_gather_reduce(const RaggedRows& p, std::int64_t begin, std::int64_t 
   for (std::int64_t t = begin; t < end; ++t) {
     for (std::int64_t j = 0; j < p.m; ++j) {
       float sum = 0;
-      for (std::int64_t slot = t * p.slots; slot < (t + 1) * p.slots; ++slot) {
-        const std::int64_t position = p.index[static_cast<std::size_t>(slot)];
+      for (std::int64_t assignment = t * p.per_token; assignment < (t + 1) * p.per_token; ++assignment) {
+        const std::int64_t position = p.index[static_cast<std::size_t>(assignment)];
         if (position < 0 || position >= p.rows) continue;
-        sum += (p.w == nullptr ? 1.0f : p.w[slot]) * at(p.x, p.dtype, position * p.m + j);
+        sum += (p.w == nullptr ? 1.0f : p.w[assignment]) * at(p.x, p.dtype, position * p.m + j);
       }
       put(p.out, p.out_dtype, t * p.m + j, sum);
     }
@@ -29,13 +29,13 @@ void ragged_gather_reduce(const RaggedRows& p, std::int64_t begin, std::int64_t 
 }
 
 void ragged_row_dot(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t slot = begin * p.slots; slot < end * p.slots; ++slot) {
-    const std::int64_t position = p.index[static_cast<std::size_t>(slot)], t = slot / p.slots;
+  for (std::int64_t assignment = begin * p.per_token; assignment < end * p.per_token; ++assignment) {
+    const std::int64_t position = p.index[static_cast<std::size_t>(assignment)], t = assignment / p.per_token;
     float sum = 0;
     for (std::int64_t j = 0; j < p.m && position >= 0 && position < p.rows; ++j) {
       sum += at(p.dy, p.dtype, t * p.m + j) * at(p.x, p.dtype, position * p.m + j);
     }
-    static_cast<float*>(p.out)[slot] = sum;
+    static_cast<float*>(p.out)[assignment] = sum;
   }
 }
 

@@ -26,7 +26,7 @@ inline std::vector<std::int32_t> best_indices(const std::vector<float>& values, 
 
 // The best experts by scores in fp32, as the kernel has them, so that near ties fall alike.
 inline std::vector<std::int32_t> chosen_ids(const RoutingRule& rule, std::span<const float> logits,
-                                            std::span<const float> bias, std::int64_t slots) {
+                                            std::span<const float> bias, std::int64_t per_token) {
   std::vector<float> scores(logits.size());
   router_scores(rule.choose_by_logit ? RouterScore::none : rule.score, logits, scores);
   for (std::size_t e = 0; e < bias.size(); ++e) scores[e] += bias[e];
@@ -45,7 +45,7 @@ inline std::vector<std::int32_t> chosen_ids(const RoutingRule& rule, std::span<c
         scores[e] = -std::numeric_limits<float>::infinity();
     }
   }
-  return best_indices(scores, slots);
+  return best_indices(scores, per_token);
 }
 
 inline std::vector<double> chosen_weights(const RoutingRule& rule, const std::vector<double>& logits,
