@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "core/error.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/planned.h"
 #include "selftest/compare.h"
 #include "selftest/fault.h"
 

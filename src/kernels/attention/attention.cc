@@ -3,9 +3,9 @@
 #include "core/error.h"
 #include "core/tensor.h"
 #include "kernels/attention/attention_problem.h"
+#include "kernels/attention/checks.h"
 #include "kernels/attention/reference/attention_reference.h"
-#include "kernels/cuda/kernels.h"
-#include "kernels/registry/dispatch.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 
@@ -31,9 +31,49 @@ std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, cons
   return result;
 }
 
+AttentionSpec attention_spec(const AttentionArgs& a) {
+  return {.batch = a.q.dim(0),
+          .q_length = a.q.dim(1),
+          .kv_length = a.k.dim(1),
+          .heads = a.q.dim(2),
+          .kv_heads = a.k.dim(2),
+          .qk_dim = a.q.dim(3),
+          .v_dim = a.v.dim(3),
+          .scale = a.scale,
+          .causal = a.causal,
+          .dtype = a.q.dtype(),
+          .q_index = a.q_index.device_data<std::int32_t>(),
+          .kv_index = a.kv_index.device_data<std::int32_t>(),
+          .q_segment = a.q_segment.device_data<std::int32_t>(),
+          .kv_segment = a.kv_segment.device_data<std::int32_t>(),
+          .seen = {a.window, a.chunk},
+          .chosen = a.chosen.device_data<std::int32_t>()};
+}
+
+AttentionProblem attention_problem(const AttentionArgs& a) {
+  AttentionProblem p;
+  p.args = attention_spec(a);
+  p.q = a.q.device_address();
+  p.k = a.k.device_address();
+  p.v = a.v.device_address();
+  p.out = a.out.device_address();
+  p.lse = a.lse.device_data<float>();
+  p.top = a.top.device_data<float>();
+  return p;
+}
+
+AttentionProblem attention_problem(const AttentionBackwardArgs& a) {
+  AttentionProblem p = attention_problem(a.forward);
+  p.dout = a.dout.device_address();
+  p.dq = a.dq.device_address();
+  p.dk = a.dk.device_address();
+  p.dv = a.dv.device_address();
+  return p;
+}
+
 namespace {
 
-// Which tiles of keys each tile of queries chooses some of.
+// Finds which tiles of keys each tile of queries chooses some of.
 std::vector<std::uint8_t> chosen_tiles(const AttentionSpec& a) {
   const auto tiles = [](std::int64_t length) { return (length + kAttentionTile - 1) / kAttentionTile; };
   const std::int64_t of_keys = tiles(a.kv_length);
@@ -49,7 +89,7 @@ std::vector<std::uint8_t> chosen_tiles(const AttentionSpec& a) {
   return any;
 }
 
-AttentionProblem with_tiles(AttentionProblem p) {
+AttentionProblem in_tiles(AttentionProblem p) {
   const AttentionSpec& a = p.args;
   p.q_tiles = tile_ranges(a.batch, a.q_length, a.q_index, a.q_segment, kAttentionTile, a.seen);
   p.kv_tiles = tile_ranges(a.batch, a.kv_length, a.kv_index, a.kv_segment, kAttentionTile, {});
@@ -57,11 +97,16 @@ AttentionProblem with_tiles(AttentionProblem p) {
   return p;
 }
 
-template <AttentionTilesRun* run>
-void tiled_forward(ThreadPool& pool, const AttentionProblem& problem) {
+template <AttentionRun* kernel, typename Args>
+void on_problem(ThreadPool& pool, const Args& args) {
+  kernel(pool, attention_problem(args));
+}
+
+template <AttentionTilesRun* kernel>
+void on_query_tiles(ThreadPool& pool, const AttentionArgs& args) {
   // Tiles of a head share the copies of keys and values; the threads have four rounds of work at least.
   constexpr std::int64_t kMostTiles = 4, kRounds = 4;
-  const AttentionProblem p = with_tiles(problem);
+  const AttentionProblem p = in_tiles(attention_problem(args));
   const std::int64_t tiles = p.q_tile_count(), heads = p.args.heads;
   const std::int64_t group =
       std::clamp<std::int64_t>(p.args.batch * heads * tiles / (kRounds * pool.threads()), 1, kMostTiles);
@@ -69,16 +114,16 @@ void tiled_forward(ThreadPool& pool, const AttentionProblem& problem) {
   pool.for_range(p.args.batch * heads * groups, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t tile = i % groups * group;
-      run(p, i / groups / heads, i / groups % heads, tile, std::min(tile + group, tiles));
+      kernel(p, i / groups / heads, i / groups % heads, tile, std::min(tile + group, tiles));
     }
   });
 }
 
-template <AttentionHeadRun* run>
-void tiled_backward(ThreadPool& pool, const AttentionProblem& problem) {
-  const AttentionProblem p = with_tiles(problem);
+template <AttentionHeadRun* kernel>
+void on_kv_heads(ThreadPool& pool, const AttentionBackwardArgs& args) {
+  const AttentionProblem p = in_tiles(attention_problem(args));
   pool.for_range(p.args.batch * p.args.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) run(p, i / p.args.kv_heads, i % p.args.kv_heads);
+    for (std::int64_t i = begin; i < end; ++i) kernel(p, i / p.args.kv_heads, i % p.args.kv_heads);
   });
 }
 
@@ -104,27 +149,6 @@ void reference_backward(ThreadPool&, const AttentionProblem& p) {
   p.args.dtype == DType::f32 ? reference_backward_typed<float>(p) : reference_backward_typed<bfloat16>(p);
 }
 
-constexpr ListedRun<AttentionRun, AttentionProblem> kForward[] = {
-#if defined(__x86_64__)
-    {"amx", Isa::amx, cpu::amx_tiles::attention, cpu::amx_tiles::attention_refuses},
-    {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::attention, cpu::soft_tiles::attention_refuses},
-    {"avx512", Isa::avx512, tiled_forward<cpu::attention_tiles_avx512>},
-    {"avx2", Isa::avx2, tiled_forward<cpu::attention_tiles_avx2>},
-#endif
-    {"ref", Isa::ref, reference_forward},
-};
-
-constexpr ListedRun<AttentionRun, AttentionProblem> kBackward[] = {
-#if defined(__x86_64__)
-    {"amx", Isa::amx, cpu::amx_tiles::attention_backward, cpu::amx_tiles::attention_refuses},
-    {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::attention_backward,
-     cpu::soft_tiles::attention_refuses},
-    {"avx512", Isa::avx512, tiled_backward<cpu::attention_backward_head_avx512>},
-    {"avx2", Isa::avx2, tiled_backward<cpu::attention_backward_head_avx2>},
-#endif
-    {"ref", Isa::ref, reference_backward},
-};
-
 // The share of all pairs of query and key that is worked on, of places that go on as those of one sequence: a
 // causal query sees half of the keys on average, and with a window no more than that.
 double visible_share(const AttentionSpec& a) {
@@ -134,43 +158,70 @@ double visible_share(const AttentionSpec& a) {
 }
 
 // Backward makes the scores again and has four products more.
-Work work_of(const char* kernel, const AttentionSpec& a, double products) {
+Work work_of(const AttentionSpec& a, double products) {
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
   const double pairs = d(a.batch * a.heads) * d(a.q_length) * d(a.kv_length) * visible_share(a);
   const double q = d(a.batch * a.q_length * a.heads) * d(a.qk_dim + a.v_dim);
   const double kv = d(a.batch * a.kv_length * a.kv_heads) * d(a.qk_dim + a.v_dim);
-  return {kernel, a.dtype, pairs * d(a.qk_dim + a.v_dim) * products,
-          products / 2 * (q + kv) * d(static_cast<std::int64_t>(size_of(a.dtype)))};
+  return {.dtype = a.dtype,
+          .flops = pairs * d(a.qk_dim + a.v_dim) * products,
+          .bytes = products / 2 * (q + kv) * d(static_cast<std::int64_t>(size_of(a.dtype)))};
 }
 
-// `x` has the dtype and the shape, and no gaps.
-void check_view(const char* op, const char* name, const TensorView& x, DType dtype, const Shape& shape) {
-  CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(), "[{}] {} {} of {}, expected {} of {}",
-        op, name, to_string(x.shape()), name_of(x.dtype()), to_string(shape), name_of(dtype));
+Work forward_work(const AttentionArgs& args) {
+  return work_of(attention_spec(args), 2);
 }
 
-AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
+Work backward_work(const AttentionBackwardArgs& args) {
+  return work_of(attention_spec(args.forward), 5);
+}
+
+#if defined(__x86_64__)
+const char* tiles_refuse(const AttentionArgs& args) {
+  if (args.q.dtype() != DType::bf16) return "the operands are not bfloat16";
+  if (!(args.scale > 0)) return "the scale is not positive";
+  if (args.chosen.defined()) return "keys are chosen for each query";
+  return nullptr;
+}
+
+const char* backward_tiles_refuse(const AttentionBackwardArgs& args) {
+  return tiles_refuse(args.forward);
+}
+#endif
+
+// clang-format off
+constexpr Implementation<AttentionArgs> kForwards[] = {
+    {"cuda_flash",  Gpu::any,         gpu::flash_attention, gpu::flash_attention_refuses},
+    {"cuda_warps",  Gpu::any,         gpu::warp_attention},
+#if defined(__x86_64__)
+    {"amx",         Isa::amx,         on_problem<cpu::amx_tiles::attention>,  tiles_refuse, cpu::amx_tiles::attention_workspace},
+    {"avx512_bf16", Isa::avx512_bf16, on_problem<cpu::soft_tiles::attention>, tiles_refuse, cpu::soft_tiles::attention_workspace},
+    {"avx512",      Isa::avx512,      on_query_tiles<cpu::attention_tiles_avx512>},
+    {"avx2",        Isa::avx2,        on_query_tiles<cpu::attention_tiles_avx2>},
+#endif
+    {"ref",         Isa::ref,         on_problem<reference_forward>},
+};
+constexpr Implementation<AttentionBackwardArgs> kBackwards[] = {
+    {"cuda_flash",  Gpu::any,         gpu::flash_attention_backward, gpu::flash_attention_backward_refuses},
+    {"cuda_warps",  Gpu::any,         gpu::warp_attention_backward},
+#if defined(__x86_64__)
+    {"amx",         Isa::amx,         on_problem<cpu::amx_tiles::attention_backward>,  backward_tiles_refuse},
+    {"avx512_bf16", Isa::avx512_bf16, on_problem<cpu::soft_tiles::attention_backward>, backward_tiles_refuse},
+    {"avx512",      Isa::avx512,      on_kv_heads<cpu::attention_backward_head_avx512>},
+    {"avx2",        Isa::avx2,        on_kv_heads<cpu::attention_backward_head_avx2>},
+#endif
+    {"ref",         Isa::ref,         on_problem<reference_backward>},
+};
+// clang-format on
+constexpr Kernel<AttentionArgs> kAttention{"attention", forward_work, &AttentionArgs::q, kForwards};
+constexpr Kernel<AttentionBackwardArgs> kAttentionBackward{"attention_backward", backward_work,
+                                                           &AttentionBackwardArgs::dq, kBackwards};
+
+void check(const char* op, const AttentionArgs& a) {
   CHECK(a.q.rank() == 4 && a.k.rank() == 4 && a.v.rank() == 4 && is_float(a.q.dtype()),
         "[{}] q {} of {}, k {}, v {}", op, to_string(a.q.shape()), name_of(a.q.dtype()),
         to_string(a.k.shape()), to_string(a.v.shape()));
-  AttentionProblem p;
-  p.args = {.batch = a.q.dim(0),
-            .q_length = a.q.dim(1),
-            .kv_length = a.k.dim(1),
-            .heads = a.q.dim(2),
-            .kv_heads = a.k.dim(2),
-            .qk_dim = a.q.dim(3),
-            .v_dim = a.v.dim(3),
-            .scale = a.scale,
-            .causal = a.causal,
-            .dtype = a.q.dtype(),
-            .q_index = a.q_index.device_data<std::int32_t>(),
-            .kv_index = a.kv_index.device_data<std::int32_t>(),
-            .q_segment = a.q_segment.device_data<std::int32_t>(),
-            .kv_segment = a.kv_segment.device_data<std::int32_t>(),
-            .seen = {a.window, a.chunk},
-            .chosen = a.chosen.device_data<std::int32_t>()};
-  const AttentionSpec& s = p.args;
+  const AttentionSpec s = attention_spec(a);
   CHECK(a.window >= 0 && a.chunk >= 0 && (a.causal || !s.seen.limits()),
         "[{}] a window of {} and chunks of {}{}", op, a.window, a.chunk, a.causal ? "" : ", not causal");
   CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "[{}] {} heads, {} kv heads", op, s.heads, s.kv_heads);
@@ -180,62 +231,27 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
   check_view(op, "out", a.out, s.dtype, {s.batch, s.q_length, s.heads, s.v_dim});
   check_view(op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.q_length});
   if (a.top.defined()) check_view(op, "top", a.top, DType::f32, a.lse.shape());
-  const auto check_mask = [&](const char* name, const TensorView& x, std::int64_t length) {
-    if (x.defined()) check_view(op, name, x, DType::i32, {s.batch, length});
-  };
-  check_mask("q_index", a.q_index, s.q_length);
-  check_mask("kv_index", a.kv_index, s.kv_length);
-  check_mask("q_segment", a.q_segment, s.q_length);
-  check_mask("kv_segment", a.kv_segment, s.kv_length);
-  CHECK(a.q_segment.defined() == a.kv_segment.defined(), "[{}] segments of queries or of keys only", op);
+  check_masks(op, a);
   if (a.chosen.defined())
     check_view(op, "chosen", a.chosen, DType::i32, {s.batch, s.q_length, words_of_keys(s.kv_length)});
-  p.q = a.q.device_address();
-  p.k = a.k.device_address();
-  p.v = a.v.device_address();
-  p.out = a.out.device_address();
-  p.lse = a.lse.device_data<float>();
-  p.top = a.top.device_data<float>();
-  return p;
-}
-
-// Bytes of the buffers that the chosen forward implementation shares among its threads.
-std::size_t workspace([[maybe_unused]] const AttentionProblem& p) {
-#if defined(__x86_64__)
-  auto* const chosen = choose("attention", kForward, p);
-  if (chosen == cpu::amx_tiles::attention) return cpu::amx_tiles::attention_workspace(p.args);
-  if (chosen == cpu::soft_tiles::attention) return cpu::soft_tiles::attention_workspace(p.args);
-#endif
-  return 0;
 }
 
 }  // namespace
 
 void attention(ThreadPool& pool, const AttentionArgs& args) {
-  const AttentionProblem p = problem_of("attention", args);
-  if (pool.skips(work_of("attention", p.args, 2))) {
-    const Buffer taken(pool.counts_workspace() ? workspace(p) : 0);
-    return;
-  }
-  if (args.q.on_gpu()) return gpu::attention(p, args.q);
-  choose("attention", kForward, p)(pool, p);
+  check("attention", args);
+  run(pool, kAttention, args);
 }
 
 void attention_backward(ThreadPool& pool, const AttentionBackwardArgs& args) {
   constexpr const char* kOp = "attention_backward";
-  AttentionProblem p = problem_of(kOp, args.forward);
-  const DType dtype = p.args.dtype;
+  check(kOp, args.forward);
+  const DType dtype = args.forward.q.dtype();
   check_view(kOp, "dout", args.dout, dtype, args.forward.out.shape());
   check_view(kOp, "dq", args.dq, dtype, args.forward.q.shape());
   check_view(kOp, "dk", args.dk, dtype, args.forward.k.shape());
   check_view(kOp, "dv", args.dv, dtype, args.forward.v.shape());
-  if (pool.skips(work_of(kOp, p.args, 5))) return;
-  p.dout = args.dout.device_address();
-  p.dq = args.dq.device_address();
-  p.dk = args.dk.device_address();
-  p.dv = args.dv.device_address();
-  if (args.dq.on_gpu()) return gpu::attention_backward(p, args.dq);
-  choose(kOp, kBackward, p)(pool, p);
+  run(pool, kAttentionBackward, args);
 }
 
 }  // namespace switchyard

@@ -45,6 +45,10 @@ constexpr AttentionShape kAttentionShapes[] = {
     {2, 130, 130, 2, 1, 16, 33, true, 3, false, {50, 64}},
     {1, 70, 40, 2, 1, 8, 8, true, 0, true, {5, 16}},  // places below zero
     {1, 600, 600, 2, 1, 32, 32, true, 0, false, {300, 0}},
+    {3, 40, 600, 2, 2, 33, 31, false, 3},
+    {2, 130, 130, 2, 1, 24, 24, true, 0, false, {1, 0}},  // each query sees its own key
+    {1, 270, 520, 1, 1, 64, 32, true, 2, true, {100, 0}},
+    {1, 270, 520, 1, 1, 64, 32, true, 0, true, {0, 150}},
     {2, 130, 130, 2, 2, 24, 16, true, 3, false, {}, 5},
     {1, 300, 300, 2, 2, 40, 20, true, 0, false, {}, 60},  // some tiles hold no chosen key
     {1, 20, 150, 2, 1, 17, 33, true, 0, true, {}, 7},
@@ -114,7 +118,7 @@ void AttentionData::compute() {
   }
 }
 
-// Of a result that is rounded on both sides.
+// The bound of a result that is rounded on both sides.
 Bound attention_bound(DType dtype, double absolute) {
   return {dtype == DType::bf16 ? 0x1p-7 : 3e-6, absolute};
 }

@@ -1,4 +1,4 @@
-// What attention's implementations are given (internal to kernels/).
+// The arguments of attention's implementations, and those of GPUs. Internal to kernels/attention.
 #pragma once
 
 #include <algorithm>
@@ -14,18 +14,18 @@ namespace switchyard {
 
 inline constexpr std::int64_t kAttentionTile = 64;  // queries and keys of a tile: its scores are 16 KB, in L1
 
-// Which of a tile's scores exist.
+// Tells which of a tile's scores exist.
 enum class TileMask : std::uint8_t { none, some, all };
 
-// Ranges of index and segment over the tiles of a sequence, by which whole tiles are skipped or need no mask.
-// Of queries also the first visible places of the first and of the last of them.
+// The ranges of index and segment in a tile of a sequence, by which whole tiles are skipped or need no mask.
+// For queries also the first visible places of the first and of the last of them.
 struct TileRange {
   std::int32_t min_index, max_index, min_segment, max_segment;
   std::int32_t min_visible = std::numeric_limits<std::int32_t>::min(), max_visible = min_visible;
 };
 
 // Ranges over the tiles of `tile` positions; [B][ceil(length/tile)]. Null index: 0..length-1; null segment:
-// 0. `seen`: what the positions see as queries.
+// 0. `seen`: the limits of the positions as queries.
 std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
                                    const std::int32_t* segment, std::int64_t tile, const KeyWindow& seen);
 
@@ -80,7 +80,7 @@ struct AttentionProblem {
   void* dv = nullptr;
   std::vector<TileRange> q_tiles;   // [B][ceil(S/tile)]
   std::vector<TileRange> kv_tiles;  // [B][ceil(T/tile)]
-  // Of chosen keys: whether a tile of queries chooses any key of a tile, [B][ceil(S/tile)][ceil(T/tile)].
+  // With chosen keys: 1 where a tile of queries chooses any key of a tile, [B][ceil(S/tile)][ceil(T/tile)].
   std::vector<std::uint8_t> chosen_tiles;
 
   std::int64_t q_tile_count() const { return (args.q_length + kAttentionTile - 1) / kAttentionTile; }
@@ -108,6 +108,11 @@ struct AttentionProblem {
   }
 };
 
+// Checked arguments, as kernels take them.
+AttentionSpec attention_spec(const AttentionArgs& args);
+AttentionProblem attention_problem(const AttentionArgs& args);
+AttentionProblem attention_problem(const AttentionBackwardArgs& args);
+
 // The whole pass.
 using AttentionRun = void(ThreadPool&, const AttentionProblem&);
 // Some tiles of queries of one head.
@@ -117,23 +122,29 @@ using AttentionTilesRun = void(const AttentionProblem&, std::int64_t batch, std:
 using AttentionHeadRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t kv_head);
 
 namespace cpu {
-// In tiles (kernels/cpu/tile_target.h).
+// In tiles (kernels/cpu/tile_target.h): bfloat16, a positive scale and no chosen keys.
 namespace amx_tiles {
 AttentionRun attention, attention_backward;
-// Why the two do not take a problem, or null.
-const char* attention_refuses(const AttentionProblem& problem);
 // Bytes of the buffers that the forward pass shares among its threads; backward has none.
-std::size_t attention_workspace(const AttentionSpec& args);
+std::size_t attention_workspace(const AttentionArgs& args);
 }  // namespace amx_tiles
 namespace soft_tiles {
 AttentionRun attention, attention_backward;
-const char* attention_refuses(const AttentionProblem& problem);
-std::size_t attention_workspace(const AttentionSpec& args);
+std::size_t attention_workspace(const AttentionArgs& args);
 }  // namespace soft_tiles
-AttentionTilesRun attention_tiles_avx512;
-AttentionTilesRun attention_tiles_avx2;
-AttentionHeadRun attention_backward_head_avx512;
-AttentionHeadRun attention_backward_head_avx2;
+AttentionTilesRun attention_tiles_avx512, attention_tiles_avx2;
+AttentionHeadRun attention_backward_head_avx512, attention_backward_head_avx2;
 }  // namespace cpu
+
+namespace gpu {
+// On tensor cores; each has the reasons why it does not take its arguments.
+void flash_attention(const AttentionArgs& args);
+void flash_attention_backward(const AttentionBackwardArgs& args);
+const char* flash_attention_refuses(const AttentionArgs& args);
+const char* flash_attention_backward_refuses(const AttentionBackwardArgs& args);
+// By warps, of any dtype and width.
+void warp_attention(const AttentionArgs& args);
+void warp_attention_backward(const AttentionBackwardArgs& args);
+}  // namespace gpu
 
 }  // namespace switchyard

@@ -7,34 +7,26 @@
 #include "core/current_memory.h"
 #include "core/error.h"
 #include "core/tensor.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/attention/checks.h"
+#include "kernels/attention/kernels.h"
 #include "kernels/pointwise/float_elements.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
 
-constexpr std::int64_t kTokensOfSinks = 64;  // that a thread takes, and that a partial sum is of
+constexpr std::int64_t kTokensOfSinks = 64;  // of a thread's piece, and of a partial sum
 
 struct SinkSizes {
   std::int64_t batch, length, heads, width;
 
   std::int64_t tokens() const { return batch * length; }
-  // Where the lse of a token's head is; the next head's is `length` further.
+  // The place of the lse of a token's first head; the next head's is `length` further.
   std::int64_t lse_at(std::int64_t token) const { return token / length * heads * length + token % length; }
 };
 
-SinkSizes sink_sizes(const char* op, const TensorView& sinks, const TensorView& out, const TensorView& lse) {
-  CHECK(out.rank() == 4 && is_float(out.dtype()) && out.is_contiguous(), "[{}] out {} of {}", op,
-        to_string(out.shape()), name_of(out.dtype()));
-  const SinkSizes s{out.dim(0), out.dim(1), out.dim(2), out.dim(3)};
-  const auto check = [&](const char* name, const TensorView& x, const Shape& shape) {
-    CHECK(x.dtype() == DType::f32 && x.shape() == shape && x.is_contiguous(),
-          "[{}] {} {} of {}, expected {} of f32", op, name, to_string(x.shape()), name_of(x.dtype()),
-          to_string(shape));
-  };
-  check("sinks", sinks, {s.heads});
-  check("lse", lse, {s.batch, s.heads, s.length});
-  return s;
+SinkSizes sizes_of(const TensorView& out) {
+  return {out.dim(0), out.dim(1), out.dim(2), out.dim(3)};
 }
 
 template <typename T>
@@ -44,14 +36,8 @@ void scale_vector(T* x, std::int64_t width, float factor) {
 
 constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
 
-}  // namespace
-
-void apply_sinks(ThreadPool& pool, const ApplySinksArgs& args) {
-  const SinkSizes s = sink_sizes("apply_sinks", args.sinks, args.out, args.lse);
-  if (pool.skips({"apply_sinks", args.out.dtype(), static_cast<double>(args.out.size()),
-                  2 * static_cast<double>(args.out.bytes() + args.lse.bytes())}))
-    return;
-  if (args.out.on_gpu()) return gpu::apply_sinks(args);
+void sinks_of_tokens(ThreadPool& pool, const ApplySinksArgs& args) {
+  const SinkSizes s = sizes_of(args.out);
   const float* const sinks = args.sinks.kernel_data<float>();
   float* const lse = args.lse.kernel_data<float>();
   with_elements(args.out.dtype(), [&]<typename T>(T) {
@@ -76,20 +62,8 @@ void apply_sinks(ThreadPool& pool, const ApplySinksArgs& args) {
   });
 }
 
-void sink_gradients(ThreadPool& pool, const SinkGradientsArgs& args) {
-  constexpr const char* kOp = "sink_gradients";
-  const SinkSizes s = sink_sizes(kOp, args.sinks, args.out, args.lse);
-  CHECK(args.dout.dtype() == args.out.dtype() && args.dout.shape() == args.out.shape() &&
-            args.dout.is_contiguous(),
-        "[{}] dout {} of {} for {} of {}", kOp, to_string(args.dout.shape()), name_of(args.dout.dtype()),
-        to_string(args.out.shape()), name_of(args.out.dtype()));
-  CHECK(args.dsinks.dtype() == DType::f32 && args.dsinks.shape() == args.sinks.shape() &&
-            args.dsinks.is_contiguous(),
-        "[{}] dsinks {} of {}", kOp, to_string(args.dsinks.shape()), name_of(args.dsinks.dtype()));
-  if (pool.skips({kOp, args.out.dtype(), 2 * static_cast<double>(args.out.size()),
-                  static_cast<double>(args.out.bytes() + args.dout.bytes() + args.lse.bytes())}))
-    return;
-  if (args.out.on_gpu()) return gpu::sink_gradients(args);
+void gradients_of_tokens(ThreadPool& pool, const SinkGradientsArgs& args) {
+  const SinkSizes s = sizes_of(args.out);
   const float *const sinks = args.sinks.kernel_data<float>(), *const lse = args.lse.kernel_data<float>();
   float* const dsinks = args.dsinks.kernel_data<float>();
   const std::int64_t pieces = (s.tokens() + kTokensOfSinks - 1) / kTokensOfSinks;
@@ -118,6 +92,49 @@ void sink_gradients(ThreadPool& pool, const SinkGradientsArgs& args) {
     for (std::int64_t piece = 0; piece < pieces; ++piece) sum += sums[piece * s.heads + n];
     dsinks[n] = -sum;
   }
+}
+
+Work apply_work(const ApplySinksArgs& args) {
+  return {.dtype = args.out.dtype(),
+          .flops = static_cast<double>(args.out.size()),
+          .bytes = 2 * static_cast<double>(args.out.bytes() + args.lse.bytes())};
+}
+
+Work gradients_work(const SinkGradientsArgs& args) {
+  return {.dtype = args.out.dtype(),
+          .flops = 2 * static_cast<double>(args.out.size()),
+          .bytes = static_cast<double>(args.out.bytes() + args.dout.bytes() + args.lse.bytes())};
+}
+
+constexpr Implementation<ApplySinksArgs> kAppliers[] = {{"cuda", Gpu::any, gpu::apply_sinks},
+                                                        {"portable", Isa::ref, sinks_of_tokens}};
+constexpr Implementation<SinkGradientsArgs> kGradients[] = {{"cuda", Gpu::any, gpu::sink_gradients},
+                                                            {"portable", Isa::ref, gradients_of_tokens}};
+constexpr Kernel<ApplySinksArgs> kApplySinks{"apply_sinks", apply_work, &ApplySinksArgs::out, kAppliers};
+constexpr Kernel<SinkGradientsArgs> kSinkGradients{"sink_gradients", gradients_work, &SinkGradientsArgs::out,
+                                                   kGradients};
+
+void check(const char* op, const TensorView& sinks, const TensorView& out, const TensorView& lse) {
+  CHECK(out.rank() == 4 && is_float(out.dtype()) && out.is_contiguous(), "[{}] out {} of {}", op,
+        to_string(out.shape()), name_of(out.dtype()));
+  const SinkSizes s = sizes_of(out);
+  check_view(op, "sinks", sinks, DType::f32, {s.heads});
+  check_view(op, "lse", lse, DType::f32, {s.batch, s.heads, s.length});
+}
+
+}  // namespace
+
+void apply_sinks(ThreadPool& pool, const ApplySinksArgs& args) {
+  check("apply_sinks", args.sinks, args.out, args.lse);
+  run(pool, kApplySinks, args);
+}
+
+void sink_gradients(ThreadPool& pool, const SinkGradientsArgs& args) {
+  constexpr const char* kOp = "sink_gradients";
+  check(kOp, args.sinks, args.out, args.lse);
+  check_view(kOp, "dout", args.dout, args.out.dtype(), args.out.shape());
+  check_view(kOp, "dsinks", args.dsinks, DType::f32, args.sinks.shape());
+  run(pool, kSinkGradients, args);
 }
 
 }  // namespace switchyard

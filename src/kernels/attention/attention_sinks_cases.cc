@@ -1,10 +1,12 @@
-// Attention's sinks, against loops in double. One implementation each.
+// Attention's sinks and the scores of its heads, against loops in double.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "kernels/attention/attention_sinks.h"
+#include "kernels/attention/head_scores.h"
 #include "kernels/testing/cases.h"
 
 namespace switchyard::selftest {
@@ -16,7 +18,7 @@ struct SinkShape {
   Shape out() const { return {batch, length, heads, width}; }
   Shape lse() const { return {batch, heads, length}; }
   std::int64_t vectors() const { return batch * length * heads; }
-  // Of the vector at place i of [B,S,N].
+  // The place of the lse of vector i of [B,S,N].
   std::int64_t lse_at(std::int64_t i) const {
     return (i / heads / length * heads + i % heads) * length + i / heads % length;
   }
@@ -97,10 +99,63 @@ std::vector<Case> sink_gradients_cases(std::uint32_t seed) {
   return cases;
 }
 
+std::vector<Case> largest_scores_cases(std::uint32_t seed) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  std::vector<Case> cases;
+  for (const Shape& shape : {Shape{0, 4, 17}, Shape{1, 1, 1}, Shape{3, 4, 17}, Shape{2, 3, 700}}) {
+    const std::int64_t heads = shape[1], length = shape[2], count = num_elements(shape);
+    PoisonedArray top = PoisonedArray::normal(DType::f32, count, ++seed);
+    for (std::int64_t i = 0; i < count; i += 5) top.set(i, kNone);  // queries without keys
+    cases.push_back({DType::f32,
+                     fmt::format("top {}, seed {}", to_string(shape), seed),
+                     {top},
+                     {{"largest", PoisonedArray(DType::f32, heads)}},
+                     [shape](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                       largest_scores(pool, in[0].view(shape), out[0].view());
+                     },
+                     [=](const Arrays& in, Arrays& out) {
+                       for (std::int64_t n = 0; n < heads; ++n) out[0].set(n, kNone);
+                       for (std::int64_t i = 0; i < count; ++i) {
+                         const std::int64_t head = i / length % heads;
+                         out[0].set(head, std::max(out[0].at(head), in[0].at(i)));
+                       }
+                     }});
+  }
+  return cases;
+}
+
+// From any column on; 40000 elements are several pieces.
+std::vector<Case> scale_columns_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const std::int64_t count : {0, 1, 40000}) {
+      for (const std::int64_t first : {0, 4, 13}) {
+        Draw draw(++seed * 4);
+        const PoisonedArray x = draw.normal(dtype, count);
+        cases.push_back({dtype,
+                         fmt::format("{} elements from {} on, seed {}", count, first, seed * 4),
+                         {draw.normal(DType::f32, 6), x},
+                         {{"x", x}},
+                         [first](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                           scale_columns(pool, {.x = out[0].view(), .first = first, .factors = in[0].view()});
+                         },
+                         [=](const Arrays& in, Arrays& out) {
+                           for (std::int64_t i = 0; i < count; ++i)
+                             out[0].set(i, in[1].at(i) * in[0].at((first + i) % 6));
+                         }});
+      }
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<KernelCases> attention_sink_kernels() {
-  return {{"apply_sinks", nullptr, apply_sinks_cases}, {"sink_gradients", nullptr, sink_gradients_cases}};
+  return {{"apply_sinks", "apply_sinks", apply_sinks_cases},
+          {"sink_gradients", "sink_gradients", sink_gradients_cases},
+          {"largest_scores", "largest_scores", largest_scores_cases},
+          {"scale_columns", "scale_columns", scale_columns_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kernels/attention/reference/attention_reference.h"
-#include "kernels/attention/reference/attention_rounding.h"
 #include "kernels/testing/elementwise_test_data.h"
 
 namespace switchyard {
@@ -21,16 +20,6 @@ struct Case {
   KeyWindow seen = {};
   DType dtype = DType::f32;
 };
-
-std::string describe(const Case& c, Isa isa) {
-  std::string text(name_of(isa));
-  for (std::int64_t v : {c.batch, c.q_length, c.kv_length, c.heads, c.kv_heads, c.qk_dim, c.v_dim}) {
-    text += " " + std::to_string(v);
-  }
-  return text + (c.causal ? " causal" : "") + " segments " + std::to_string(c.segments) +
-         (c.index ? " index" : "") + " window " + std::to_string(c.seen.window) + " chunk " +
-         std::to_string(c.seen.chunk) + " " + std::string(name_of(c.dtype));
-}
 
 std::vector<double> doubles(const Array& x) {
   std::vector<double> result;
@@ -108,101 +97,6 @@ Outputs run(Problem& p, int threads) {
   return o;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> result = {
-      {0, 5, 5, 2, 1, 8, 8},
-      {1, 0, 5, 2, 1, 8, 8},
-      {1, 5, 0, 2, 1, 8, 8},
-      {1, 1, 1, 1, 1, 1, 1},
-      {2, 7, 7, 2, 2, 24, 16},
-      {1, 65, 65, 4, 2, 40, 20},
-      {2, 130, 130, 2, 1, 24, 24, true, 3},
-      {1, 200, 200, 2, 2, 16, 33, false, 4},
-      {1, 129, 129, 1, 1, 192, 128},
-      {1, 64, 128, 6, 2, 17, 5, true, 0, true},
-      {1, 3, 150, 2, 1, 24, 16, true, 2, true},
-      {1, 70, 40, 2, 1, 8, 8, true, 0, true},  // the first queries stand before every key
-      {1, 66, 66, 2, 2, 8, 8, false},
-      {1, 300, 300, 4, 1, 32, 64},  // several blocks of queries and keys, one key/value head
-      {1, 270, 520, 1, 1, 64, 32, true, 2, true},
-      {3, 40, 600, 2, 2, 33, 31, false, 3},
-      {2, 130, 130, 2, 1, 24, 24, true, 0, false, {1, 0}},
-      {1, 65, 65, 4, 2, 40, 20, true, 0, false, {7, 0}},
-      {1, 65, 65, 4, 2, 40, 20, true, 0, false, {0, 9}},
-      {1, 129, 129, 1, 1, 17, 33, true, 0, false, {64, 0}},
-      {2, 200, 200, 2, 1, 16, 33, true, 3, false, {50, 64}},  // within segments
-      {1, 70, 40, 2, 1, 8, 8, true, 0, true, {5, 16}},        // places below zero
-      {1, 270, 520, 1, 1, 64, 32, true, 2, true, {100, 0}},
-      {1, 270, 520, 1, 1, 64, 32, true, 0, true, {0, 150}},
-      {1, 700, 700, 2, 1, 32, 32, true, 0, false, {300, 0}},  // several blocks, the same for any threads
-      {1, 700, 700, 1, 1, 32, 32, true, 0, false, {1000, 320}},
-  };
-  const std::size_t count = result.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    result.push_back(result[i]);
-    result.back().dtype = DType::bf16;
-  }
-  return result;
-}
-
-// |found - expected| <= relative * |expected| + absolute + rounding everywhere, no NaN, and intact guards.
-::testing::AssertionResult close(const Array& found, const std::vector<double>& expected,
-                                 const std::vector<double>& rounding, double relative, double absolute) {
-  if (!found.guards_intact()) return ::testing::AssertionFailure() << "wrote outside its output";
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const auto x = static_cast<double>(found.at(static_cast<std::int64_t>(i)));
-    const double allowed = relative * std::abs(expected[i]) + absolute + rounding[i];
-    if (!(std::abs(x - expected[i]) <= allowed)) {
-      return ::testing::AssertionFailure()
-             << "element " << i << " is " << x << ", not " << expected[i] << ", allowed " << allowed;
-    }
-  }
-  return ::testing::AssertionSuccess();
-}
-
-// What rounding the softmax weights and their gradients may move a result by: tiles are multiplied in bf16,
-// the other paths in fp32.
-std::vector<double> rounding(const std::vector<double>& x, const Case& c, Isa isa) {
-  const double factor = c.dtype == DType::bf16 && isa >= Isa::avx512_bf16 ? 0x1p-8 * 1.01 : 0;
-  std::vector<double> result(x);
-  for (double& value : result) value *= factor;
-  return result;
-}
-
-TEST(Attention, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
-  for (const Case& c : cases()) {
-    Problem p(c);
-    const reference::AttentionMagnitudes magnitudes = reference::attention_magnitudes(
-        p.args, p.q_d.data(), p.k_d.data(), p.v_d.data(), p.out_d.data(), p.lse_d.data(), p.dout_d.data());
-    for (Isa isa : kernel_test::every_isa()) {
-      const ScopedIsa cap(isa);
-      SCOPED_TRACE(describe(c, isa));
-      const Outputs found = run(p, 1);
-      const float loose = c.dtype == DType::bf16 ? 1.0f / 128 : 3e-6f;
-      for (std::size_t i = 0; i < p.lse_d.size(); ++i) {
-        const auto at = static_cast<std::int64_t>(i);
-        if (p.lse_d[i] == -std::numeric_limits<double>::infinity()) {
-          EXPECT_EQ(found.lse.at(at), -std::numeric_limits<float>::infinity());
-        } else {
-          EXPECT_NEAR(found.lse.at(at), p.lse_d[i], 3e-6 * (1 + std::abs(p.lse_d[i])));
-        }
-      }
-      const auto expect = [&](const Array& x, const std::vector<double>& expected,
-                              const std::vector<double>& magnitude, double absolute) {
-        EXPECT_TRUE(close(x, expected, rounding(magnitude, c, isa), loose, absolute));
-      };
-      expect(found.out, p.out_d, magnitudes.out, 1e-5);
-      expect(found.dq, p.dq_d, magnitudes.dq, 5e-5);
-      expect(found.dk, p.dk_d, magnitudes.dk, 5e-5);
-      expect(found.dv, p.dv_d, magnitudes.dv, 5e-5);
-      if (isa > Isa::ref) {
-        EXPECT_EQ(run(p, 3), found);
-        EXPECT_EQ(run(p, 8), found);
-      }
-    }
-  }
-}
-
 std::vector<std::pair<Isa, DType>> every_path() {
   std::vector<std::pair<Isa, DType>> result;
   for (Isa isa : kernel_test::every_isa()) {
@@ -247,7 +141,7 @@ TEST(Attention, MeanOfIntegersIsExact) {
   }
 }
 
-// What a query may not see must not touch it, even when it is NaN: skipped tiles are never read.
+// A key that a query may not see must not touch it, even when it is NaN: skipped tiles are never read.
 TEST(Attention, LaterKeysOfOtherTilesAreNotRead) {
   for (const auto& [isa, dtype] : every_path()) {
     const ScopedIsa cap(isa);

@@ -1,4 +1,4 @@
-// What decode_attention's implementations are given (internal to kernels/).
+// The kernels behind decode_attention.h, of every device. Internal to kernels/attention.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,11 @@ struct DecodeAttentionSpec {
   std::int64_t key_scales = 0;      // of a key in int8
   std::int64_t first_key_part = 0;  // numbers of a key that its first scale is of: all without a second
 
+  std::int64_t sums_width() const { return v_dim + 2; }      // of a piece's sums of one query
   DType stored() const { return int8 ? DType::i8 : dtype; }  // of keys and values
 };
 
-// Some keys of one row.
+// Some keys of one sequence.
 struct DecodeAttentionPiece {
   const DecodeAttentionSpec* args;
   const void* q;          // [Nkv,G,D]
@@ -37,17 +38,19 @@ struct DecodeAttentionPiece {
   const float* v_scales;  // of int8: [keys,Nkv]
   float* sums;  // out: [Nkv,G] times largest score, sum of weights exp(score - largest), [Dv] weighted values
 
-  std::int64_t width() const { return args->v_dim + 2; }  // of sums
+  std::int64_t width() const { return args->sums_width(); }  // of sums
 };
 
-using DecodeAttentionRun = void(const DecodeAttentionPiece&);
+using DecodeAttentionKernel = void(const DecodeAttentionPiece&);
 
-namespace cpu {
-DecodeAttentionRun decode_attention_avx512;
-DecodeAttentionRun decode_attention_avx2;
-}  // namespace cpu
 namespace ref {
-DecodeAttentionRun decode_attention;
+DecodeAttentionKernel decode_attention;
 }  // namespace ref
+namespace cpu {
+DecodeAttentionKernel decode_attention_avx512, decode_attention_avx2;
+}  // namespace cpu
+namespace gpu {
+void decode_attention(const DecodeAttentionArgs& args);
+}  // namespace gpu
 
 }  // namespace switchyard

@@ -9,48 +9,16 @@
 #include "core/current_memory.h"
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/attention/checks.h"
 #include "kernels/attention/index_problem.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/product/gemm.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Products of heads and keys that wait for their sum: 4 bytes each, so they stay in a core's second cache or
-// near it, and are many against handing out a piece.
-constexpr std::int64_t kProductsAtOnce = std::int64_t{1} << 20;
-
-void check(const char* op, const char* name, const TensorView& x, DType dtype, const Shape& shape) {
-  CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(), "[{}] {} {} of {}, expected {} of {}",
-        op, name, to_string(x.shape()), name_of(x.dtype()), to_string(shape), name_of(dtype));
-}
-
-IndexSizes sizes_of(const char* op, const TensorView& q, const TensorView& k, const TensorView& weights) {
-  CHECK(q.rank() == 4 && k.rank() == 3 && is_float(q.dtype()), "[{}] q {} of {}, k {}", op,
-        to_string(q.shape()), name_of(q.dtype()), to_string(k.shape()));
-  const IndexSizes s{q.dim(0), q.dim(1), k.dim(1), q.dim(2), q.dim(3)};
-  check(op, "q", q, q.dtype(), q.shape());
-  check(op, "k", k, q.dtype(), {s.batch, s.keys, s.width});
-  check(op, "weights", weights, DType::f32, {s.batch, s.queries, s.heads});
-  return s;
-}
-
-// Queries whose products are made at once.
-std::int64_t queries_at_once(const IndexSizes& s) {
-  return std::clamp<std::int64_t>(kProductsAtOnce / std::max<std::int64_t>(1, s.heads * s.keys), 1,
-                                  std::max<std::int64_t>(1, s.queries));
-}
-
-Work work_of(const char* op, const IndexSizes& s, DType dtype, double products) {
-  const auto pairs = static_cast<double>(s.batch * s.queries * s.keys);
-  const auto vectors = static_cast<double>(s.batch * (s.queries * s.heads + s.keys) * s.width) *
-                       static_cast<double>(size_of(dtype));
-  return {op, dtype, pairs * static_cast<double>(s.heads) * (2 * static_cast<double>(s.width) * products + 2),
-          products * vectors + 4 * pairs};
-}
 
 // Calls body(batch, first query, queries, products [queries*H,T] f32) for all queries, some after the others.
 void for_products(
@@ -73,7 +41,7 @@ void for_products(
   }
 }
 
-// Of one query: `products` [H,T].
+// One query's scores, of `products` [H,T].
 void sum_heads(const IndexSizes& s, const float* products, const float* weights, float factor,
                float* scores) {
   std::fill_n(scores, s.keys, 0.0f);
@@ -84,12 +52,12 @@ void sum_heads(const IndexSizes& s, const float* products, const float* weights,
   }
 }
 
-// Of one row: the scores with -infinity for NaN, by which keys are ordered.
+// The score by which a key is ordered: -infinity for NaN.
 float ordered(float score) {
   return std::isnan(score) ? -kInfinity : score;
 }
 
-void choose_of_row(const ChooseKeysArgs& a, std::int64_t row, std::int64_t keys, std::vector<float>& sorted) {
+void choose_in_row(const ChooseKeysArgs& a, std::int64_t row, std::int64_t keys, std::vector<float>& sorted) {
   const float* const scores = a.scores.kernel_data<float>() + row * keys;
   sorted.clear();
   for (std::int64_t t = 0; t < keys; ++t) {
@@ -119,7 +87,7 @@ void choose_of_row(const ChooseKeysArgs& a, std::int64_t row, std::int64_t keys,
   }
 }
 
-// Of one query: dproducts [H,T] in `to`, of q's dtype, and the gradients of its weights.
+// Makes one query's gradients: dproducts [H,T] in `to`, of q's dtype, and those of its weights.
 template <typename T>
 void spread_heads(const IndexSizes& s, const float* products, const float* weights, float factor,
                   const float* dscores, T* to, float* dweights) {
@@ -138,7 +106,7 @@ void spread_heads(const IndexSizes& s, const float* products, const float* weigh
 }
 
 template <typename T>
-void subtract_mean_of(ThreadPool& pool, const TensorView& x, const TensorView& y) {
+void center_rows(ThreadPool& pool, const TensorView& x, const TensorView& y) {
   const std::int64_t width = x.shape().back(), rows = width == 0 ? 0 : x.size() / width;
   const T* const from = x.kernel_data<T>();
   T* const to = y.kernel_data<T>();
@@ -153,31 +121,9 @@ void subtract_mean_of(ThreadPool& pool, const TensorView& x, const TensorView& y
   });
 }
 
-}  // namespace
-
-SeenKeys seen_keys(const char* op, const Shape& queries, const Shape& keys, const TensorView& q_index,
-                   const TensorView& q_segment, const TensorView& kv_segment) {
-  CHECK(q_segment.defined() == kv_segment.defined(), "[{}] segments of queries or of keys only", op);
-  if (q_index.defined()) check(op, "q_index", q_index, DType::i32, queries);
-  if (q_segment.defined()) check(op, "q_segment", q_segment, DType::i32, queries);
-  if (kv_segment.defined()) check(op, "kv_segment", kv_segment, DType::i32, keys);
-  return {queries[1], keys[1], q_index.device_data<std::int32_t>(), q_segment.device_data<std::int32_t>(),
-          kv_segment.device_data<std::int32_t>()};
-}
-
-void index_scores(ThreadPool& pool, const IndexScoresArgs& a) {
-  constexpr const char* kOp = "index_scores";
-  const IndexSizes s = sizes_of(kOp, a.q, a.k, a.weights);
-  check(kOp, "scores", a.scores, DType::f32, {s.batch, s.queries, s.keys});
-  const SeenKeys seen =
-      seen_keys(kOp, {s.batch, s.queries}, {s.batch, s.keys}, a.q_index, a.q_segment, a.kv_segment);
-  if (pool.skips(work_of(kOp, s, a.q.dtype(), 1))) {
-    const Buffer taken(pool.counts_workspace()
-                           ? static_cast<std::size_t>(queries_at_once(s) * s.heads * s.keys) * sizeof(float)
-                           : 0);
-    return;
-  }
-  if (a.q.on_gpu()) return gpu::index_scores(a, s, seen);
+void scores_of_queries(ThreadPool& pool, const IndexScoresArgs& a) {
+  const IndexSizes s = index_sizes(a);
+  const SeenKeys seen = seen_keys(a);
   const float* const weights = a.weights.kernel_data<float>();
   float* const scores = a.scores.kernel_data<float>();
   for_products(pool, s, a.q, a.k,
@@ -196,21 +142,9 @@ void index_scores(ThreadPool& pool, const IndexScoresArgs& a) {
                });
 }
 
-void index_scores_backward(ThreadPool& pool, const IndexScoresBackwardArgs& a) {
-  constexpr const char* kOp = "index_scores_backward";
-  const IndexSizes s = sizes_of(kOp, a.q, a.k, a.weights);
+void gradients_of_queries(ThreadPool& pool, const IndexScoresBackwardArgs& a) {
+  const IndexSizes s = index_sizes(a);
   const DType dtype = a.q.dtype();
-  check(kOp, "dscores", a.dscores, DType::f32, {s.batch, s.queries, s.keys});
-  check(kOp, "dq", a.dq, dtype, a.q.shape());
-  check(kOp, "dk", a.dk, dtype, a.k.shape());
-  check(kOp, "dweights", a.dweights, DType::f32, a.weights.shape());
-  if (pool.skips(work_of(kOp, s, dtype, 3))) {
-    const std::size_t each = sizeof(float) + size_of(dtype);
-    const Buffer taken(
-        pool.counts_workspace() ? static_cast<std::size_t>(queries_at_once(s) * s.heads * s.keys) * each : 0);
-    return;
-  }
-  if (a.q.on_gpu()) return gpu::index_scores_backward(a, s);
   const Tensor dproducts = current_memory().empty(dtype, {queries_at_once(s) * s.heads, s.keys}),
                dk = current_memory().zeros(DType::f32, a.k.shape());
   const float *const weights = a.weights.kernel_data<float>(), *const dscores =
@@ -247,35 +181,120 @@ void index_scores_backward(ThreadPool& pool, const IndexScoresBackwardArgs& a) {
   convert(pool, dk.view(), a.dk);
 }
 
-void choose_keys(ThreadPool& pool, const ChooseKeysArgs& a) {
-  constexpr const char* kOp = "choose_keys";
+void choose_in_rows(ThreadPool& pool, const ChooseKeysArgs& a) {
   const std::int64_t keys = a.scores.shape().back(), rows = keys == 0 ? 0 : a.scores.size() / keys;
-  check(kOp, "scores", a.scores, DType::f32, a.scores.shape());
-  CHECK(a.count > 0, "[{}] {} keys to choose", kOp, a.count);
-  if (a.bits.defined())
-    check(kOp, "bits", a.bits.reshaped({rows, words_of_keys(keys)}), DType::i32, {rows, words_of_keys(keys)});
-  if (a.ids.defined()) check(kOp, "ids", a.ids.reshaped({rows, a.count}), DType::i32, {rows, a.count});
-  if (pool.skips({kOp, DType::f32, 4 * static_cast<double>(a.scores.size()),
-                  static_cast<double>(a.scores.bytes() + (a.bits.defined() ? a.bits.bytes() : 0) +
-                                      (a.ids.defined() ? a.ids.bytes() : 0))}))
-    return;
-  if (a.scores.on_gpu()) return gpu::choose_keys(a);
   pool.for_range(rows, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> sorted;
     sorted.reserve(static_cast<std::size_t>(keys));
-    for (std::int64_t row = begin; row < end; ++row) choose_of_row(a, row, keys, sorted);
+    for (std::int64_t row = begin; row < end; ++row) choose_in_row(a, row, keys, sorted);
   });
+}
+
+void center(ThreadPool& pool, const SubtractMeanArgs& a) {
+  a.x.dtype() == DType::f32 ? center_rows<float>(pool, a.x, a.y) : center_rows<bfloat16>(pool, a.x, a.y);
+}
+
+Work products_work(const IndexSizes& s, DType dtype, double products) {
+  const auto pairs = static_cast<double>(s.batch * s.queries * s.keys);
+  const auto vectors = static_cast<double>(s.batch * (s.queries * s.heads + s.keys) * s.width) *
+                       static_cast<double>(size_of(dtype));
+  return {.dtype = dtype,
+          .flops = pairs * static_cast<double>(s.heads) * (2 * static_cast<double>(s.width) * products + 2),
+          .bytes = products * vectors + 4 * pairs};
+}
+
+Work scores_work(const IndexScoresArgs& a) {
+  return products_work(index_sizes(a), a.q.dtype(), 1);
+}
+
+Work gradients_work(const IndexScoresBackwardArgs& a) {
+  return products_work(index_sizes(a), a.q.dtype(), 3);
+}
+
+Work choice_work(const ChooseKeysArgs& a) {
+  const std::size_t results = (a.bits.defined() ? a.bits.bytes() : 0) + (a.ids.defined() ? a.ids.bytes() : 0);
+  return {.flops = 4 * static_cast<double>(a.scores.size()),
+          .bytes = static_cast<double>(a.scores.bytes() + results)};
+}
+
+Work center_work(const SubtractMeanArgs& a) {
+  return {.dtype = a.x.dtype(),
+          .flops = 2 * static_cast<double>(a.x.size()),
+          .bytes = 2 * static_cast<double>(a.x.bytes())};
+}
+
+std::size_t scores_workspace(const IndexScoresArgs& a) {
+  return products_bytes(index_sizes(a), sizeof(float));
+}
+
+std::size_t gradients_workspace(const IndexScoresBackwardArgs& a) {
+  return products_bytes(index_sizes(a), sizeof(float) + size_of(a.q.dtype()));
+}
+
+constexpr Implementation<IndexScoresArgs> kScores[] = {
+    {"cuda", Gpu::any, gpu::index_scores},
+    {"portable", Isa::ref, scores_of_queries, nullptr, scores_workspace}};
+constexpr Implementation<IndexScoresBackwardArgs> kGradients[] = {
+    {"cuda", Gpu::any, gpu::index_scores_backward},
+    {"portable", Isa::ref, gradients_of_queries, nullptr, gradients_workspace}};
+constexpr Implementation<ChooseKeysArgs> kChoices[] = {{"cuda", Gpu::any, gpu::choose_keys},
+                                                       {"portable", Isa::ref, choose_in_rows}};
+constexpr Implementation<SubtractMeanArgs> kCenters[] = {{"cuda", Gpu::any, gpu::subtract_mean},
+                                                         {"portable", Isa::ref, center}};
+constexpr Kernel<IndexScoresArgs> kIndexScores{"index_scores", scores_work, &IndexScoresArgs::q, kScores};
+constexpr Kernel<IndexScoresBackwardArgs> kIndexScoresBackward{"index_scores_backward", gradients_work,
+                                                               &IndexScoresBackwardArgs::q, kGradients};
+constexpr Kernel<ChooseKeysArgs> kChooseKeys{"choose_keys", choice_work, &ChooseKeysArgs::scores, kChoices};
+constexpr Kernel<SubtractMeanArgs> kSubtractMean{"subtract_mean", center_work, &SubtractMeanArgs::x,
+                                                 kCenters};
+
+template <typename Args>
+void check_vectors(const char* op, const Args& a) {
+  CHECK(a.q.rank() == 4 && a.k.rank() == 3 && is_float(a.q.dtype()), "[{}] q {} of {}, k {}", op,
+        to_string(a.q.shape()), name_of(a.q.dtype()), to_string(a.k.shape()));
+  const IndexSizes s = index_sizes(a);
+  check_view(op, "q", a.q, a.q.dtype(), a.q.shape());
+  check_view(op, "k", a.k, a.q.dtype(), {s.batch, s.keys, s.width});
+  check_view(op, "weights", a.weights, DType::f32, {s.batch, s.queries, s.heads});
+}
+
+}  // namespace
+
+void index_scores(ThreadPool& pool, const IndexScoresArgs& a) {
+  constexpr const char* kOp = "index_scores";
+  check_vectors(kOp, a);
+  check_view(kOp, "scores", a.scores, DType::f32, {a.q.dim(0), a.q.dim(1), a.k.dim(1)});
+  check_masks(kOp, a);
+  run(pool, kIndexScores, a);
+}
+
+void index_scores_backward(ThreadPool& pool, const IndexScoresBackwardArgs& a) {
+  constexpr const char* kOp = "index_scores_backward";
+  check_vectors(kOp, a);
+  check_view(kOp, "dscores", a.dscores, DType::f32, {a.q.dim(0), a.q.dim(1), a.k.dim(1)});
+  check_view(kOp, "dq", a.dq, a.q.dtype(), a.q.shape());
+  check_view(kOp, "dk", a.dk, a.q.dtype(), a.k.shape());
+  check_view(kOp, "dweights", a.dweights, DType::f32, a.weights.shape());
+  run(pool, kIndexScoresBackward, a);
+}
+
+void choose_keys(ThreadPool& pool, const ChooseKeysArgs& a) {
+  constexpr const char* kOp = "choose_keys";
+  const std::int64_t keys = a.scores.shape().back(), rows = keys == 0 ? 0 : a.scores.size() / keys;
+  check_view(kOp, "scores", a.scores, DType::f32, a.scores.shape());
+  CHECK(a.count > 0, "[{}] {} keys to choose", kOp, a.count);
+  if (a.bits.defined())
+    check_view(kOp, "bits", a.bits.reshaped({rows, words_of_keys(keys)}), DType::i32,
+               {rows, words_of_keys(keys)});
+  if (a.ids.defined()) check_view(kOp, "ids", a.ids.reshaped({rows, a.count}), DType::i32, {rows, a.count});
+  run(pool, kChooseKeys, a);
 }
 
 void subtract_mean(ThreadPool& pool, const TensorView& x, const TensorView& y) {
   CHECK(is_float(x.dtype()), "[subtract_mean] {}", name_of(x.dtype()));
-  check("subtract_mean", "x", x, x.dtype(), x.shape());
-  check("subtract_mean", "y", y, x.dtype(), x.shape());
-  if (pool.skips({"subtract_mean", x.dtype(), 2 * static_cast<double>(x.size()),
-                  2 * static_cast<double>(x.bytes())}))
-    return;
-  if (x.on_gpu()) return gpu::subtract_mean(x, y);
-  x.dtype() == DType::f32 ? subtract_mean_of<float>(pool, x, y) : subtract_mean_of<bfloat16>(pool, x, y);
+  check_view("subtract_mean", "x", x, x.dtype(), x.shape());
+  check_view("subtract_mean", "y", y, x.dtype(), x.shape());
+  run(pool, kSubtractMean, {x, y});
 }
 
 }  // namespace switchyard

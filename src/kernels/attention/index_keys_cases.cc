@@ -151,7 +151,7 @@ std::vector<Case> index_scores_backward_cases(std::uint32_t seed) {
       if (!reference::sees(seen, row / s.queries, row % s.queries, i % s.keys)) dscores.set(i, 0);
     }
     inputs.push_back(dscores);
-    // Of bf16 the products' gradients are rounded before they are multiplied.
+    // In bf16 the products' gradients are rounded before they are multiplied.
     const Bound bound = dtype == DType::f32 ? Bound{1e-5, 1e-4} : Bound{0x1p-6, 0.06};
     return Case{dtype,
                 "",
@@ -416,16 +416,16 @@ std::vector<Case> subtract_mean_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<KernelCases> index_kernels() {
-  return {{"index_scores", nullptr, index_scores_cases},
-          {"index_scores_backward", nullptr, index_scores_backward_cases},
-          {"choose_keys", nullptr, choose_keys_cases},
-          {"head_shares", nullptr, head_shares_cases<false>},
-          {"head_shares_of_chosen", nullptr, head_shares_cases<true>},
-          {"index_loss", nullptr, index_loss_cases<false>},
-          {"index_loss_of_chosen", nullptr, index_loss_cases<true>},
-          {"index_loss_backward", nullptr, index_loss_backward_cases<false>},
-          {"index_loss_backward_of_chosen", nullptr, index_loss_backward_cases<true>},
-          {"subtract_mean", nullptr, subtract_mean_cases}};
+  return {{"index_scores", "index_scores", index_scores_cases},
+          {"index_scores_backward", "index_scores_backward", index_scores_backward_cases},
+          {"choose_keys", "choose_keys", choose_keys_cases},
+          {"head_shares", "head_shares", head_shares_cases<false>},
+          {"head_shares_of_chosen", "head_shares", head_shares_cases<true>},
+          {"index_loss", "index_loss", index_loss_cases<false>},
+          {"index_loss_of_chosen", "index_loss", index_loss_cases<true>},
+          {"index_loss_backward", "index_loss_backward", index_loss_backward_cases<false>},
+          {"index_loss_backward_of_chosen", "index_loss_backward", index_loss_backward_cases<true>},
+          {"subtract_mean", "subtract_mean", subtract_mean_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -8,27 +8,15 @@
 #include "core/current_memory.h"
 #include "core/error.h"
 #include "core/tensor.h"
-#include "kernels/attention/index_keys.h"
+#include "kernels/attention/checks.h"
 #include "kernels/attention/index_problem.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/product/gemm.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::int64_t kProductsAtOnce = std::int64_t{1} << 20;
-
-void check(const char* op, const char* name, const TensorView& x, DType dtype, std::int64_t elements) {
-  CHECK(x.dtype() == dtype && x.size() == elements && x.is_contiguous(),
-        "[{}] {} {} of {}, expected {} elements of {}", op, name, to_string(x.shape()), name_of(x.dtype()),
-        elements, name_of(dtype));
-}
-
-std::int64_t queries_at_once(const IndexSizes& s) {
-  return std::clamp<std::int64_t>(kProductsAtOnce / std::max<std::int64_t>(1, s.heads * s.keys), 1,
-                                  std::max<std::int64_t>(1, s.queries));
-}
 
 // Adds one head's softmax over the keys of a query to `shares`; scores are overwritten.
 void add_softmax(float* scores, std::int64_t keys, float* shares) {
@@ -45,14 +33,11 @@ struct LossRows {
   std::int64_t rows, keys;
 };
 
-LossRows rows_of(const char* op, const TensorView& scores, const TensorView& shares,
-                 const TensorView& chosen) {
-  const std::int64_t keys = scores.shape().back(), rows = keys == 0 ? 0 : scores.size() / keys;
-  check(op, "scores", scores, DType::f32, rows * keys);
-  check(op, "shares", shares, DType::f32, rows * keys);
-  if (chosen.defined()) check(op, "chosen", chosen, DType::i32, rows * words_of_keys(keys));
-  return {scores.device_data<float>(), shares.device_data<float>(), chosen.device_data<std::int32_t>(), rows,
-          keys};
+template <typename Args>
+LossRows rows_of(const Args& args) {
+  const std::int64_t keys = args.scores.shape().back();
+  return {args.scores.template kernel_data<float>(), args.shares.template kernel_data<float>(),
+          args.chosen.template kernel_data<std::int32_t>(), keys == 0 ? 0 : args.scores.size() / keys, keys};
 }
 
 // One row's distributions.
@@ -81,29 +66,10 @@ void read_row(const LossRows& r, std::int64_t row, LossRow& result) {
   for (float& p : result.predicted) p = result.any ? p / sum : 0.0f;
 }
 
-}  // namespace
-
-void head_shares(ThreadPool& pool, const HeadSharesArgs& a) {
-  constexpr const char* kOp = "head_shares";
-  CHECK(a.q.rank() == 4 && a.k.rank() == 4 && is_float(a.q.dtype()), "[{}] q {} of {}, k {}", kOp,
-        to_string(a.q.shape()), name_of(a.q.dtype()), to_string(a.k.shape()));
-  const IndexSizes s{a.q.dim(0), a.q.dim(1), a.k.dim(1), a.q.dim(2), a.q.dim(3)};
-  check(kOp, "q", a.q, a.q.dtype(), s.batch * s.queries * s.heads * s.width);
-  check(kOp, "k", a.k, a.q.dtype(), s.batch * s.keys * s.heads * s.width);
-  check(kOp, "shares", a.shares, DType::f32, s.batch * s.queries * s.keys);
-  if (a.chosen.defined())
-    check(kOp, "chosen", a.chosen, DType::i32, s.batch * s.queries * words_of_keys(s.keys));
-  const SeenKeys seen =
-      seen_keys(kOp, {s.batch, s.queries}, {s.batch, s.keys}, a.q_index, a.q_segment, a.kv_segment);
+void shares_of_queries(ThreadPool& pool, const HeadSharesArgs& a) {
+  const IndexSizes s = index_sizes(a);
+  const SeenKeys seen = seen_keys(a);
   const std::int64_t most = queries_at_once(s);
-  const auto pairs = static_cast<double>(s.batch * s.queries * s.keys);
-  if (pool.skips({kOp, a.q.dtype(), pairs * static_cast<double>(s.heads * (2 * s.width + 4)),
-                  static_cast<double>(a.q.bytes() + a.k.bytes() + a.shares.bytes())})) {
-    const Buffer taken(
-        pool.counts_workspace() ? static_cast<std::size_t>(most * s.heads * s.keys) * sizeof(float) : 0);
-    return;
-  }
-  if (a.q.on_gpu()) return gpu::head_shares(a, s, seen);
   const Tensor products = current_memory().empty(DType::f32, {s.heads, most, s.keys});
   float *const scores = products.view().kernel_data<float>(), *const shares = a.shares.kernel_data<float>();
   const std::int32_t* const chosen = a.chosen.kernel_data<std::int32_t>();
@@ -138,13 +104,8 @@ void head_shares(ThreadPool& pool, const HeadSharesArgs& a) {
   }
 }
 
-void index_loss(ThreadPool& pool, const IndexLossArgs& a) {
-  const LossRows r = rows_of("index_loss", a.scores, a.shares, a.chosen);
-  check("index_loss", "loss", a.loss, DType::f32, 1);
-  if (pool.skips({"index_loss", DType::f32, 8 * static_cast<double>(a.scores.size()),
-                  2 * static_cast<double>(a.scores.bytes())}))
-    return;
-  if (a.scores.on_gpu()) return gpu::index_loss(a);
+void loss_of_rows(ThreadPool& pool, const IndexLossArgs& a) {
+  const LossRows r = rows_of(a);
   std::vector<double> losses(static_cast<std::size_t>(r.rows));
   pool.for_range(r.rows, 1, [&](std::int64_t begin, std::int64_t end) {
     LossRow row;
@@ -165,15 +126,8 @@ void index_loss(ThreadPool& pool, const IndexLossArgs& a) {
   *a.loss.kernel_data<float>() = static_cast<float>(sum * a.factor);
 }
 
-void index_loss_backward(ThreadPool& pool, const IndexLossBackwardArgs& a) {
-  constexpr const char* kOp = "index_loss_backward";
-  const LossRows r = rows_of(kOp, a.scores, a.shares, a.chosen);
-  check(kOp, "gradient", a.gradient, DType::f32, 1);
-  check(kOp, "dscores", a.dscores, DType::f32, r.rows * r.keys);
-  if (pool.skips({kOp, DType::f32, 8 * static_cast<double>(a.scores.size()),
-                  3 * static_cast<double>(a.scores.bytes())}))
-    return;
-  if (a.scores.on_gpu()) return gpu::index_loss_backward(a);
+void gradients_of_rows(ThreadPool& pool, const IndexLossBackwardArgs& a) {
+  const LossRows r = rows_of(a);
   const float g = *a.gradient.kernel_data<float>() * static_cast<float>(a.factor);
   float* const dscores = a.dscores.kernel_data<float>();
   pool.for_range(r.rows, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -192,6 +146,84 @@ void index_loss_backward(ThreadPool& pool, const IndexLossBackwardArgs& a) {
         to[t] = row.any ? g * row.predicted[static_cast<std::size_t>(t)] * (to[t] - mean) : 0.0f;
     }
   });
+}
+
+Work shares_work(const HeadSharesArgs& a) {
+  const IndexSizes s = index_sizes(a);
+  const auto pairs = static_cast<double>(s.batch * s.queries * s.keys);
+  return {.dtype = a.q.dtype(),
+          .flops = pairs * static_cast<double>(s.heads * (2 * s.width + 4)),
+          .bytes = static_cast<double>(a.q.bytes() + a.k.bytes() + a.shares.bytes())};
+}
+
+Work loss_work(const IndexLossArgs& a) {
+  return {.flops = 8 * static_cast<double>(a.scores.size()),
+          .bytes = 2 * static_cast<double>(a.scores.bytes())};
+}
+
+Work gradients_work(const IndexLossBackwardArgs& a) {
+  return {.flops = 8 * static_cast<double>(a.scores.size()),
+          .bytes = 3 * static_cast<double>(a.scores.bytes())};
+}
+
+std::size_t shares_workspace(const HeadSharesArgs& a) {
+  return products_bytes(index_sizes(a), sizeof(float));
+}
+
+constexpr Implementation<HeadSharesArgs> kShares[] = {
+    {"cuda", Gpu::any, gpu::head_shares},
+    {"portable", Isa::ref, shares_of_queries, nullptr, shares_workspace}};
+constexpr Implementation<IndexLossArgs> kLosses[] = {{"cuda", Gpu::any, gpu::index_loss},
+                                                     {"portable", Isa::ref, loss_of_rows}};
+constexpr Implementation<IndexLossBackwardArgs> kGradients[] = {{"cuda", Gpu::any, gpu::index_loss_backward},
+                                                                {"portable", Isa::ref, gradients_of_rows}};
+constexpr Kernel<HeadSharesArgs> kHeadShares{"head_shares", shares_work, &HeadSharesArgs::q, kShares};
+constexpr Kernel<IndexLossArgs> kIndexLoss{"index_loss", loss_work, &IndexLossArgs::scores, kLosses};
+constexpr Kernel<IndexLossBackwardArgs> kIndexLossBackward{"index_loss_backward", gradients_work,
+                                                           &IndexLossBackwardArgs::scores, kGradients};
+
+void check(const char* op, const char* name, const TensorView& x, DType dtype, std::int64_t elements) {
+  CHECK(x.dtype() == dtype && x.size() == elements && x.is_contiguous(),
+        "[{}] {} {} of {}, expected {} elements of {}", op, name, to_string(x.shape()), name_of(x.dtype()),
+        elements, name_of(dtype));
+}
+
+template <typename Args>
+void check_rows(const char* op, const Args& a) {
+  const std::int64_t keys = a.scores.shape().back(), rows = keys == 0 ? 0 : a.scores.size() / keys;
+  check(op, "scores", a.scores, DType::f32, rows * keys);
+  check(op, "shares", a.shares, DType::f32, rows * keys);
+  if (a.chosen.defined()) check(op, "chosen", a.chosen, DType::i32, rows * words_of_keys(keys));
+}
+
+}  // namespace
+
+void head_shares(ThreadPool& pool, const HeadSharesArgs& a) {
+  constexpr const char* kOp = "head_shares";
+  CHECK(a.q.rank() == 4 && a.k.rank() == 4 && is_float(a.q.dtype()), "[{}] q {} of {}, k {}", kOp,
+        to_string(a.q.shape()), name_of(a.q.dtype()), to_string(a.k.shape()));
+  const IndexSizes s = index_sizes(a);
+  check(kOp, "q", a.q, a.q.dtype(), s.batch * s.queries * s.heads * s.width);
+  check(kOp, "k", a.k, a.q.dtype(), s.batch * s.keys * s.heads * s.width);
+  check(kOp, "shares", a.shares, DType::f32, s.batch * s.queries * s.keys);
+  if (a.chosen.defined())
+    check(kOp, "chosen", a.chosen, DType::i32, s.batch * s.queries * words_of_keys(s.keys));
+  check_masks(kOp, a);
+  run(pool, kHeadShares, a);
+}
+
+void index_loss(ThreadPool& pool, const IndexLossArgs& a) {
+  check_rows("index_loss", a);
+  check("index_loss", "loss", a.loss, DType::f32, 1);
+  run(pool, kIndexLoss, a);
+}
+
+void index_loss_backward(ThreadPool& pool, const IndexLossBackwardArgs& a) {
+  constexpr const char* kOp = "index_loss_backward";
+  check_rows(kOp, a);
+  check(kOp, "gradient", a.gradient, DType::f32, 1);
+  check(kOp, "dscores", a.dscores, DType::f32, a.scores.size());
+  run(pool, kIndexLossBackward, a);
 }
 
 }  // namespace switchyard

@@ -1,15 +1,15 @@
-// What the implementations of to_int8 and from_int8 are given (internal to kernels/).
+// The kernels behind int8_vectors.h, of every device. Internal to kernels/attention.
 #pragma once
 
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "kernels/attention/int8_vectors.h"
 
 namespace switchyard {
 
 inline constexpr float kLargestInt8 = 127;  // of either sign
 
-// What Int8VectorsArgs holds, with strides in elements.
+// Int8VectorsArgs on a CPU, with strides in elements.
 struct Int8VectorsProblem {
   struct Strides {
     std::int64_t token, head;
@@ -24,17 +24,17 @@ struct Int8VectorsProblem {
 };
 
 // Tokens [begin, end).
-using Int8VectorsRun = void(const Int8VectorsProblem&, std::int64_t begin, std::int64_t end);
+using Int8VectorsKernel = void(const Int8VectorsProblem&, std::int64_t begin, std::int64_t end);
 
-namespace cpu {
-Int8VectorsRun to_int8_avx512;
-Int8VectorsRun to_int8_avx2;
-Int8VectorsRun from_int8_avx512;
-Int8VectorsRun from_int8_avx2;
-}  // namespace cpu
 namespace ref {
-Int8VectorsRun to_int8;
-Int8VectorsRun from_int8;
+Int8VectorsKernel to_int8, from_int8;
 }  // namespace ref
+namespace cpu {
+Int8VectorsKernel to_int8_avx512, to_int8_avx2, from_int8_avx512, from_int8_avx2;
+}  // namespace cpu
+namespace gpu {
+void to_int8(const Int8VectorsArgs& args);
+void from_int8(const Int8VectorsArgs& args);
+}  // namespace gpu
 
 }  // namespace switchyard

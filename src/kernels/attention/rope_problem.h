@@ -1,13 +1,13 @@
-// What rope's implementations are given (internal to kernels/).
+// The kernels behind rope.h, of every device. Internal to kernels/attention.
 #pragma once
 
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "kernels/attention/rope.h"
 
 namespace switchyard {
 
-// What RopeArgs holds, with strides in elements.
+// RopeArgs on a CPU, with strides in elements.
 struct RopeProblem {
   DType dtype;
   const void* x;
@@ -25,9 +25,14 @@ struct RopeProblem {
 // Tokens [begin, end).
 using RopeTokens = void(const RopeProblem&, std::int64_t begin, std::int64_t end);
 
+namespace ref {
+RopeTokens rope;
+}  // namespace ref
 namespace cpu {
-RopeTokens rope_avx512;
-RopeTokens rope_avx2;
+RopeTokens rope_avx512, rope_avx2;
 }  // namespace cpu
+namespace gpu {
+void rope(const RopeArgs& args);
+}  // namespace gpu
 
 }  // namespace switchyard

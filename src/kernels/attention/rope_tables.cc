@@ -3,24 +3,21 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/attention/kernels.h"
+#include "kernels/registry/kernel.h"
 
 namespace switchyard {
+namespace {
 
-void rope_tables(ThreadPool& pool, const RopeTablesArgs& args) {
-  const std::int64_t tokens = args.positions.size(),
-                     pairs = static_cast<std::int64_t>(args.frequencies.size());
-  CHECK(args.positions.is_contiguous(), "[rope_tables] positions {} with gaps",
-        to_string(args.positions.shape()));
-  for (const TensorView* table : {&args.cos, &args.sin})
-    CHECK(table->size() == tokens * pairs && table->is_contiguous(),
-          "[rope_tables] a table {} for {} tokens of {} pairs", to_string(table->shape()), tokens, pairs);
-  const auto elements = static_cast<double>(tokens * pairs);
-  if (pool.skips({"rope_tables", DType::f32, 4 * elements, 8 * elements})) return;
-  if (args.positions.on_gpu()) return gpu::rope_tables(args);
+std::int64_t pairs_of(const RopeTablesArgs& args) {
+  return static_cast<std::int64_t>(args.frequencies.size());
+}
+
+void tables_of_tokens(ThreadPool& pool, const RopeTablesArgs& args) {
+  const std::int64_t pairs = pairs_of(args);
   const std::int32_t* const positions = args.positions.kernel_data<std::int32_t>();
   float *const cos = args.cos.kernel_data<float>(), *const sin = args.sin.kernel_data<float>();
-  pool.for_range(tokens, 32, [&](std::int64_t begin, std::int64_t end) {
+  pool.for_range(args.positions.size(), 32, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * pairs; i < end * pairs; ++i) {
       const std::int32_t position = positions[i / pairs];
       const double amplitude = args.amplitude * args.growth.at(position);
@@ -29,6 +26,27 @@ void rope_tables(ThreadPool& pool, const RopeTablesArgs& args) {
       sin[i] = static_cast<float>(std::sin(angle) * amplitude);
     }
   });
+}
+
+Work work_of(const RopeTablesArgs& args) {
+  const auto elements = static_cast<double>(args.positions.size() * pairs_of(args));
+  return {.flops = 4 * elements, .bytes = 8 * elements};
+}
+
+constexpr Implementation<RopeTablesArgs> kTables[] = {{"cuda", Gpu::any, gpu::rope_tables},
+                                                      {"portable", Isa::ref, tables_of_tokens}};
+constexpr Kernel<RopeTablesArgs> kRopeTables{"rope_tables", work_of, &RopeTablesArgs::positions, kTables};
+
+}  // namespace
+
+void rope_tables(ThreadPool& pool, const RopeTablesArgs& args) {
+  const std::int64_t tokens = args.positions.size(), pairs = pairs_of(args);
+  CHECK(args.positions.is_contiguous(), "[rope_tables] positions {} with gaps",
+        to_string(args.positions.shape()));
+  for (const TensorView* table : {&args.cos, &args.sin})
+    CHECK(table->size() == tokens * pairs && table->is_contiguous(),
+          "[rope_tables] a table {} for {} tokens of {} pairs", to_string(table->shape()), tokens, pairs);
+  run(pool, kRopeTables, args);
 }
 
 }  // namespace switchyard

@@ -10,28 +10,6 @@
 namespace switchyard {
 namespace {
 
-TEST(RopeTables, HoldCosinesAndSinesOfPositionTimesFrequency) {
-  const std::vector<double> frequencies{1.0, 0.25, 1e-3};
-  const std::vector<std::int32_t> positions{0, 1, 131'071, 7, 7, 1000};
-  const auto tokens = static_cast<std::int64_t>(positions.size()),
-             pairs = static_cast<std::int64_t>(frequencies.size());
-  for (const int threads : {1, 3}) {
-    ThreadPool pool(threads);
-    kernel_test::Array cos(DType::f32, tokens * pairs), sin = cos;
-    rope_tables(pool, {TensorView::of_host(positions.data(), {2, 3}), frequencies, 1.5,
-                       cos.view({2, 3, pairs}), sin.view({2, 3, pairs})});
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      for (std::int64_t i = 0; i < pairs; ++i) {
-        const double angle =
-            positions[static_cast<std::size_t>(t)] * frequencies[static_cast<std::size_t>(i)];
-        EXPECT_EQ(cos.at(t * pairs + i), static_cast<float>(std::cos(angle) * 1.5)) << t << " " << i;
-        EXPECT_EQ(sin.at(t * pairs + i), static_cast<float>(std::sin(angle) * 1.5)) << t << " " << i;
-      }
-    }
-    EXPECT_TRUE(cos.guards_intact() && sin.guards_intact());
-  }
-}
-
 // Values of 1 + 0.1 ln(1 + floor((p + 1) / 8)), worked out by hand for where the floor steps.
 TEST(RopeTables, GrowWithThePosition) {
   ThreadPool pool(1);
@@ -50,14 +28,6 @@ TEST(RopeTables, GrowWithThePosition) {
     EXPECT_FLOAT_EQ(cos.at(t), static_cast<float>(2 * factors[static_cast<std::size_t>(t)])) << t;
     EXPECT_EQ(sin.at(t), 0.0f) << t;
   }
-}
-
-TEST(RopeTables, OfNoTokensAreEmpty) {
-  ThreadPool pool(1);
-  const std::vector<double> frequencies{1.0};
-  kernel_test::Array cos(DType::f32, 0), sin(DType::f32, 0), positions(DType::i32, 0);
-  rope_tables(pool, {positions.view(), frequencies, 1, cos.view({0, 1}), sin.view({0, 1})});
-  EXPECT_TRUE(cos.guards_intact() && sin.guards_intact());
 }
 
 }  // namespace

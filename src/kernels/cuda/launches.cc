@@ -1,7 +1,6 @@
 #include <atomic>
 #include <utility>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/planned.h"
 #include "kernels/cuda/portable.h"
 

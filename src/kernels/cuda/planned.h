@@ -1,7 +1,12 @@
 // PlannedGpu: kernels of a GPU that take the memory they would work in, and start nothing.
 #pragma once
 
+#include <cstdint>
+
 namespace switchyard::gpu {
+
+// Counts the kernels that this process has started.
+std::int64_t launches();
 
 // While alive, this thread plans for a GPU of the compute capability major.*, whatever this machine has.
 class PlannedGpu {
@@ -19,8 +24,8 @@ class PlannedGpu {
   const PlannedGpu* const before_;
 };
 
-// Of the compute capability that kernels are chosen for: of the plan's GPU, or of this process's; 0 where a
-// GPU is emulated.
+// The major number of the compute capability that kernels are chosen for: the planned GPU's, or this process's
+// GPU's; 0 where the GPU is emulated.
 int compute_major();
 
 }  // namespace switchyard::gpu

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "kernels/attention/head_scores.h"
 #include "kernels/loss/last_tokens.h"
 #include "kernels/optimizer/newton_schulz.h"
 #include "kernels/pointwise/soft_cap.h"
@@ -30,39 +29,6 @@ TEST(LastTokens, AreThoseBeforeThePadding) {
         EXPECT_EQ(out.at(row * 5 + i), x.at((row * 3 + last[static_cast<std::size_t>(row)]) * 5 + i));
     }
     EXPECT_TRUE(out.guards_intact());
-  }
-}
-
-TEST(HeadScores, AreTheLargestOfAHead) {
-  const Array top = Array::normal(DType::f32, 3 * 4 * 17, 5);
-  Array largest(DType::f32, 4), none(DType::f32, 4);
-  ThreadPool pool(2);
-  largest_scores(pool, top.view({3, 4, 17}), largest.view({4}));
-  largest_scores(pool, top.view({3 * 4 * 17}).rows(0, 0).reshaped({0, 4, 17}), none.view({4}));
-  for (std::int64_t n = 0; n < 4; ++n) {
-    float most = top.at(n * 17);
-    for (std::int64_t b = 0; b < 3; ++b) {
-      for (std::int64_t s = 0; s < 17; ++s) most = std::max(most, top.at((b * 4 + n) * 17 + s));
-    }
-    EXPECT_EQ(largest.at(n), most);
-    EXPECT_TRUE(std::isinf(none.at(n)) && none.at(n) < 0);
-  }
-  EXPECT_TRUE(largest.guards_intact());
-}
-
-TEST(ScaleColumns, FollowsTheColumnsFromAnyPlaceOn) {
-  for (const DType dtype : kDTypes) {
-    const Array before = Array::normal(dtype, 40000, 7), factors = Array::normal(DType::f32, 6, 8);
-    for (const std::int64_t first : {0, 4, 13}) {
-      Array x = before;
-      ThreadPool pool(2);
-      scale_columns(pool, {.x = x.view({40000}), .first = first, .factors = factors.view({6})});
-      for (std::int64_t i = 0; i < 40000; ++i) {
-        const float product = before.at(i) * factors.at((first + i) % 6);
-        ASSERT_EQ(x.at(i), dtype == DType::f32 ? product : static_cast<float>(bfloat16(product))) << i;
-      }
-      EXPECT_TRUE(x.guards_intact());
-    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "kernels/registry/record.h"
 #include "kernels/testing/elementwise_test_data.h"
 
 namespace switchyard {

@@ -92,7 +92,7 @@ Bound activation_bound(DType dtype);
 
 // The families, each in the file of its name.
 std::vector<KernelCases> attention_kernels();
-std::vector<KernelCases> attention_sink_kernels();
+std::vector<KernelCases> attention_sink_kernels();  // and those of heads' scores
 std::vector<KernelCases> balance_kernels();
 std::vector<KernelCases> cross_entropy_kernels();
 std::vector<KernelCases> delta_net_kernels();
@@ -106,7 +106,8 @@ std::vector<KernelCases> loop_kernels();  // those that are one loop
 std::vector<KernelCases> packed_weight_kernels();
 std::vector<KernelCases> ragged_rows_kernels();
 std::vector<KernelCases> route_kernels();
-std::vector<KernelCases> row_kernels();  // rms_norm, rope and its tables
+std::vector<KernelCases> rope_kernels();  // and its tables
+std::vector<KernelCases> row_kernels();   // rms_norm
 std::vector<KernelCases> token_loss_kernels();
 std::vector<KernelCases> vocabulary_kernels();
 std::vector<KernelCases> weight_update_kernels();  // and rank_sum

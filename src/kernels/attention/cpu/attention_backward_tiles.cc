@@ -156,7 +156,7 @@ class GradientBlock {
   float* scores(std::int64_t i) { return floats_.data() + i % 2 * 2 * kBlockFloats; }
   float* dp(std::int64_t i) { return scores(i) + kBlockFloats; }
 
-  // Which strips of keys each strip of queries sees, and the reverse.
+  // The strips of keys that each strip of queries sees, and the reverse.
   void find_strips() {
     for (std::int64_t i = 0; i < kBlockStrips; ++i) keys_of_[i] = queries_of_[i] = {};
     items_ = 0;

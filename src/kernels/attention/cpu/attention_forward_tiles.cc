@@ -332,14 +332,8 @@ class ForwardTask {
 }  // namespace
 }  // namespace attention_tiles
 
-const char* attention_refuses(const AttentionProblem& problem) {
-  if (problem.args.dtype != DType::bf16) return "takes bfloat16 only";
-  if (!(problem.args.scale > 0)) return "takes a positive scale only";
-  if (problem.args.chosen != nullptr) return "takes no chosen keys";
-  return nullptr;
-}
-
-std::size_t attention_workspace(const AttentionSpec& a) {
+std::size_t attention_workspace(const AttentionArgs& args) {
+  const AttentionSpec a = attention_spec(args);
   const std::int64_t positions = a.batch * a.kv_heads * attention_tiles::strips_of(a.kv_length) * 32;
   return static_cast<std::size_t>(positions *
                                   (attention_tiles::padded(a.qk_dim) + attention_tiles::padded(a.v_dim))) *

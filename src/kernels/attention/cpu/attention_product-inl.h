@@ -44,7 +44,7 @@ struct Panel {
   std::int64_t stride;
 };
 
-// What a product adds to: nothing, C, or C with column j multiplied by factor[j].
+// The start of a product's sums: nothing, C, or C with column j multiplied by factor[j].
 enum class Start : std::uint8_t { zero, sum, scaled_sum };
 
 template <std::int64_t rows, Order order, Start start>

@@ -33,7 +33,7 @@ namespace switchyard {
 namespace HWY_NAMESPACE {
 namespace {
 
-// What a tile of queries has while its keys go by. Scores, and so maxima, are in units of log 2.
+// The state of a tile of queries while its keys go by. Scores, and so maxima, are in units of log 2.
 struct QueryTile {
   std::int64_t begin;  // its first query
   float* q;            // [query panel][qk][kPanel], scaled

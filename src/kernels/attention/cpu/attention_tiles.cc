@@ -106,7 +106,7 @@ Masks::Masks(const AttentionSpec& args)
       q_(side(args.batch, args.q_length, args.q_index, args.q_segment, true, args.seen)),
       kv_(side(args.batch, args.kv_length, args.kv_index, args.kv_segment, args.causal, {})) {}
 
-// Where keys are not ordered, they all stand before every query.
+// Keys without an order all stand before every query.
 Masks::Side Masks::side(std::int64_t batch, std::int64_t length, const std::int32_t* index,
                         const std::int32_t* segment, bool ordered, const KeyWindow& seen) {
   Side result;

@@ -1,4 +1,4 @@
-// What the forward and backward pass of attention in tiles share: operands in tile order, products of tiles,
+// The parts of both passes of attention in tiles: operands in tile order, products of tiles,
 // exponentials and masks (internal to kernels/cpu/attention_*_tiles.cc).
 //
 // 1. A sequence is cut into strips of 32 positions, and every width (qk_dim, v_dim) is padded with zeros to a
@@ -222,7 +222,7 @@ void OpenBlock::close() {
 
 #endif
 
-// Which of a block's strips take part.
+// The strips of a block that take part.
 struct StripList {
   std::int64_t at[kBlockStrips];
   std::int64_t count = 0;

@@ -15,6 +15,7 @@
 #include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/cpu/row_fetcher.h"
 #include "kernels/cpu/thread_scratch.h"
+#include "kernels/registry/simd_list.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
@@ -74,7 +75,7 @@ HWY_INLINE V sums_of_lanes(const float* x) {
 #endif
 }
 
-// What is read next, a few lines at a time.
+// Prefetches what is read next, a few lines at a time.
 struct FetchAhead {
   cpu::RowFetcher<std::int8_t> keys, values;
   std::int64_t lines;
@@ -296,7 +297,7 @@ void run_piece(const DecodeAttentionPiece& p) {
 
 }  // namespace
 
-void decode_attention_piece(const DecodeAttentionPiece& p) {
+void decode_attention_simd(const DecodeAttentionPiece& p) {
   const bool single = p.args->dtype == DType::f32;
   if (p.args->int8)
     single ? run_piece<float, std::int8_t>(p) : run_piece<bfloat16, std::int8_t>(p);
@@ -311,12 +312,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void decode_attention_avx512(const DecodeAttentionPiece& p) {
-  N_AVX3::decode_attention_piece(p);
-}
-void decode_attention_avx2(const DecodeAttentionPiece& p) {
-  N_AVX2::decode_attention_piece(p);
-}
+SWITCHYARD_SIMD_EXPORT(decode_attention, (const DecodeAttentionPiece& p), (p))
 
 }  // namespace switchyard::cpu
 #endif

@@ -10,6 +10,7 @@
 #include "hwy/highway.h"
 #include "kernels/attention/int8_vectors_problem.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/registry/simd_list.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
@@ -98,11 +99,11 @@ void tokens_from_int8(const Int8VectorsProblem& p, std::int64_t begin, std::int6
 
 }  // namespace
 
-void to_int8(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
+void to_int8_simd(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
   p.dtype == DType::f32 ? tokens_to_int8<float>(p, begin, end) : tokens_to_int8<bfloat16>(p, begin, end);
 }
 
-void from_int8(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
+void from_int8_simd(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
   p.dtype == DType::f32 ? tokens_from_int8<float>(p, begin, end) : tokens_from_int8<bfloat16>(p, begin, end);
 }
 
@@ -113,18 +114,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void to_int8_avx512(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::to_int8(p, begin, end);
-}
-void to_int8_avx2(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::to_int8(p, begin, end);
-}
-void from_int8_avx512(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::from_int8(p, begin, end);
-}
-void from_int8_avx2(const Int8VectorsProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::from_int8(p, begin, end);
-}
+using I = std::int64_t;
+
+SWITCHYARD_SIMD_EXPORT(to_int8, (const Int8VectorsProblem& p, I begin, I end), (p, begin, end))
+SWITCHYARD_SIMD_EXPORT(from_int8, (const Int8VectorsProblem& p, I begin, I end), (p, begin, end))
 
 }  // namespace switchyard::cpu
 #endif

@@ -8,6 +8,7 @@
 #include "hwy/highway.h"
 #include "kernels/attention/rope_problem.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/registry/simd_list.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
@@ -83,7 +84,7 @@ void rotate_tokens(const RopeProblem& p, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-void rope_tokens(const RopeProblem& p, std::int64_t begin, std::int64_t end) {
+void rope_simd(const RopeProblem& p, std::int64_t begin, std::int64_t end) {
   p.dtype == DType::f32 ? rotate_tokens<float>(p, begin, end) : rotate_tokens<bfloat16>(p, begin, end);
 }
 
@@ -94,12 +95,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void rope_avx512(const RopeProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::rope_tokens(p, begin, end);
-}
-void rope_avx2(const RopeProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::rope_tokens(p, begin, end);
-}
+using I = std::int64_t;
+
+SWITCHYARD_SIMD_EXPORT(rope, (const RopeProblem& p, I begin, I end), (p, begin, end))
 
 }  // namespace switchyard::cpu
 #endif

@@ -1,8 +1,6 @@
 // Attention by warps: a warp takes a query (or, for the gradients of keys and values, a key) and goes through
 // the others 32 at a time, each lane with a score of its own. Any dtype and width, all sums in float32.
 #include "kernels/attention/attention_problem.h"
-#include "kernels/attention/cuda/flash_attention.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
 
@@ -221,8 +219,8 @@ Launch warps_for(std::int64_t rows, std::int64_t floats_of_warp) {
 
 }  // namespace
 
-void attention(const AttentionProblem& p, const TensorView& like) {
-  if (flash_attention_takes(p)) return flash_attention(p, like);
+void warp_attention(const AttentionArgs& args) {
+  const AttentionProblem p = attention_problem(args);
   const AttentionSpec& a = p.args;
   with_float_type(a.dtype, [&]<typename T>(T) {
     with_parts(a.v_dim, [&](auto parts) {
@@ -233,11 +231,11 @@ void attention(const AttentionProblem& p, const TensorView& like) {
   });
 }
 
-void attention_backward(const AttentionProblem& p, const TensorView& like) {
-  if (flash_attention_takes(p)) return flash_attention_backward(p, like);
+void warp_attention_backward(const AttentionBackwardArgs& args) {
+  const AttentionProblem p = attention_problem(args);
   const AttentionSpec& a = p.args;
   const std::int64_t rows = a.batch * a.q_length * a.heads;
-  const Workspace delta(like, static_cast<std::size_t>(rows) * sizeof(float));
+  const Workspace delta(args.dq, static_cast<std::size_t>(rows) * sizeof(float));
   with_float_type(a.dtype, [&]<typename T>(T) {
     const T *const k = static_cast<const T*>(p.k), *const v = static_cast<const T*>(p.v),
                    *const queries = static_cast<const T*>(p.q), *const dout = static_cast<const T*>(p.dout);

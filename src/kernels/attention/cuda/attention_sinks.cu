@@ -1,5 +1,4 @@
-#include "kernels/attention/attention_sinks.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/attention/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
 
@@ -33,7 +32,7 @@ GPU_KERNEL correct_rows(Sizes s, const float* sinks, T* out, float* lse) {
     out[row * s.width + d] = from_float<T>(to_float(out[row * s.width + d]) * factor);
 }
 
-// products[row]: what a query of a head adds to its sink's gradient.
+// products[row]: the part of a query of a head in its sink's gradient.
 template <typename T>
 GPU_KERNEL sink_products(Sizes s, const float* sinks, const T* out, const T* dout, const float* lse,
                          float* products) {

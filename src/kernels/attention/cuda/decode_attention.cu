@@ -1,8 +1,7 @@
 // Attention of one token a sequence: a block takes some keys of a query head, each of its warps some of
 // those, and the sums of all are joined in a second pass. Lengths are read on the device.
-#include "kernels/attention/decode_attention.h"
+#include "kernels/attention/decode_attention_problem.h"
 #include "kernels/attention/visible_keys.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
 

@@ -1,6 +1,8 @@
 // Attention of bfloat16 on tensor cores (FlashAttention-2, Dao 2023), forward: blocks of threads take rows of
 // queries.
-#include "kernels/attention/cuda/flash_attention.h"
+#include <algorithm>
+#include <initializer_list>
+
 #include "kernels/attention/cuda/flash_parts.h"
 
 namespace switchyard::gpu {
@@ -121,21 +123,36 @@ __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
-bool flash_attention_takes(const AttentionProblem& p) {
-  const auto aligned = [](const void* x) { return reinterpret_cast<std::uintptr_t>(x) % 16 == 0; };
-  const AttentionSpec& a = p.args;
-  return a.chosen == nullptr && a.dtype == DType::bf16 && a.qk_dim % kChunk == 0 && a.v_dim % kChunk == 0 &&
-         a.qk_dim <= 192 && a.v_dim <= 128 && a.qk_dim > 0 && a.v_dim > 0 && a.batch * a.heads <= 65535 &&
-         aligned(p.q) && aligned(p.k) && aligned(p.v) && aligned(p.out) && aligned(p.dout) && aligned(p.dq) &&
-         aligned(p.dk) && aligned(p.dv);
+bool are_aligned(std::initializer_list<const TensorView*> operands) {
+  return std::all_of(operands.begin(), operands.end(), [](const TensorView* x) {
+    return reinterpret_cast<std::uintptr_t>(x->device_address()) % 16 == 0;
+  });
 }
 
-void flash_attention(const AttentionProblem& p, const TensorView& like) {
+}  // namespace
+
+const char* flash_attention_refuses(const AttentionArgs& a) {
+  const std::int64_t width = a.q.dim(3), values = a.v.dim(3);
+  if (a.q.dtype() != DType::bf16) return "the operands are not bfloat16";
+  if (a.chosen.defined()) return "keys are chosen for each query";
+  if (width == 0 || values == 0) return "heads have no elements";
+  if (width % kChunk != 0 || values % kChunk != 0) return "a head's width is no multiple of 8";
+  if (width > 192) return "heads of queries and keys are wider than 192";
+  if (values > 128) return "heads of values are wider than 128";
+  if (a.q.dim(0) * a.q.dim(2) > 65535) return "the batch has more than 65535 heads, a grid's limit";
+  return are_aligned({&a.q, &a.k, &a.v, &a.out}) ? nullptr : "an operand is not aligned to 16 bytes";
+}
+
+const char* flash_attention_backward_refuses(const AttentionBackwardArgs& a) {
+  if (const char* const reason = flash_attention_refuses(a.forward)) return reason;
+  return are_aligned({&a.dout, &a.dq, &a.dk, &a.dv}) ? nullptr : "a gradient is not aligned to 16 bytes";
+}
+
+void flash_attention(const AttentionArgs& args) {
+  const AttentionProblem p = attention_problem(args);
   const AttentionSpec& a = p.args;
   const std::int64_t q_tiles = p.q_tile_count(), kv_tiles = p.kv_tile_count();
-  const Ranges ranges(a, like, q_tiles, kv_tiles);
+  const Ranges ranges(a, args.q, q_tiles, kv_tiles);
   with_widths(a, [&](auto qk, auto vw) {
     launch(tiles_launch(q_tiles, a.batch * a.heads, 2 * kTileBytes<qk()> + kTileBytes<vw()>),
            flash_forward<qk(), vw()>, a, matrices_of(p, ranges, nullptr), q_tiles, kv_tiles,

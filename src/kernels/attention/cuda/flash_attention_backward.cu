@@ -1,7 +1,6 @@
 // Attention of bfloat16 on tensor cores, backward. Scores are made again, once for the gradients of queries,
 // by rows of queries, and once for those of keys and values, by rows of keys; so no sum depends on the order
 // in which blocks run.
-#include "kernels/attention/cuda/flash_attention.h"
 #include "kernels/attention/cuda/flash_parts.h"
 
 namespace switchyard::gpu {
@@ -209,12 +208,13 @@ __launch_bounds__(kThreads)
 
 }  // namespace
 
-void flash_attention_backward(const AttentionProblem& p, const TensorView& like) {
+void flash_attention_backward(const AttentionBackwardArgs& args) {
+  const AttentionProblem p = attention_problem(args);
   const AttentionSpec& a = p.args;
   const std::int64_t q_tiles = p.q_tile_count(), kv_tiles = p.kv_tile_count(),
                      rows = a.batch * a.q_length * a.heads;
-  const Ranges ranges(a, like, q_tiles, kv_tiles);
-  const Workspace delta(like, static_cast<std::size_t>(rows) * sizeof(float));
+  const Ranges ranges(a, args.dq, q_tiles, kv_tiles);
+  const Workspace delta(args.dq, static_cast<std::size_t>(rows) * sizeof(float));
   launch({.blocks = divide_up(rows, kThreads / kWarp), .threads = kThreads}, row_deltas, a,
          static_cast<const bfloat16*>(p.dout), static_cast<const bfloat16*>(p.out), delta.data<float>());
   const Matrices m = matrices_of(p, ranges, delta.data<float>());

@@ -1,5 +1,5 @@
-// What both passes of flash attention share: rows of tiles in shared memory, products of them, and what masks
-// ask. Four warps take 64 rows, 16 each, and go through the other sequence 64 at a time, with scores in
+// The parts of both passes of flash attention: rows of tiles in shared memory, products of them, and masks.
+// Four warps take 64 rows, 16 each, and go through the other sequence 64 at a time, with scores in
 // registers. Scores of tiles without a visible key are never made.
 #pragma once
 
@@ -130,7 +130,7 @@ GPU_FUNCTION void clear(T (&sums)[count][4]) {
   }
 }
 
-// Where a block of threads of a pass over queries works; rows of this thread are `row` and 8 more.
+// The place where a block of threads of a pass over queries works; rows of this thread are `row` and 8 more.
 struct QueryBlock {
   std::int64_t batch, head, kv_head, tile;
 };

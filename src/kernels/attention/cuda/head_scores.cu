@@ -1,5 +1,4 @@
-#include "kernels/attention/head_scores.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/attention/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 
@@ -35,9 +34,10 @@ GPU_KERNEL scale_elements_by_column(T* x, std::int64_t count, std::int64_t first
 
 }  // namespace
 
-void largest_scores(const TensorView& top, const TensorView& largest) {
+void largest_scores(const LargestScoresArgs& args) {
+  const TensorView& top = args.top;
   launch({.blocks = top.dim(1), .threads = kThreads}, largest_of_heads, top.device_data<float>(), top.dim(0),
-         top.dim(1), top.dim(2), largest.device_data<float>());
+         top.dim(1), top.dim(2), args.largest.device_data<float>());
 }
 
 void scale_columns(const ScaleColumnsArgs& args) {

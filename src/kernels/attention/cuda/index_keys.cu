@@ -1,8 +1,6 @@
 // Sparse attention: an indexer's scores, and the choice of keys. A thread or a warp takes a pair of a query
 // and a key and goes through the heads; sums are float32, in an order that the sizes alone decide.
-#include "kernels/attention/index_keys.h"
 #include "kernels/attention/index_problem.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 
 namespace switchyard::gpu {
@@ -123,7 +121,7 @@ GPU_FUNCTION std::uint32_t rank_of(float score) {
   return (bits >> 31) != 0u ? ~bits : bits | 0x80000000u;
 }
 
-// How many of a row's scores have at least this rank, for all lanes.
+// Counts, for all lanes, a row's scores of at least this rank.
 GPU_FUNCTION std::int64_t count_from(std::uint32_t rank, const float* scores, std::int64_t keys) {
   std::int64_t count = 0;
   for (std::int64_t t = thread_index() % kWarp; t < keys; t += kWarp) count += rank_of(scores[t]) >= rank;
@@ -185,16 +183,18 @@ Launch warps_for(std::int64_t rows) {
 
 }  // namespace
 
-void index_scores(const IndexScoresArgs& a, const IndexSizes& s, const SeenKeys& seen) {
+void index_scores(const IndexScoresArgs& a) {
+  const IndexSizes s = index_sizes(a);
   const std::int64_t blocks = divide_up(s.keys, kThreads);
   with_float_type(a.q.dtype(), [&]<typename T>(T) {
-    launch({.blocks = s.batch * s.queries * blocks, .threads = kThreads}, score_keys<T>, s, seen,
+    launch({.blocks = s.batch * s.queries * blocks, .threads = kThreads}, score_keys<T>, s, seen_keys(a),
            a.q.device_data<T>(), a.k.device_data<T>(), a.weights.device_data<float>(), a.factor, blocks,
            a.scores.device_data<float>());
   });
 }
 
-void index_scores_backward(const IndexScoresBackwardArgs& a, const IndexSizes& s) {
+void index_scores_backward(const IndexScoresBackwardArgs& a) {
+  const IndexSizes s = index_sizes(a);
   if (s.width > kMostWidth * kWarp)
     fail_runtime("[index_scores] the GPU has no kernel for heads of {} elements: expected at most {}",
                  s.width, kMostWidth * kWarp);
@@ -215,10 +215,11 @@ void choose_keys(const ChooseKeysArgs& a) {
          a.bits.device_data<std::int32_t>(), a.ids.device_data<std::int32_t>(), a.first_id);
 }
 
-void subtract_mean(const TensorView& x, const TensorView& y) {
+void subtract_mean(const SubtractMeanArgs& a) {
+  const TensorView& x = a.x;
   const std::int64_t width = x.shape().back(), rows = width == 0 ? 0 : x.size() / width;
   with_float_type(x.dtype(), [&]<typename T>(T) {
-    launch(warps_for(rows), subtract_mean_of_rows<T>, x.device_data<T>(), rows, width, y.device_data<T>());
+    launch(warps_for(rows), subtract_mean_of_rows<T>, x.device_data<T>(), rows, width, a.y.device_data<T>());
   });
 }
 

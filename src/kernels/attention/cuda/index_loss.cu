@@ -1,7 +1,5 @@
-// What trains an indexer. A block takes a query and its threads the keys.
-#include "kernels/attention/index_loss.h"
+// The loss of an indexer and its gradient. A block takes a query and its threads the keys.
 #include "kernels/attention/index_problem.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
 
@@ -10,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
-// Of all threads of the block, for all of them.
+// The largest of all threads of the block, for all of them.
 GPU_FUNCTION float block_max(float x, float* scratch) {
   x = warp_max(x);
   barrier();  // who reads the maximum before this one has read it
@@ -63,7 +61,7 @@ struct LossRows {
   }
 };
 
-// What a row is divided by.
+// The sums that a row is divided by.
 struct RowSums {
   float top, predicted, shares;
 };
@@ -135,9 +133,10 @@ LossRows rows_of(const TensorView& scores, const TensorView& shares, const Tenso
 
 }  // namespace
 
-void head_shares(const HeadSharesArgs& a, const IndexSizes& s, const SeenKeys& seen) {
+void head_shares(const HeadSharesArgs& a) {
+  const IndexSizes s = index_sizes(a);
   with_float_type(a.q.dtype(), [&]<typename T>(T) {
-    launch({.blocks = s.batch * s.queries, .threads = kThreads}, sum_head_shares<T>, s, seen,
+    launch({.blocks = s.batch * s.queries, .threads = kThreads}, sum_head_shares<T>, s, seen_keys(a),
            a.q.device_data<T>(), a.k.device_data<T>(), a.chosen.device_data<std::int32_t>(), a.scale,
            a.shares.device_data<float>());
   });

@@ -1,7 +1,5 @@
 // Vectors in 8 bits: a warp takes a vector. The same bits as on the CPU.
-#include "kernels/attention/int8_vectors.h"
 #include "kernels/attention/int8_vectors_problem.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 
 namespace switchyard::gpu {

@@ -1,7 +1,7 @@
-// Rotations: a block takes a token, a thread some pairs of a head. And the tables of their angles.
-#include "kernels/attention/rope.h"
-#include "kernels/attention/rope_tables.h"
-#include "kernels/cuda/kernels.h"
+// Rotations, of which a block takes a token and a thread some pairs of a head, and the tables of their
+// angles.
+#include "kernels/attention/kernels.h"
+#include "kernels/attention/rope_problem.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 

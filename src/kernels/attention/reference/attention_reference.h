@@ -13,7 +13,7 @@
 
 namespace switchyard::reference {
 
-// What attention() takes, of memory of the host whose sizes `s` says.
+// The arguments of attention() in memory of the host, with the sizes of `s`.
 inline AttentionArgs attention_args(const AttentionSpec& s, const void* q, const void* k, const void* v,
                                     const void* out, const float* lse) {
   const Shape queries{s.batch, s.q_length}, keys{s.batch, s.kv_length};

@@ -1,4 +1,4 @@
-// What rounding inside attention's kernels of tiles may move a result by. They round the softmax weights P
+// Bounds how far rounding inside attention's kernels of tiles may move a result. They round the softmax weights P
 // and their gradients dS to bf16 before they multiply them: each moves by at most 2^-8 of itself, so a result
 // by at most 2^-8 of the sum of its terms' magnitudes.
 #pragma once

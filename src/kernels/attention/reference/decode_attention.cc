@@ -8,7 +8,7 @@
 namespace switchyard::ref {
 namespace {
 
-// Of T, or int8, whose scales multiply it.
+// `Stored`: T, or int8, whose scales multiply it.
 template <typename T, typename Stored>
 void decode_typed(const DecodeAttentionPiece& p) {
   const DecodeAttentionSpec& a = *p.args;

@@ -127,7 +127,7 @@ void head_shares(const IndexSizes& s, const SeenKeys& seen, const T* q, const T*
   }
 }
 
-// Of rows of `keys`; R is float or double.
+// The loss of rows of `keys`; R is float or double.
 template <typename R>
 double index_loss(std::int64_t rows, std::int64_t keys, const R* scores, const R* shares,
                   const std::int32_t* chosen) {

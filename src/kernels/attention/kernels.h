@@ -1,0 +1,23 @@
+// The arguments of the room's small ops as their tables take them, and the GPU's implementations. Internal to
+// kernels/attention.
+#pragma once
+
+#include "kernels/attention/attention_sinks.h"
+#include "kernels/attention/head_scores.h"
+#include "kernels/attention/rope_tables.h"
+
+namespace switchyard {
+
+struct LargestScoresArgs {
+  TensorView top, largest;
+};
+
+namespace gpu {
+void apply_sinks(const ApplySinksArgs& args);
+void sink_gradients(const SinkGradientsArgs& args);
+void largest_scores(const LargestScoresArgs& args);
+void scale_columns(const ScaleColumnsArgs& args);
+void rope_tables(const RopeTablesArgs& args);
+}  // namespace gpu
+
+}  // namespace switchyard
