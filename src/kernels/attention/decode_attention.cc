@@ -10,7 +10,7 @@
 #include "kernels/attention/checks.h"
 #include "kernels/attention/decode_attention_problem.h"
 #include "kernels/attention/visible_keys.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

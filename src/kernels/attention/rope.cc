@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "kernels/attention/rope_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

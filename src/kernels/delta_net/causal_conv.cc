@@ -8,7 +8,7 @@
 #include "kernels/delta_net/causal_conv_problem.h"
 #include "kernels/delta_net/kernels.h"
 #include "kernels/registry/kernel.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

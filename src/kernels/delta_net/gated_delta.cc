@@ -4,7 +4,7 @@
 #include "kernels/delta_net/gated_delta_problem.h"
 #include "kernels/delta_net/kernels.h"
 #include "kernels/registry/kernel.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

@@ -2,16 +2,17 @@
 
 #include "core/error.h"
 #include "kernels/loss/vocabulary_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {
 
-constexpr ListedRun<LogitMaximaKernel, LogitMaximaProblem> kMaxima[] = {
-    SWITCHYARD_SIMD_LIST(logit_block_maxima)};
-constexpr ListedRun<LogitWeightsKernel, LogitWeightsProblem> kWeights[] = {
-    SWITCHYARD_SIMD_LIST(logit_weights)};
-constexpr ListedRun<LogitsFromKernel, LogitsFromProblem> kFrom[] = {SWITCHYARD_SIMD_LIST(logits_from)};
+constexpr InnerImplementation<LogitMaximaKernel, LogitMaximaProblem> kMaxima[] = {
+    SWITCHYARD_SIMD_INNER(logit_block_maxima)};
+constexpr InnerImplementation<LogitWeightsKernel, LogitWeightsProblem> kWeights[] = {
+    SWITCHYARD_SIMD_INNER(logit_weights)};
+constexpr InnerImplementation<LogitsFromKernel, LogitsFromProblem> kFrom[] = {
+    SWITCHYARD_SIMD_INNER(logits_from)};
 
 }  // namespace
 

@@ -6,7 +6,7 @@
 #include "kernels/moe/expert_gate_problem.h"
 #include "kernels/moe/kernels.h"
 #include "kernels/pointwise/float_elements.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

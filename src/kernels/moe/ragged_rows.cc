@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "kernels/moe/kernels.h"
 #include "kernels/moe/ragged_rows_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

@@ -1,12 +1,12 @@
 #include "kernels/optimizer/rank_sum.h"
 
 #include "core/error.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {
 
-constexpr ListedRun<RankSumKernel, RankSumProblem> kRankSum[] = {SWITCHYARD_SIMD_LIST(rank_sum)};
+constexpr InnerImplementation<RankSumKernel, RankSumProblem> kRankSum[] = {SWITCHYARD_SIMD_INNER(rank_sum)};
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "kernels/optimizer/weight_update_problem.h"
 #include "kernels/registry/kernel.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

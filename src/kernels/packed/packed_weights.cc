@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "kernels/packed/packed_block.h"
 #include "kernels/registry/kernel.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {
@@ -24,7 +24,8 @@ const char* refuse_mxfp4(const PackJob& job) {
 }
 
 // For unpack_kernel: blocks that another kernel's loop unpacks.
-constexpr ListedRun<BlockRowsKernel, BlockRows> kUnpackInLoops[] = {SWITCHYARD_SIMD_LIST(unpack_block_rows)};
+constexpr InnerImplementation<BlockRowsKernel, BlockRows> kUnpackInLoops[] = {
+    SWITCHYARD_SIMD_INNER(unpack_block_rows)};
 
 // All matrices of the views are one: rows of blocks follow each other without gaps.
 BlockRows rows_of(const TensorView& packed, const TensorView& dense) {

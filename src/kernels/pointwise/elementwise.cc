@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "kernels/pointwise/elementwise_problem.h"
 #include "kernels/registry/kernel.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

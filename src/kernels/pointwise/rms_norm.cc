@@ -9,7 +9,7 @@
 #include "kernels/pointwise/reference/rms_norm_reference.h"
 #include "kernels/pointwise/rms_norm_problem.h"
 #include "kernels/registry/kernel.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

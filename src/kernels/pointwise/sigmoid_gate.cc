@@ -6,7 +6,7 @@
 #include "kernels/pointwise/kernels.h"
 #include "kernels/pointwise/sigmoid_gate_problem.h"
 #include "kernels/registry/kernel.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 namespace switchyard {
 namespace {

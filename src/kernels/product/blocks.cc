@@ -104,8 +104,8 @@ const std::byte* advance(const void* x, DType dtype, std::int64_t elements) {
   return static_cast<const std::byte*>(x) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
-// Calls a kernel for dense weights with the unpacked weights of a block, a piece of columns of C at a time, so
-// that what is unpacked is still in a cache when it is read.
+// Calls a kernel for dense weights with the unpacked weights of a block, a piece of columns of C at a time,
+// so that what is unpacked is still in a cache when it is read.
 void run_unpacked(const GemmProblem& p, const GemmBlock& block, BlockRowsKernel* unpack,
                   GemmBlockKernel* kernel) {
   static thread_local cpu::ThreadScratch memory;
@@ -143,7 +143,7 @@ void run_unpacked(const GemmProblem& p, const GemmBlock& block, BlockRowsKernel*
 // pay or does not fit.
 bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel, const GemmRowPacking* packing) {
   constexpr std::int64_t kWorthwhile = std::int64_t{1} << 27;  // products of two elements
-    const int threads = pool.threads();
+  const int threads = pool.threads();
   if (packing == nullptr || p.packed() || threads == 1 || products_of(p.m, p.columns(), p) < kWorthwhile)
     return false;
   const std::int64_t all = p.m, columns = p.columns(), unit = p.column_unit();

@@ -114,10 +114,12 @@ void check_form(const char* op, const GemmProblem& p) {
           "[{}] {} weights [{}, {}] are no whole blocks, or the product is not plain", op,
           name_of(p.weight_dtype), inputs, outputs);
   }
-  CHECK(p.is_plain() || takes_gemm_forms(p.dtype),
-        "[{}] fused forms need AVX512-BF16 or AMX and bfloat16; the active instruction set is {}, the dtype {}",
-        op, name_of(active_isa()), name_of(p.dtype));
-  CHECK(is_float(p.dtype) && is_float(p.c_dtype), "[{}] {} into {}", op, name_of(p.dtype), name_of(p.c_dtype));
+  CHECK(
+      p.is_plain() || takes_gemm_forms(p.dtype),
+      "[{}] fused forms need AVX512-BF16 or AMX and bfloat16; the active instruction set is {}, the dtype {}",
+      op, name_of(active_isa()), name_of(p.dtype));
+  CHECK(is_float(p.dtype) && is_float(p.c_dtype), "[{}] {} into {}", op, name_of(p.dtype),
+        name_of(p.c_dtype));
 }
 
 const char* refusal_of(const Row& row, const ProductArgs& args) {
@@ -146,9 +148,9 @@ bool takes_gemm_forms(DType dtype) {
 
 bool reads_few_rows(const GemmProblem& p) {
   constexpr std::int64_t kMostRows = 8;
-  return p.m <= kMostRows && (integers_refuse(p) == nullptr || packed_columns_refuse(p) == nullptr ||
-                              columns_refuse(p) == nullptr ||
-                              (takes_gemm_forms(p.dtype) && slices_refuse(p) == nullptr));
+  return p.m <= kMostRows &&
+         (integers_refuse(p) == nullptr || packed_columns_refuse(p) == nullptr ||
+          columns_refuse(p) == nullptr || (takes_gemm_forms(p.dtype) && slices_refuse(p) == nullptr));
 }
 
 void run_products(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {

@@ -15,7 +15,7 @@
 #include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/cpu/row_fetcher.h"
 #include "kernels/cpu/thread_scratch.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {

@@ -10,7 +10,7 @@
 #include "hwy/highway.h"
 #include "kernels/attention/int8_vectors_problem.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {

@@ -8,7 +8,7 @@
 #include "hwy/highway.h"
 #include "kernels/attention/rope_problem.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {

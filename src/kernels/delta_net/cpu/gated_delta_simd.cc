@@ -8,7 +8,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/delta_net/cpu/gated_delta_lanes-inl.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();

@@ -21,7 +21,7 @@
 #include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/loss/cpu/narrow_loss_sizes.h"
 #include "kernels/loss/cross_entropy_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();

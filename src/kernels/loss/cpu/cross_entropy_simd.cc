@@ -12,7 +12,7 @@
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/loss/cross_entropy_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {

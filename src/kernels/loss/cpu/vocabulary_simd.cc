@@ -12,7 +12,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/loss/vocabulary_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();

@@ -8,7 +8,7 @@
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/cpu/sigmoid_lanes-inl.h"
 #include "kernels/moe/expert_gate_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();

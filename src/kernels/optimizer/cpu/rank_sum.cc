@@ -10,7 +10,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/optimizer/rank_sum.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();

@@ -11,7 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/packed/cpu/packed_lanes-inl.h"
 #include "kernels/packed/packed_weights.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();

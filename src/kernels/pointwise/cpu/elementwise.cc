@@ -12,7 +12,7 @@
 #include "kernels/cpu/sigmoid_lanes-inl.h"
 #include "kernels/cpu/square_sums-inl.h"
 #include "kernels/pointwise/elementwise_problem.h"
-#include "kernels/registry/simd_list.h"
+#include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();

@@ -2,7 +2,7 @@
 // definitions of their names.
 #pragma once
 
-#include "kernels/registry/dispatch.h"
+#include "kernels/registry/inner.h"
 
 // Rows of a table: driver<kernel> of each.
 #if defined(__x86_64__)
@@ -10,14 +10,14 @@
   {"avx512", Isa::avx512, driver<cpu::op##_avx512>}, {"avx2", Isa::avx2, driver<cpu::op##_avx2>}, { \
     "ref", Isa::ref, driver<ref::op>                                                                \
   }
-#define SWITCHYARD_SIMD_LIST(op)                                                    \
+#define SWITCHYARD_SIMD_INNER(op)                                                   \
   {"avx512", Isa::avx512, cpu::op##_avx512}, {"avx2", Isa::avx2, cpu::op##_avx2}, { \
     "ref", Isa::ref, ref::op                                                        \
   }
 #else
 #define SWITCHYARD_SIMD_ROWS(driver, op) \
   { "ref", Isa::ref, driver<ref::op> }
-#define SWITCHYARD_SIMD_LIST(op) \
+#define SWITCHYARD_SIMD_INNER(op) \
   { "ref", Isa::ref, ref::op }
 #endif
 
