@@ -167,6 +167,11 @@ Array never_save(Array x) {
 BackwardCall::BackwardCall(Context& context, Node& node, std::vector<Tensor> grads)
     : context_(context), node_(node), grads_(std::move(grads)) {}
 
+Tensor BackwardCall::take_grad(std::size_t output) const {
+  if (const ValuePtr value = node_.outputs[output].lock()) value->grad = Tensor();
+  return std::move(grads_[output]);
+}
+
 Tensor BackwardCall::input(std::size_t i) const {
   CHECK(bit(node_.op->needs_inputs(), i), "[{}] input {} was not announced", node_.op->name(), i);
   return node_.saved_inputs[i].defined() ? node_.saved_inputs[i] : materialize(context_, node_.inputs[i]);

@@ -19,9 +19,10 @@ struct Node;
 class BackwardCall {
  public:
   BackwardCall(Context& context, Node& node, std::vector<Tensor> grads);
-  const Tensor& grad(std::size_t output) const {
-    return grads_[output];
-  }  // may be undefined: no gradient came
+  // Undefined where no gradient came.
+  const Tensor& grad(std::size_t output) const { return grads_[output]; }
+  // The same, for a backward that ends its use early: nothing else holds it afterwards.
+  Tensor take_grad(std::size_t output) const;
   Tensor input(std::size_t i) const;
   Tensor output(std::size_t i) const;
   const ArrayInfo& input_info(std::size_t i) const;
@@ -32,7 +33,7 @@ class BackwardCall {
  private:
   Context& context_;
   Node& node_;
-  std::vector<Tensor> grads_;
+  mutable std::vector<Tensor> grads_;
 };
 
 // An op's forward that was started and is not finished.

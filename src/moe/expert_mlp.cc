@@ -143,13 +143,13 @@ class GatedDownOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor sizes = call.input(4);
     std::vector<Tensor> grads(call.inputs());
-    Tensor dhidden;
+    Tensor dy = call.take_grad(0), dhidden;
     if (call.wanted(0) || call.wanted(1) || call.wanted(2))
-      dhidden = gradient_of_rows(c, call.grad(0), call.input(3), sizes);
+      dhidden = gradient_of_rows(c, dy, call.input(3), sizes);
     const Tensor gate = call.input(0), up = call.input(1), row_weights = call.input(2);
     if (call.wanted(3))
-      grads[3] =
-          gradient_of_weights(c, gated(c, gate, up, row_weights), call.grad(0), sizes, call.input_info(3));
+      grads[3] = gradient_of_weights(c, gated(c, gate, up, row_weights), dy, sizes, call.input_info(3));
+    dy = {};  // before the gradients of gate and up are made
     if (dhidden.defined())
       std::ranges::move(gated_backward(c, gate, up, row_weights, dhidden), grads.begin());
     return grads;

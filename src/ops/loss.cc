@@ -12,9 +12,9 @@ namespace {
 class LinearCrossEntropyOp : public Op {
  public:
   // `with_gradients`: forward makes the gradients, too, as if the loss's own were 1, which it nearly always
-  // is. Then logits are made once (kernels/loss/cross_entropy.h).
-  LinearCrossEntropyOp(CrossEntropyOptions options, bool vocab_major, bool with_gradients)
-      : options_(options), vocab_major_(vocab_major), with_gradients_(with_gradients) {}
+  // is. Then logits are made once (kernels/loss/cross_entropy.h). A head that is not `trained` has none.
+  LinearCrossEntropyOp(CrossEntropyOptions options, bool vocab_major, bool with_gradients, bool trained)
+      : options_(options), vocab_major_(vocab_major), with_gradients_(with_gradients), trained_(trained) {}
   std::string_view name() const override { return "linear_cross_entropy"; }
 
   // Outputs: loss and z loss, partial over the token axes; lse of the local tokens; with gradients those of
@@ -30,6 +30,7 @@ class LinearCrossEntropyOp : public Op {
     dhidden.dtype = DType::f32;
     dhidden.sharding.partial = vocab_axes(in[1]);
     dhead.sharding.partial = scalar.sharding.partial;
+    if (!trained_) return {scalar, scalar, lse, dhidden};
     return {scalar, scalar, lse, dhidden, dhead};
   }
 
@@ -44,7 +45,7 @@ class LinearCrossEntropyOp : public Op {
     std::vector<Tensor> out{loss, z_loss, lse};
     if (with_gradients_) {
       const Tensor dhidden = c.empty(DType::f32, in[0].shape()),
-                   dhead = c.empty(in[1].dtype(), in[1].shape());
+                   dhead = trained_ ? c.empty(in[1].dtype(), in[1].shape()) : Tensor();
       const Tensor softmax = c.empty(DType::f32, {rows}), target_share = c.empty(DType::f32, {rows});
       linear_cross_entropy_with_gradients(
           *c.pool, {.logits = logits,
@@ -64,7 +65,8 @@ class LinearCrossEntropyOp : public Op {
                                                   .count = options_.count,
                                                   .z_loss_multiplier = options_.z_loss_multiplier});
                     }});
-      out.insert(out.end(), {dhidden, dhead});
+      out.push_back(dhidden);
+      if (trained_) out.push_back(dhead);
     } else {
       switchyard::linear_cross_entropy(*c.pool, {logits, lse_rows, target.view()});
       combine(c, axes, lse_rows, target.view());
@@ -83,15 +85,16 @@ class LinearCrossEntropyOp : public Op {
     const Tensor g = whole_gradient(c, call.grad(0), vocab_axes(call.input_info(1)));
     if (with_gradients_) {
       // They belong to this node alone, which is walked once.
-      const Tensor dhidden = call.output(3), dhead = call.output(4);
+      const Tensor dhidden = call.output(3), dhead = trained_ ? call.output(4) : Tensor();
       scale_in_place(*c.pool, dhidden.view(), g.view());
-      scale_in_place(*c.pool, dhead.view(), g.view());
+      if (trained_) scale_in_place(*c.pool, dhead.view(), g.view());
       return {dhidden, dhead, Tensor(), Tensor()};
     }
     const Tensor hidden = call.input(0), head = call.input(1), targets = call.input(2);
     const Tensor lse = call.output(2), segments = call.input(3);
     const Tensor softmax = c.empty(DType::f32, lse.shape()), target = c.empty(DType::f32, lse.shape()),
-                 dhidden = c.empty(DType::f32, hidden.shape()), dhead = c.empty(head.dtype(), head.shape());
+                 dhidden = c.empty(DType::f32, hidden.shape()),
+                 dhead = trained_ ? c.empty(head.dtype(), head.shape()) : Tensor();
     loss_coefficients(*c.pool, {.lse = lse.view(),
                                 .segments = segments.view(),
                                 .gradient = g.view(),
@@ -108,7 +111,7 @@ class LinearCrossEntropyOp : public Op {
     return {dhidden, dhead, Tensor(), Tensor()};
   }
   std::uint32_t needs_inputs() const override { return with_gradients_ ? 0 : ~0u; }
-  std::uint32_t needs_outputs() const override { return with_gradients_ ? 24 : 4; }
+  std::uint32_t needs_outputs() const override { return with_gradients_ ? (trained_ ? 24 : 8) : 4; }
 
  private:
   // The gradient of the loss, [] f32. The forward summed over the vocabulary's ranks; the transpose of that
@@ -147,7 +150,7 @@ class LinearCrossEntropyOp : public Op {
   }
 
   CrossEntropyOptions options_;
-  bool vocab_major_, with_gradients_;
+  bool vocab_major_, with_gradients_, trained_;
 };
 
 class SoftCapOp : public Op {
@@ -215,8 +218,9 @@ CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const A
   // Not in a pipeline, whose last stage may have many forward passes before the first backward pass: each
   // would keep a gradient of the whole head.
   const bool with_gradients = context.grad_enabled && context.stage.count == 1;
-  auto out = apply(context, std::make_shared<LinearCrossEntropyOp>(options, head_vocab_major, with_gradients),
-                   inputs);
+  const auto op = std::make_shared<LinearCrossEntropyOp>(options, head_vocab_major, with_gradients,
+                                                         inputs[1].value()->requires_grad);
+  auto out = apply(context, op, inputs);
   const Sharding whole{};
   return {reshard(context, out[0], whole), reshard(context, out[1], whole)};
 }

@@ -181,6 +181,26 @@ TEST(TrainableParameters, FrozenWeightsCostNoProducts) {
   }
 }
 
+TEST(TrainableParameters, AFrozenHeadCostsNoProduct) {
+  const Config all = config_of({});
+  const auto sizes = batch_sizes(all, mesh_from_config(all));
+  std::string mask = "trainable_parameters_mask=";
+  double product = 0;
+  for (const ParameterSpec& spec : parameter_specs(model_config(all))) {
+    if (spec.name == "head")
+      product = 2 * static_cast<double>(sizes.step * sizes.sequence * num_elements(spec.shape));
+    else
+      mask += "^" + spec.name + "$,";
+  }
+  mask.pop_back();
+  ASSERT_GT(product, 0);
+  const auto of_loss = [](const ProductCounter& counter) {
+    return counter["linear_cross_entropy"] + counter["linear_cross_entropy_backward"] +
+           counter["linear_cross_entropy_gradients"];
+  };
+  EXPECT_EQ(of_loss(products_of_step(all)) - of_loss(products_of_step(config_of({mask}))), product);
+}
+
 TEST(AdamWMask, LeavesOutDecay) {
   const Weights start = trained({}, 0), decayed = trained({}, 1),
                 masked = trained({"adamw_mask=norm,.*wi_[01]"}, 1),

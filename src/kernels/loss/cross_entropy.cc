@@ -43,6 +43,7 @@ CrossEntropyProblem gradient_problem_of(const Args& args) {
   p.target = args.target_coefficient.template kernel_data<float>();
   p.dhidden = args.dhidden.template kernel_data<float>();
   p.dweight = args.dweight.kernel_address();
+  p.weight_trains = args.dweight.defined();
   return p;
 }
 
@@ -64,6 +65,13 @@ void on(ThreadPool& pool, const Args& args) {
 
 template <CrossEntropyRefusal* refuses, typename Args>
 const char* refusal(const Args& args) {
+  return refuses(problem_of(args));
+}
+
+// The same of a row that makes the weight's gradient in any case.
+template <CrossEntropyRefusal* refuses, typename Args>
+const char* with_weight(const Args& args) {
+  if (!args.dweight.defined()) return "the weight's gradient is not wanted";
   return refuses(problem_of(args));
 }
 
@@ -101,9 +109,11 @@ void apart(ThreadPool& pool, const LossGradientsArgs& args) {
 
 // ---- The tables
 
-// The products of logits, which gradients make again, and those of both gradients.
-template <int products, typename Args>
+// The product of logits, which gradients make again, and those of both gradients.
+template <int most, typename Args>
 Work work_of(const Args& args) {
+  int products = most;
+  if constexpr (most > 1) products -= args.dweight.defined() ? 0 : 1;
   const CrossEntropyLogits& a = args.logits;
   const auto rows = static_cast<double>(a.targets.size()), emb = static_cast<double>(a.hidden.shape().back()),
              vocab = static_cast<double>(local_columns(a));
@@ -135,10 +145,10 @@ constexpr Implementation<LinearCrossEntropyArgs> kForwards[] = {
 constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
     {"cuda", Gpu::any, gpu::linear_cross_entropy_backward},
 #if defined(__x86_64__)
-    {"fused amx", Isa::amx, on<amx::cross_entropy_backward>, refusal<amx::cross_entropy_refuses>,
+    {"fused amx", Isa::amx, on<amx::cross_entropy_backward>, with_weight<amx::cross_entropy_refuses>,
      bytes<amx::cross_entropy_backward_bytes>},
     {"fused avx512_bf16", Isa::avx512_bf16, on<soft::cross_entropy_backward>,
-     refusal<soft::cross_entropy_refuses>, bytes<soft::cross_entropy_backward_bytes>},
+     with_weight<soft::cross_entropy_refuses>, bytes<soft::cross_entropy_backward_bytes>},
     {"from hot sums", Isa::avx512_bf16, on<hot_backward>, refusal<hot_refuses>, bytes<hot_backward_bytes>},
     {"tiled avx512", Isa::avx512, on<tiled_backward<row_gradient_avx512>>, nullptr,
      bytes<tiled_backward_bytes>},
@@ -150,15 +160,15 @@ constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
 constexpr Implementation<LossGradientsArgs> kGradients[] = {
     {"cuda", Gpu::any, gpu::linear_cross_entropy_with_gradients},
 #if defined(__x86_64__)
-    {"fused amx", Isa::amx, on<amx::cross_entropy_gradients>, refusal<amx::cross_entropy_gradients_refuses>,
-     bytes<amx::cross_entropy_gradients_bytes>},
+    {"fused amx", Isa::amx, on<amx::cross_entropy_gradients>,
+     with_weight<amx::cross_entropy_gradients_refuses>, bytes<amx::cross_entropy_gradients_bytes>},
     {"fused avx512_bf16", Isa::avx512_bf16, on<soft::cross_entropy_gradients>,
-     refusal<soft::cross_entropy_gradients_refuses>, bytes<soft::cross_entropy_gradients_bytes>},
-    {"narrow avx512", Isa::avx512, on<cpu::narrow_gradients_avx512>, refusal<cpu::narrow_gradients_refuse>,
-     bytes<cpu::narrow_gradients_bytes>},
+     with_weight<soft::cross_entropy_gradients_refuses>, bytes<soft::cross_entropy_gradients_bytes>},
+    {"narrow avx512", Isa::avx512, on<cpu::narrow_gradients_avx512>,
+     with_weight<cpu::narrow_gradients_refuse>, bytes<cpu::narrow_gradients_bytes>},
     {"kept avx512", Isa::avx512, on<kept_gradients<row_sum_update_avx512, row_gradient_avx512>>,
      refusal<kept_gradients_refuse>, bytes<kept_gradients_bytes>},
-    {"narrow avx2", Isa::avx2, on<cpu::narrow_gradients_avx2>, refusal<cpu::narrow_gradients_refuse>,
+    {"narrow avx2", Isa::avx2, on<cpu::narrow_gradients_avx2>, with_weight<cpu::narrow_gradients_refuse>,
      bytes<cpu::narrow_gradients_bytes>},
     {"kept avx2", Isa::avx2, on<kept_gradients<row_sum_update_avx2, row_gradient_avx2>>,
      refusal<kept_gradients_refuse>, bytes<kept_gradients_bytes>},
@@ -204,6 +214,7 @@ void check_gradients(const Args& args) {
   CHECK(dhidden.dtype() == DType::f32 && dhidden.size() == hidden.size() && dhidden.is_contiguous(),
         "[cross_entropy] gradient {} {} of hidden {}", name_of(dhidden.dtype()), to_string(dhidden.shape()),
         to_string(hidden.shape()));
+  if (!dweight.defined()) return;
   CHECK(dweight.dtype() == weight.dtype() && dweight.shape() == weight.shape() && dweight.is_contiguous(),
         "[cross_entropy] gradient {} {} of weight {} {}", name_of(dweight.dtype()),
         to_string(dweight.shape()), name_of(weight.dtype()), to_string(weight.shape()));

@@ -38,7 +38,9 @@ struct LinearCrossEntropyBackwardArgs {
   CrossEntropyLogits logits;
   TensorView lse, softmax_coefficient, target_coefficient;  // [rows] f32
   TensorView dhidden;  // as hidden, but f32: partial over the local columns; overwritten
-  TensorView dweight;  // as weight: summed over all rows in fp32 and rounded once; overwritten
+  // As weight: summed over all rows in fp32 and rounded once; overwritten. Undefined: not wanted, and not
+  // made.
+  TensorView dweight;
 };
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBackwardArgs& args);
 

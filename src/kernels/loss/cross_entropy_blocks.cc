@@ -74,23 +74,25 @@ void multiply_dhidden(ThreadPool& pool, const CrossEntropyProblem& a, const Bloc
 }
 
 // Adds rows up to dweight: where it belongs, or in float32 beside it where it is to be rounded and not all
-// rows are of one block. A block of columns waits there for its rows; with `all_columns` all of them do,
-// since rows come first.
+// rows are of one block. Nothing where dweight is not wanted. A block of columns waits there for its rows; with
+// `all_columns` all of them do, since rows come first.
 class WeightGradient {
  public:
   static std::size_t sum_bytes(const CrossEntropyProblem& a, std::int64_t vocab_block, bool all_columns) {
-    if (a.dtype == DType::f32 || (!all_columns && a.rows <= kRowBlock)) return 0;
+    if (!a.weight_trains || a.dtype == DType::f32 || (!all_columns && a.rows <= kRowBlock)) return 0;
     const std::int64_t columns = all_columns ? a.vocab : std::min(vocab_block, a.vocab);
     return static_cast<std::size_t>(columns * a.emb) * sizeof(float);
   }
   WeightGradient(const CrossEntropyProblem& a, std::int64_t vocab_block, bool all_columns)
       : args_(a), all_columns_(all_columns), sum_(sum_bytes(a, vocab_block, all_columns)) {
-    if (a.rows == 0) std::memset(a.dweight, 0, static_cast<std::size_t>(a.vocab * a.emb) * size_of(a.dtype));
+    if (a.rows == 0 && a.weight_trains)
+      std::memset(a.dweight, 0, static_cast<std::size_t>(a.vocab * a.emb) * size_of(a.dtype));
   }
 
   // (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
   void add(ThreadPool& pool, const Block& b, const void* gradient) {
     const CrossEntropyProblem& a = args_;
+    if (!a.weight_trains) return;
     const bool apart = sum_.bytes() > 0;
     GemmProblem product;
     product.k = b.rows;

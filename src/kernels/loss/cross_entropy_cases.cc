@@ -86,7 +86,14 @@ Case loss_forward_case(const SharedLoss& d, std::uint32_t) {
           }};
 }
 
+// The last output, or nothing.
+template <bool frozen_weight>
+TensorView weight_gradient(const LossData& d, Arrays& out) {
+  return frozen_weight ? TensorView() : out.back().view(weight_shape(d));
+}
+
 // lse is the reference implementation's, so that a wrong forward does not hide a wrong backward pass.
+template <bool frozen_weight>
 Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
   PoisonedArray lse(DType::f32, d->shape.rows), target_logit = lse;
@@ -100,46 +107,51 @@ Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
   inputs.push_back(std::move(lse));
   // Each rounding of a bf16 gradient is at most 2^-8 of it.
   const double of_largest = d->dtype == DType::bf16 ? 1e-2 : 5e-6;
-  return {d->dtype,
-          "",
-          std::move(inputs),
-          {{"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
-           {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
-          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            linear_cross_entropy_backward(pool, {.logits = logits_of(*d, in),
-                                                 .lse = in[5].view(),
-                                                 .softmax_coefficient = in[3].view(),
-                                                 .target_coefficient = in[4].view(),
-                                                 .dhidden = out[0].view(),
-                                                 .dweight = out[1].view(weight_shape(*d))});
-          }};
+  Case c{d->dtype,
+         "",
+         std::move(inputs),
+         {{"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
+          {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
+         [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+           linear_cross_entropy_backward(pool, {.logits = logits_of(*d, in),
+                                                .lse = in[5].view(),
+                                                .softmax_coefficient = in[3].view(),
+                                                .target_coefficient = in[4].view(),
+                                                .dhidden = out[0].view(),
+                                                .dweight = weight_gradient<frozen_weight>(*d, out)});
+         }};
+  if (frozen_weight) c.outputs.pop_back();
+  return c;
 }
 
 // In blocks of 256 rows. The reference is both passes on `ref`.
+template <bool frozen_weight>
 Case loss_with_gradients_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
   const PoisonedArray row(DType::f32, d->shape.rows);
   const double of_largest = d->dtype == DType::bf16 ? 1e-2 : 5e-6;
-  return {d->dtype,
-          "",
-          {d->hidden, d->weight, i32_array(d->targets), draw.normal(DType::f32, d->shape.rows),
-           draw.normal(DType::f32, d->shape.rows)},
-          {{"lse", row, {2e-6, 2e-6}},
-           {"target_logit", row, {2e-6, 2e-5}},
-           {"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
-           {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
-          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            CrossEntropyLogits logits = logits_of(*d, in);
-            logits.whole_vocab = 1 << 20;
-            linear_cross_entropy_with_gradients(pool, {.logits = logits,
-                                                       .lse = out[0].view(),
-                                                       .target_logit = out[1].view(),
-                                                       .softmax_coefficient = in[3].view(),
-                                                       .target_coefficient = in[4].view(),
-                                                       .dhidden = out[2].view(),
-                                                       .dweight = out[3].view(weight_shape(*d)),
-                                                       .summed = [](std::int64_t, std::int64_t) {}});
-          }};
+  Case c{d->dtype,
+         "",
+         {d->hidden, d->weight, i32_array(d->targets), draw.normal(DType::f32, d->shape.rows),
+          draw.normal(DType::f32, d->shape.rows)},
+         {{"lse", row, {2e-6, 2e-6}},
+          {"target_logit", row, {2e-6, 2e-5}},
+          {"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
+          {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
+         [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+           CrossEntropyLogits logits = logits_of(*d, in);
+           logits.whole_vocab = 1 << 20;
+           linear_cross_entropy_with_gradients(pool, {.logits = logits,
+                                                      .lse = out[0].view(),
+                                                      .target_logit = out[1].view(),
+                                                      .softmax_coefficient = in[3].view(),
+                                                      .target_coefficient = in[4].view(),
+                                                      .dhidden = out[2].view(),
+                                                      .dweight = weight_gradient<frozen_weight>(*d, out),
+                                                      .summed = [](std::int64_t, std::int64_t) {}});
+         }};
+  if (frozen_weight) c.outputs.pop_back();
+  return c;
 }
 
 template <Case make(const SharedLoss&, std::uint32_t)>
@@ -163,9 +175,14 @@ std::vector<Case> loss_cases(std::uint32_t seed) {
 
 std::vector<KernelCases> cross_entropy_kernels() {
   return {{"linear_cross_entropy", "linear_cross_entropy", loss_cases<loss_forward_case>},
-          {"linear_cross_entropy_backward", "linear_cross_entropy_backward", loss_cases<loss_backward_case>},
+          {"linear_cross_entropy_backward", "linear_cross_entropy_backward",
+           loss_cases<loss_backward_case<false>>},
+          {"linear_cross_entropy_backward of a frozen weight", "linear_cross_entropy_backward",
+           loss_cases<loss_backward_case<true>>},
           {"linear_cross_entropy_gradients", "linear_cross_entropy_gradients",
-           loss_cases<loss_with_gradients_case>}};
+           loss_cases<loss_with_gradients_case<false>>},
+          {"linear_cross_entropy_gradients of a frozen weight", "linear_cross_entropy_gradients",
+           loss_cases<loss_with_gradients_case<true>>}};
 }
 
 }  // namespace switchyard::selftest

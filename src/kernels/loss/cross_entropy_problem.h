@@ -29,6 +29,7 @@ struct CrossEntropyProblem {
   const float* target = nullptr;   // [rows] coefficients
   float* dhidden = nullptr;        // [rows, emb]
   void* dweight = nullptr;         // as weight
+  bool weight_trains = false;      // dweight is wanted
   const std::function<void(std::int64_t begin, std::int64_t end)>* summed = nullptr;
 };
 using CrossEntropyKernel = void(ThreadPool& pool, const CrossEntropyProblem& problem);

@@ -160,6 +160,7 @@ class Loss {
   // Calls body(dweight) with where the blocks are to be added up, and leaves their sum in to.dweight.
   template <typename Body>
   void with_weight_gradient(const TensorView& dweight, const Body& body) const {
+    if (!dweight.defined()) return body(dweight);
     if (rows_ == 0) return add_to_weight(0, 0, dweight);
     if (rows_ <= rows_at_once_ || dweight.dtype() == DType::f32) return body(dweight);
     const Workspace sums(dweight, static_cast<std::size_t>(dweight.size()) * sizeof(float));
@@ -189,7 +190,7 @@ class Loss {
 
   void add_to_weight(std::int64_t begin, std::int64_t end, const TensorView& dweight) const {
     const TensorView gradient = matrix(hidden_.dtype(), end - begin), hidden = hidden_.rows(begin, end);
-    if (dweight.size() == 0) return;
+    if (!dweight.defined() || dweight.size() == 0) return;
     gemm({.a = args_.weight_vocab_major ? gradient : hidden,
           .b = args_.weight_vocab_major ? hidden : gradient,
           .c = dweight,

@@ -75,7 +75,8 @@ void linear_cross_entropy_backward(const CrossEntropyProblem& a, const R* lse, c
     }
   }
   for (std::size_t i = 0; i < hidden_sum.size(); ++i) dhidden[i] = static_cast<R>(hidden_sum[i]);
-  for (std::size_t i = 0; i < weight_sum.size(); ++i) dweight[i] = from_double<W>(weight_sum[i]);
+  for (std::size_t i = 0; dweight != nullptr && i < weight_sum.size(); ++i)
+    dweight[i] = from_double<W>(weight_sum[i]);
 }
 
 }  // namespace switchyard::reference
