@@ -1,10 +1,10 @@
 // GathersAhead: starts gathers before they are needed, so that they overlap this rank's computation.
 //
 // Two users:
-// 1. Weights. The ops of a step that have only weights as input (cast, slice, gather) are the same
-//    sequence in every
-//    step. The first step records the sequence; later steps start its gathers in order, up to one layer's
-//    bytes before their turn. A gather's turn is where the program asks for its result; it is counted there.
+// 1. Weights. The ops of a step that have only weights as input
+//    (cast, slice, gather) are the same sequence in every step.
+//    The first step records the sequence. Later steps start its gathers in order, up to one layer's bytes
+//    before their turn. A gather's turn is where the program asks for its result; it is counted there.
 // 2. Chunks. start() names a gather whose result will be needed soon.
 //
 // Every rank of a group starts the same gathers at the same points of the same program, so they meet. A
@@ -74,7 +74,7 @@ class GathersAhead {
   bool partial_ = false;  // the recording began in the middle of a step
   std::vector<Turn> turns_;
   std::unordered_map<const Buffer*, std::size_t> makers_;  // while recording: the turn that made a buffer
-  std::size_t next_ = 0, started_ = 0;                     // turns: the next to come; the first not looked at
+  std::size_t next_ = 0, started_ = 0;                     // turns: the next; the first not yet seen
   std::int64_t budget_ = 0, held_ = 0;                     // bytes
   std::deque<Asked> asked_;
 };

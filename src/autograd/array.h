@@ -1,15 +1,15 @@
 // Array: a logically global tensor whose blocks are spread over the ranks, and the graph that computed it.
 //
 // Invariants
-// 1. Every rank runs the same program (SPMD): ranks build the same graph, in the same order, and walk it
-//    backward
-//    in the same order. Collectives inside ops therefore meet.
-// 2. The cotangent (gradient) of a value has the value's *dual* sharding: split dims stay split, axes over
-//    which
-//    the value is whole hold partial sums, and axes over which the value is a partial sum hold it whole. With
-//    this rule the backward of every local op is just its local transpose; only reshard communicates.
-// 3. A Value keeps no device data alive. Its data is held by Array handles, by the nodes whose backward
-//    needs it, and,
+// 1. Every rank runs the same program (SPMD):
+//    ranks build the same graph, in the same order, and walk it backward in the same order.
+//    Collectives inside ops therefore meet.
+// 2. The cotangent (gradient) of a value has the value's *dual* sharding: split dims stay split;
+//    axes over which the value is whole hold partial sums,
+//    and axes over which the value is a partial sum hold it whole.
+//    With this rule the backward of every local op is just its local transpose; only reshard communicates.
+// 3. A Value keeps no device data alive.
+//    Its data is held by Array handles, by the nodes whose backward needs it, and,
 //    when it had to be recomputed, by `recomputed` until the backward of its producer is done.
 #pragma once
 

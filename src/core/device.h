@@ -2,10 +2,10 @@
 //
 // cpu       memory of this process.
 // fenced    the same memory under addresses that fault when they are accessed. Kernels, copies and
-//           collectives add an offset
-//           (kernel_offset) to reach the memory; any other access faults. It runs the CPU's kernels. It
-//           proves, on any machine, that all code above kernels would run on memory that the host cannot
-//           reach.
+//           collectives add an offset (kernel_offset) to reach the memory;
+//           any other access faults. This device runs the CPU's kernels.
+//           It proves, on any machine, that all code above kernels
+//           would also run on memory that the host cannot reach.
 // abstract  sizes without memory: `plan` runs the real program on it, and nothing is computed.
 // abstract_gpu  the same for a GPU: its kernels allocate their workspace and start nothing.
 // cuda      memory of a GPU (core/gpu.h), which only the GPU's kernels (kernels/*/cuda/) reach.

@@ -41,7 +41,7 @@ struct PackedFormat {
   std::int64_t groups;  // per block, one after the other along the inputs
   PackedScale scale;    // one per output and block
   bool offset;          // true when an offset of the same type accompanies the scale
-  // K-quants: each group has integer factors for the block's scale and offset; number for the scale; 0: none.
+  // K-quants: a group scales the block's scale and offset by integers: the number for the scale; 0: none.
   std::int64_t factors;
   int least_number, numbers;  // the range of a group's numbers: least, and how many
   bool packable;  // true when weights can be packed into it; the others are read from files

@@ -11,8 +11,8 @@ namespace {
 
 class LinearCrossEntropyOp : public Op {
  public:
-  // `with_gradients`: forward makes the gradients, too, as if the loss's own were 1, which it nearly always
-  // is. Then logits are made once (kernels/loss/cross_entropy.h).
+  // `with_gradients`: forward also computes the gradients, for a gradient of 1 of the loss, which is nearly
+  // always right. Then logits are computed once (kernels/loss/cross_entropy.h).
   LinearCrossEntropyOp(CrossEntropyOptions options, bool vocab_major, bool with_gradients)
       : options_(options), vocab_major_(vocab_major), with_gradients_(with_gradients) {}
   std::string_view name() const override { return "linear_cross_entropy"; }
