@@ -17,8 +17,8 @@ namespace switchyard {
 // One vector for each token and head.
 struct TokenVectors {
   Tensor values;  // [slots,T,Nkv,D]; undefined before the first token
-  // f32 [slots,T,Nkv,P] where values are int8 (kernels/attention/int8_vectors.h), else undefined. A vector is P arrays
-  // side by side, each with its own scale, so that scales are the same on any mesh.
+  // f32 [slots,T,Nkv,P] for int8 values (kernels/attention/int8_vectors.h), else undefined. A vector is P
+  // arrays side by side, each with its own scale, so that scales are the same on any mesh.
   Tensor scales;
   std::int64_t first_part = 0;  // width of the first of the P arrays
 };

@@ -25,8 +25,8 @@ std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_
 std::vector<Array> chunk_last(Context& context, const Array& x, std::int64_t n);
 // [..., A], [..., B] -> [..., A + B]; the last dims must be whole, all else alike.
 Array join_last(Context& context, const Array& a, const Array& b);
-// Of x [B,S,M] the last token of each row that is no padding (segments i32 [B,S] are 0 there, only after it)
-// -> [B,1,M], rows split as x's are; of a row of padding its first. No gradient.
+// Selects from x [B,S,M] each row's last token that is not padding (segments i32 [B,S] are 0 there, only
+// after tokens) -> [B,1,M], rows split as x's; a row of padding gives its first token. No gradient.
 Array last_tokens(Context& context, const Array& x, const Array& segments);
 // MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope] and
 // v [B,S,N,v].

@@ -11,10 +11,10 @@ namespace switchyard {
 
 // A low-rank adapter (LoRA, Hu et al. 2021), which adds scale · (x·a)·b to x·W.
 //
-// W's dims are [stack | inputs | outputs], the stack being experts or nothing. `a` is [stack | inputs | r]
-// and `b` [stack | r | outputs]; their numbers of dims say where W's dims fall. Their type may be wider than
-// the activations', in which both products run. `a` is laid out as W's stack and inputs, `b` as W's stack and
-// outputs, r is whole. W may be packed, or require no gradient: `a` and `b` get theirs all the same.
+// W's dims are [stack | inputs | outputs]; the stack is the experts, or empty. `a` is [stack | inputs | r]
+// and `b` [stack | r | outputs]; their numbers of dims tell which dims of W are which. Their type may be
+// wider than the activations'; both products use it. `a` is sharded as W's stack and inputs, `b` as W's stack
+// and outputs, r is whole. W may be packed, or require no gradient: `a` and `b` still get theirs.
 struct LowRank {
   Array a, b;
   float scale = 1;

@@ -35,7 +35,7 @@ struct OptimizerConfig {
   double eps_root = 0;
   double weight_decay = 0.1;
   bool nesterov = false;        // adamw only; for the parameters that Muon does not update
-  DType mu_dtype = DType::f32;  // of the first moment; the caller resolves an unset key to the weight's dtype
+  DType mu_dtype = DType::f32;  // first moment's type; the caller resolves an unset key to the weight's dtype
 };
 
 struct OptimizerStep {

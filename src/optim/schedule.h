@@ -12,7 +12,7 @@ struct ScheduleConfig {
   std::string type = "cosine";         // lr_schedule_type: "cosine" or "wsd"
   double learning_rate = 0;            // the peak
   double final_fraction = 0.1;         // learning_rate_final_fraction, of the peak
-  double warmup_steps_fraction = 0.1;  // of schedule_steps, rounded down to whole steps, as all fractions
+  double warmup_steps_fraction = 0.1;  // share of schedule_steps; all fractions round down to whole steps
   double wsd_decay_steps_fraction = 0.1;
   std::string wsd_decay_style = "linear";  // "linear" or "cosine"
   std::int64_t schedule_steps =
