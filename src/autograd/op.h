@@ -78,7 +78,7 @@ Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer
 // whole system: it is on one rank of each axis over which the loss is whole (invariant 2).
 void backward(Context& context, const Array& loss);
 Tensor loss_seed(const Context& context, const Array& loss);  // that seed, for the overload below
-// The same from an arbitrary cotangent in the dual sharding of `root`.
+// Walks the graph back from arbitrary cotangents, each in the dual sharding of its root.
 void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents);
 
 }  // namespace switchyard

@@ -23,23 +23,23 @@ class CheckpointFolder {
   bool contains(const std::string& tensor) const { return index_.contains(tensor); }
   const ManifestTensor& tensor(const std::string& name) const;  // Error(usage) when missing
 
-  // Elements of a box of a tensor, in row-major order and its own dtype, to `to`. Reads the chunks that the
-  // box touches, nothing else, and compares each one's hash: Error(usage) naming tensor, chunk and file when
-  // it differs, Error(runtime) when the disk fails. Of a chunk that this object or a copy of it has compared
-  // before, only the box's own part is read, and not compared again: ranks that share a checkpoint share that
-  // work. The box must be inside the tensor (CHECK). Thread-safe.
+  // Reads the elements of a box of a tensor, in row-major order and the tensor's dtype, to `to`. Reads only
+  // the chunks that the box touches, and compares each chunk's hash: Error(usage) naming tensor, chunk and
+  // file when it differs, Error(runtime) when the disk fails. If this object or a copy of it has verified a
+  // chunk before, only the box's part is read, and not verified again: ranks that share a checkpoint share
+  // that work. The box must be inside the tensor (CHECK). Thread-safe.
   void read(const std::string& tensor, const Box& box, void* to) const;
   Tensor read(const std::string& tensor, const Box& box) const;
   Tensor read(const std::string& tensor) const;
 
-  // The same for a parameter, whose experts are stored one by one (checkpoint/layout.h), or for its optimizer
-  // state with `suffix` ".mu" or ".nu"; `shape` and `box` are the parameter's.
+  // Reads a box of a parameter, whose experts are stored one by one (checkpoint/layout.h), or of its
+  // optimizer state with `suffix` ".mu" or ".nu"; `shape` and `box` are the parameter's.
   void read_parameter(const std::string& parameter, const Shape& shape, const std::string& suffix,
                       const Box& box, void* to) const;
 
-  // The same box as read-only memory of the mapped file, if its elements are contiguous there: part of one
-  // tensor, or whole experts one after the other in one file. An undefined tensor if they are not. The chunks
-  // that the box touches are verified, each once, by as many threads as there are cores.
+  // Returns a parameter's box as read-only memory of the mapped file, if its elements are contiguous there:
+  // part of one tensor, or whole experts one after the other in one file. Undefined if they are not. The
+  // chunks that the box touches are verified, each once, by as many threads as there are cores.
   Tensor map_parameter(const std::string& parameter, const Shape& shape, const Box& box) const;
 
   // Reads and hashes every byte. The errors of read(), for the first chunk that differs.

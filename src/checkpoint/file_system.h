@@ -78,7 +78,7 @@ class OutputFile {
   int direct_ = kUnknown;  // a second descriptor of the file, with O_DIRECT
 };
 
-// The same for folders; Error(runtime). make_folder accepts an existing folder. remove_tree accepts a missing
+// Calls for folders; Error(runtime). make_folder accepts an existing folder. remove_tree accepts a missing
 // one, and removes its contents first; a link is removed itself, and its target stays.
 void make_folder(FileSystem& files, const std::string& path);
 void sync_folder(FileSystem& files, const std::string& path);

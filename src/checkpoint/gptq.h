@@ -17,7 +17,7 @@ namespace switchyard {
 
 struct GptqWeight {
   SafetensorsFile::Entry numbers, scales, zeros, groups;  // groups: has no dtype when absent
-  int stored_zero = 7;                                    // that stands for 8: one less, but for gptq_v2
+  int stored_zero = 7;                                    // stored for 8: one less, except in gptq_v2
 
   bool in_order = true;  // true when the 32 inputs of every block are in one group
 

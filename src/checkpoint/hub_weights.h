@@ -44,8 +44,8 @@ class HubWeights {
     return {};
   }
 
-  // The same for a stack of matrices [E, out, in], and for some rows of one matrix; rows.count must be a
-  // multiple of the rows of a block.
+  // Both functions for a stack of matrices [E, out, in], and for some rows of one matrix; rows.count must be
+  // a multiple of the rows of a block.
   virtual std::optional<DType> packed_stack_dtype(const std::string&) const { return std::nullopt; }
   virtual Tensor take_stack_blocks(const std::string& name, const StackRows&) const {
     CHECK(false, "{} has no blocks", name);

@@ -33,7 +33,7 @@ class SafetensorsFile {
 
   // Maps the file read-only. Throws Error(usage) naming path and the broken rule.
   static SafetensorsFile open(const std::string& path);
-  // The same from bytes, which are copied; `name` replaces the path in messages.
+  // Parses a file's bytes, which are copied; `name` replaces the path in messages.
   static SafetensorsFile parse(std::span<const std::byte> bytes, const std::string& name);
 
   const std::map<std::string, Entry>& entries() const { return entries_; }
@@ -44,7 +44,7 @@ class SafetensorsFile {
   // Releases the memory that holds a tensor's pages; they are read from disk again when touched. This keeps
   // the process small while it goes through a large file once.
   void release(const std::string& name) const;
-  // The same for the pages of rows [begin, end) of the first dimension.
+  // Releases the pages of rows [begin, end) of the first dimension.
   void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 
   // A copy of one tensor. F32, BF16, I32 and U8 (also BOOL) keep their type; F16 and F64 become f32; I64, U32
@@ -131,7 +131,7 @@ class WeightFolder : public HubWeights {
  private:
   const SafetensorsFile& shard(const std::string& name) const;
   const SafetensorsFile::Entry& entry(const std::string& name) const;
-  const SafetensorsFile::Entry& scales_of(const std::string& weight) const;  // of one in scale_shard_of_
+  const SafetensorsFile::Entry& scales_of(const std::string& weight) const;  // of a key of scale_shard_of_
   Tensor rows_of(const std::string& name, std::int64_t begin, std::int64_t end, DType scaled) const;
   void add(SafetensorsFile only);  // the only file
   void set_scales_apart();

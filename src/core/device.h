@@ -89,7 +89,7 @@ class Memory {
 
   Device& device() const { return *device_; }
   const std::shared_ptr<MemoryAccount>& account() const { return account_; }
-  // The same device, charged to no rank: for buffers that ranks share or that outlive a step.
+  // This device, charged to no rank: for buffers that ranks share or that outlive a step.
   Memory uncharged() const { return {*device_, nullptr}; }
   // Charges `bytes` without allocating: for buffers that several ranks share. Negative releases.
   void charge(std::int64_t bytes) const {

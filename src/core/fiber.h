@@ -38,7 +38,7 @@ class Fiber {
   void leave_fiber();
   void arrive_in_thread();
 
-  // The data that sanitizers are told at a switch.
+  // The data passed to sanitizers at a switch.
   struct Marks {
     const void* stack = nullptr;  // lowest address, and size in bytes
     std::size_t stack_bytes = 0;

@@ -61,7 +61,7 @@ class Moment {
   static Moment now();
   static Moment now_untimed();  // cheaper; has no seconds_since
   void wait() const;            // blocks until reached. Error(runtime) when a kernel failed
-  bool has_come() const;        // the same error
+  bool has_come() const;        // has it been reached? The same error
   // Work issued to this thread's stream from now on begins after this moment. Returns at once.
   void hold_stream() const;
   // Both moments must have been reached.

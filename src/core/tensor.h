@@ -40,7 +40,7 @@ class Buffer {
   const Memory& memory() const { return memory_; }
   Device& device() const { return memory_.device(); }
   bool abstract() const { return device().is_abstract(); }
-  // For memory that several ranks read: nobody may add to it in place.
+  // For memory that several ranks read: no rank may add to it in place.
   void make_read_only() { read_only_ = true; }
   bool read_only() const { return read_only_; }
 
@@ -109,7 +109,7 @@ class Tensor {
 
   Tensor reshaped(Shape shape) const;                             // same elements, shares the buffer
   Tensor slice_rows(std::int64_t begin, std::int64_t end) const;  // along dim 0, shares the buffer
-  Tensor clone() const;                                           // in the same memory
+  Tensor clone() const;                                           // copies the data, within the same memory
   Tensor cast(DType dtype) const;  // f32 <-> bf16; shares the buffer when the dtype is the same
   void fill_zero();
 

@@ -39,7 +39,7 @@ class TensorView {
     return {dtype, shape, static_cast<std::byte*>(const_cast<void*>(data)), Device::cpu()};
   }
 
-  // The same with strides (in elements).
+  // A view of the host's memory with strides (in elements).
   static TensorView of_host(DType dtype, const void* data, const Shape& shape, const Shape& strides) {
     return of_host(dtype, data, shape).block(0, shape, strides);
   }
@@ -69,7 +69,7 @@ class TensorView {
     return true;
   }
 
-  // The same elements with another shape. Only for a view without gaps.
+  // A view of these elements with another shape. Only for a view without gaps.
   TensorView reshaped(const Shape& shape) const {
     TensorView view(dtype_, shape, address_, *device_);
     CHECK(is_contiguous() && view.size() == size(), "{} elements as {}", size(), view.size());
@@ -123,7 +123,7 @@ class TensorView {
     if (on_gpu()) no_gpu_kernel(*this);
     return device_address();
   }
-  // The same for copies, collectives and kernels of a GPU: an address on any device.
+  // The address on any device, for copies, collectives and kernels of a GPU.
   std::byte* device_address() const {
     return address_ == nullptr ? nullptr : device_->kernel_address(address_);
   }

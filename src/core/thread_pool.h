@@ -34,7 +34,7 @@ class ThreadPool {
   // The number of threads to split a loop for: all cores for a single rank; for several ranks twice a rank's
   // share, as some ranks may wait for others.
   int threads() const;
-  // The same for a loop that the other ranks of the process wait for.
+  // The number of threads for a loop that the other ranks of the process wait for.
   int cores() const { return workers_ == nullptr ? 1 : workers_->cores(); }
 
   // True when the pool is abstract: it counts the work, and the kernel returns without doing it. False for a

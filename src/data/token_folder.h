@@ -28,7 +28,7 @@ nlohmann::json shards_json(const std::vector<ShardInfo>& shards);
 std::vector<ShardInfo> read_shards(const nlohmann::json& side);
 std::string hash_text(std::uint64_t hash);
 std::uint64_t hash_of(const nlohmann::json& text);
-// Error(usage) naming the file when it is missing or malformed.
+// Reads dataset.json. Error(usage) naming the file when it is missing or malformed.
 TokenFolderInfo read_token_folder(const std::string& folder);
 
 // XXH3-64 of the concatenated files of a tokenizer; 0 without files.

@@ -39,7 +39,7 @@ class GgufFile {
   // Maps the file read-only; given the first of a model's parts (NAME-00001-of-0000N.gguf), maps all parts.
   // Error(usage) naming the path and the broken rule, also for any other part.
   static GgufFile open(const std::string& path);
-  // The same from bytes, which are copied; `name` replaces the path in messages.
+  // Parses a file's bytes, which are copied; `name` replaces the path in messages.
   static GgufFile parse(std::span<const std::byte> bytes, const std::string& name);
 
   const std::string& path() const { return path_; }

@@ -27,7 +27,7 @@ class AppendFile {
   // Keeps the first `bytes` of the old content and appends after them. Error(runtime) when that fails.
   void keep(std::int64_t bytes);
 
-  // Returns when all written records are on the disk. Thread-safe beside append(). Error(runtime).
+  // Returns when all written records are on the disk. May run concurrently with append(). Error(runtime).
   void sync() const;
 
   // Writes all bytes of `record`, or none: after a failure the file is truncated to its last whole record.

@@ -50,7 +50,7 @@ class MetricsWriter {
   // a whole record.
   void write(std::int64_t step, const StepMetrics& metrics);
 
-  // Returns when all lines are on the disk; another thread may call it beside write(). Error(runtime).
+  // Returns when all lines are on the disk; another thread may call it during write(). Error(runtime).
   void sync() const;
 
   // Closes the files; Error(runtime) for a write failure that the system reports only now. Call it at most

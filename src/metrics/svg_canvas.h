@@ -79,7 +79,7 @@ std::string number_label(double value);
 // high.
 std::vector<double> linear_ticks(double low, double high, int count);
 
-// The same for a logarithmic axis, 0 < low < high: powers of ten, and 2 and 5 times these if they are few.
+// Ticks for a logarithmic axis, 0 < low < high: powers of ten, and 2 and 5 times these if they are few.
 std::vector<double> logarithmic_ticks(double low, double high);
 
 // The approximate width of `text` at `size` pixels: the renderer chooses the font, so this is an estimate.

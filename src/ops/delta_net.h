@@ -30,8 +30,8 @@ struct DeltaOptions {
 Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
                   const Array& segments, const DeltaOptions& options);
 
-// The same two for generation: each continues from the state in the cache's slots and stores the state for
-// the next call there. An empty slot starts from zeros. Padding gives zeros. No gradients.
+// Both ops for generation: each continues from the state in the cache's slots and stores the state for the
+// next call there. An empty slot starts from zeros. Padding gives zeros. No gradients.
 Array causal_conv(Context& context, const AttentionCache& cache, Tensor& tail, const Array& x, const Array& w,
                   const TokenPlaces& places);
 Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,

@@ -18,7 +18,7 @@ struct IndexVectors {
 // computed for some queries at a time. No gradient.
 Array chosen_keys(Context& context, const IndexVectors& index, const Array& segments, std::int64_t count);
 
-// The same for scores that are already computed.
+// Chooses keys by scores that are already computed.
 Array chosen_of_scores(Context& context, const Array& scores, std::int64_t count);
 
 // Computes all scores, f32 [B,S,T]; -infinity for keys that a query does not see.

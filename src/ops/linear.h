@@ -28,7 +28,7 @@ struct Linear {
   // x·W plus the adapter's part, without the bias: einsum(spec, x, weight) (ops/einsum.h).
   Array project(Context& context, std::string_view spec, const Array& x,
                 const Sharding* want = nullptr) const;
-  // The same plus the bias, for a weight without a stack.
+  // project() plus the bias, for a weight without a stack.
   Array apply(Context& context, std::string_view spec, const Array& x, const Sharding* want = nullptr) const;
   Array apply(Context& context, std::string_view spec, const Array& x,
               std::initializer_list<std::string_view> logical_dims) const;

@@ -11,7 +11,7 @@ namespace switchyard {
 // The gradient of a product with packed weights, with respect to the other operand, uses this function.
 Tensor dense_operand(Context& context, const Tensor& weights, const Shape& dense, DType dtype);
 
-// The same for an array [in, out]; the result has its sharding. Packed weights have no gradient.
+// Dequantises an array [in, out]; the result has its sharding. Packed weights have no gradient.
 Array dense_weight(Context& context, const Array& weights, DType dtype);
 
 }  // namespace switchyard

@@ -9,9 +9,9 @@
 //   adamw     m = b1*m + (1-b1)*g,  v = b2*v + (1-b2)*g*g,
 //             w -= lr * ( m/(1-b1^t) / (sqrt(v/(1-b2^t) + eps_root) + eps) + weight_decay*w )
 //             with `nesterov`, m/(1-b1^t) becomes b1*m/(1-b1^(t+1)) + (1-b1)*g/(1-b1^t) (Dozat 2016)
-//   adam_pax  the same with b replaced by b*(1-b^(t-1))/(1-b^t) (Shazeer and Stern 2018, section 7.1) and no
-//   further
-//             correction; it differs from adamw in rounding only
+//   adam_pax  the same with b replaced by b*(1-b^(t-1))/(1-b^t)
+//             (Shazeer and Stern 2018, section 7.1) and no further correction;
+//             it differs from adamw in rounding only
 //   sgd       w -= lr * g
 #pragma once
 

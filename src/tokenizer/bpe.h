@@ -32,7 +32,7 @@ void bpe_merge_long(const std::vector<BpeSymbol>& symbols, const BpePairLookup& 
 
 constexpr std::size_t kShortBpe = 32;
 
-// The same for at most kShortBpe symbols: O(n²), but allocates no memory.
+// Merges at most kShortBpe symbols likewise: O(n²), but allocates no memory.
 template <typename Pair>
 void bpe_merge_short(const std::vector<BpeSymbol>& symbols, const Pair& pair,
                      std::vector<std::int32_t>& ids) {

@@ -12,7 +12,7 @@
 
 namespace switchyard {
 
-// Ids must be below this number.
+// The largest token id that is accepted.
 constexpr std::int64_t kMaxTokenId = (1 << 24) - 1;
 
 // Maps a token's text, as written in the file, to its id.

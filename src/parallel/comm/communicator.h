@@ -163,7 +163,7 @@ class SharedMemory {
   // is a change for all ranks.
   std::shared_ptr<void> all_gather(const ProcessGroup& group, std::int64_t bytes, const Make& make,
                                    const Place& place);
-  // The same when no bytes would be moved, so nothing is counted: every rank would compute the same result,
+  // An all_gather without the count, as no bytes would be moved: every rank would compute the same result,
   // and instead each computes a part. The group must have several ranks.
   std::shared_ptr<void> make_together(const ProcessGroup& group, const Make& make, const Place& place);
 

@@ -18,7 +18,7 @@ namespace switchyard {
 void run_local_ranks(Workers& workers, double timeout_seconds,
                      const std::function<void(Communicator&)>& body);
 
-// The same with `ranks` ranks on all cores.
+// Runs `ranks` ranks on all cores.
 void run_local_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body);
 
 }  // namespace switchyard

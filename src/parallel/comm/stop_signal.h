@@ -14,7 +14,7 @@ inline constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 void catch_stop_signals();
 
 // For code that gets signals by another way, such as an MPI process's watch. Returns false when the signal
-// should end the process: nobody catches signals, or one was recorded before.
+// should end the process: signals are not caught, or one was recorded before.
 bool note_stop_signal(int signal);
 
 // The recorded signal; 0 without one.

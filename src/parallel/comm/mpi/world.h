@@ -62,7 +62,7 @@ class World {
   // done() throws. missing() returns the ranks, ascending, that the caller may be waiting for.
   using Missing = std::function<std::vector<int>()>;
   void wait(const Waiting& waiting, const std::function<bool(bool& progress)>& done, const Missing& missing);
-  // The same before ranks exist: `what` names the thing waited for.
+  // Waits for transfers before ranks exist: `what` names the thing waited for.
   void wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers);
 
   // Ends all processes of the run because of an error of this rank.
