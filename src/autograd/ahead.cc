@@ -33,8 +33,8 @@ void GathersAhead::end_step(Context& context) {
   in_step_ = partial_ = false;
 }
 
-// Gathers are worth starting ahead, and what their inputs are made by. The budget is what the hungriest
-// stretch of turns in one layer gathers: one layer ahead.
+// Decides which gathers to start early, and which turns make their inputs. The budget is the largest number
+// of bytes that one layer's turns gather: one layer ahead.
 void GathersAhead::choose() {
   for (std::size_t i = turns_.size(); i-- > 0;) {
     Turn& turn = turns_[i];

@@ -1,14 +1,14 @@
-// GathersAhead: starts gathers before they are needed, so that they go on while this rank computes.
+// GathersAhead: starts gathers before they are needed, so that they overlap this rank's computation.
 //
 // Two users:
-// 1. Weights. What a step does to weights by themselves (cast, slice, gather) is the same sequence in every
-// step, so the
-//    first one is written down, and in later ones gathers are started, in their order, up to one layer's
-//    bytes before their turn. A gather's turn is where the program asks for its result; it is counted there.
-// 2. Chunks. start() names a gather that will be asked for soon.
+// 1. Weights. The ops of a step that have only weights as input
+//    (cast, slice, gather) are the same sequence in every step.
+//    The first step records the sequence. Later steps start its gathers in order, up to one layer's bytes
+//    before their turn. A gather's turn is where the program asks for its result; it is counted there.
+// 2. Chunks. start() names a gather whose result will be needed soon.
 //
-// Every rank of a group starts the same gathers at the same points of the same program, so they meet. What is
-// made ahead of its turn is charged to the rank like everything it makes.
+// Every rank of a group starts the same gathers at the same points of the same program, so they meet. A
+// prefetched result is charged to the rank like every other tensor.
 #pragma once
 
 #include <deque>
@@ -22,36 +22,36 @@ namespace switchyard {
 
 class GathersAhead {
  public:
-  // Around the passes of one training step. The sequence of another step than the one written down is no
-  // error: gathers then wait for their turn, and the new sequence counts from the next step on.
+  // Called around the passes of one training step. A step may deviate from the recorded sequence: gathers
+  // then wait for their turn, and the new sequence applies from the next step on.
   void begin_step();
   void end_step(Context& context);
 
-  // Starts an op that run() will be asked for with the same input; without effect for an op that cannot be
-  // started.
+  // Starts an op that run() will be called for with the same input; no effect for an op that has no separate
+  // start.
   void start(Context& context, std::shared_ptr<const Op> op, const Tensor& input);
 
-  // forward of an op with one input; `weight`: on a weight by itself.
+  // Runs the forward of an op with one input; `weight`: the input is derived from a weight alone.
   std::vector<Tensor> run(Context& context, const std::shared_ptr<const Op>& op, const Tensor& input,
                           const ArrayInfo& info, bool weight);
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
 
-  // One op on a weight, in the order of their turns.
+  // One op on a weight, in the order in which the program asks for results.
   struct Turn {
     std::shared_ptr<const Op> op;
-    Tensor leaf;                         // its input, where that is a parameter
-    std::size_t source = kNone;          // else the turn that makes its input
+    Tensor leaf;                         // the input, if it is a parameter
+    std::size_t source = kNone;          // else the turn that computes the input
     ArrayInfo info;                      // of the input
-    std::int64_t layer = -1, bytes = 0;  // of the results
+    std::int64_t layer = -1, bytes = 0;  // bytes of the results
     bool gathers = false, ahead = false;
 
-    // In this step:
+    // State of the current step:
     std::unique_ptr<StartedOp> started;
-    std::vector<Tensor> results;  // made ahead
-    std::weak_ptr<Buffer> made;   // once it had its turn
-    std::int64_t held = 0;        // bytes made ahead of the turn
+    std::vector<Tensor> results;  // prefetched
+    std::weak_ptr<Buffer> made;   // set once the turn has come
+    std::int64_t held = 0;        // bytes prefetched before the turn
   };
   struct Asked {
     std::shared_ptr<const Op> op;
@@ -70,11 +70,11 @@ class GathersAhead {
   void give_up_sequence(Context& context);
 
   bool in_step_ = false;
-  bool writing_ = true;   // the sequence
-  bool partial_ = false;  // from the middle of a step
+  bool writing_ = true;   // records the sequence
+  bool partial_ = false;  // the recording began in the middle of a step
   std::vector<Turn> turns_;
-  std::unordered_map<const Buffer*, std::size_t> makers_;  // while writing: the turn that made a buffer
-  std::size_t next_ = 0, started_ = 0;                     // turns: the next to come; the first not looked at
+  std::unordered_map<const Buffer*, std::size_t> makers_;  // while recording: the turn that made a buffer
+  std::size_t next_ = 0, started_ = 0;                     // turns: the next; the first not yet seen
   std::int64_t budget_ = 0, held_ = 0;                     // bytes
   std::deque<Asked> asked_;
 };

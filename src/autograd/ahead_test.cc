@@ -1,5 +1,5 @@
-// Gathers that are started ahead give the same bits, are counted alike, and survive a step that goes another
-// way.
+// Gathers that are started early give the same bits, are counted alike, and tolerate a step with another
+// sequence.
 #include "autograd/ahead.h"
 
 #include "autograd/testing.h"

@@ -32,7 +32,7 @@ std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std
   if (context.comm != nullptr) node->layer = context.comm->position().layer;
   node->op = std::move(op);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    // What cannot be made again is held even if only a rerun reads it.
+    // A value that cannot be recomputed is held even if only a recomputation reads it.
     const Value& value = *inputs[i].value();
     const bool keep = value.producer == nullptr || (bit(node->op->needs_inputs(), i) && !value.never_save);
     node->inputs.push_back(inputs[i].value());

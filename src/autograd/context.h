@@ -1,5 +1,5 @@
-// Context: everything one rank owns, passed explicitly. Outside of it there is only what belongs to a thread
-// (scratch of kernels, an instruction set that a test forces) and counters of the process.
+// Context: everything one rank owns, passed explicitly. State outside of it belongs to a thread (scratch of
+// kernels, an instruction set forced by a test) or counts for the whole process.
 #pragma once
 
 #include <algorithm>
@@ -28,33 +28,33 @@ class GathersAhead;
 class HostMemory;
 struct OffloadGroup;
 
-// Is told of every op that forward runs, in order.
+// Observes every op that forward runs, in order.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void applied(const Op& op, std::span<const Array> inputs, std::span<const Array> outputs) = 0;
 };
 
-// What `plan` assumes where a run would look at its data.
+// The values that `plan` assumes where a run would read data.
 struct Assumptions {
-  double imbalance = 1;  // rows that arrive at this rank's experts, over the mean of the ranks
+  double imbalance = 1;  // rows that arrive at this rank's experts, divided by the mean over ranks
 };
 
-// The layers that a rank runs, where a pipeline spreads them over the mesh axis `stage`. The ranks of one
-// stage have a mesh without that axis and rank numbers of their own; everything but the pipeline itself sees
-// only them. A stage has `repeats` blocks of layers: block b of a stage stands behind block b of the stage
-// before, and block b + 1 of the first stage behind block b of the last.
+// The layers of a rank, when a pipeline spreads them over the mesh axis `stage`. The ranks of one stage have
+// a mesh without that axis and their own rank numbers; all code but the pipeline's sees only these. A stage
+// has `repeats` blocks of layers: block b of a stage follows block b of the stage before, and block b + 1 of
+// the first stage follows block b of the last.
 struct Stage {
   int index = 0, count = 1;
   int repeats = 1;
-  std::vector<int> ranks;                    // world rank of every rank of this stage; empty: the same number
-  std::vector<int> first_ranks, last_ranks;  // of the first and of the last stage
-  ProcessGroup across;  // the ranks at this rank's place in every stage, under the name "stage"
-  // The first stage has the embedding, the last one the head.
+  std::vector<int> ranks;                    // world rank of each rank of this stage; empty: the same
+  std::vector<int> first_ranks, last_ranks;  // world ranks of the first and of the last stage
+  ProcessGroup across;  // this rank's counterparts in all stages, under the name "stage"
+  // The first stage has the embedding, the last stage has the head.
   bool is_first() const { return index == 0; }
   bool is_last() const { return index + 1 == count; }
 
-  // One of all blocks, in the order in which a microbatch passes them.
+  // One of all blocks, numbered in the order in which a microbatch passes them.
   struct Block {
     int index = 0, count = 1;
     bool is_first() const { return index == 0; }
@@ -70,22 +70,22 @@ struct Context {
   const AxisRules* rules = nullptr;
   Communicator* comm = nullptr;
   ThreadPool* pool = nullptr;
-  Memory memory;  // where this rank's tensors live
-  // Memory of the host beside a GPU's, null where the device is none: values that remat offloads and
-  // optimizer state of optimizer_memory_host_offload wait there (autograd/offload.h, train/update.h).
+  Memory memory;  // where this rank's tensors are
+  // Host memory for a GPU's tensors, null when the device is no GPU: holds values that remat offloads and the
+  // optimizer state of optimizer_memory_host_offload (autograd/offload.h, train/update.h).
   std::shared_ptr<HostMemory> offload;
-  std::weak_ptr<OffloadGroup> last_offloads;  // of the region that ended last
+  std::weak_ptr<OffloadGroup> last_offloads;  // of the remat region that ended last
   HostReads host_reads;
   bool explicit_sharding = false;  // shard_mode=explicit: an implied reshard is an error
   bool grad_enabled = true;
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
-  std::uint64_t next_parameters = 0;  // of a model; each is a set of its own (models/parameters.h)
-  std::string_view op;                // the running one, for those who count
+  std::uint64_t next_parameters = 0;  // next id of a parameter set (models/parameters.h)
+  std::string_view op;                // the running op, for counters
   const Assumptions* assumed = nullptr;
   OpObserver* observer = nullptr;
-  std::optional<Fault> fault;     // in this rank's numbers (Fault::Kind nan and flip), for tests
-  GathersAhead* ahead = nullptr;  // starts gathers before they are needed; null: each when it is needed
+  std::optional<Fault> fault;     // a fault in this rank's numbers (Fault::Kind nan and flip), for tests
+  GathersAhead* ahead = nullptr;  // starts gathers early; null: each runs when it is needed
 
   Tensor empty(DType dtype, const Shape& shape) const { return memory.empty(dtype, shape); }  // uninitialised
   Tensor zeros(DType dtype, const Shape& shape) const { return memory.zeros(dtype, shape); }
@@ -95,12 +95,12 @@ struct Context {
   }
   TraceLog* trace() const { return comm == nullptr ? nullptr : comm->position().trace; }
 
-  // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
-  // from its data, an op that reads it must assume here.
+  // True when tensors hold no data (core/memory_account.h) and the pool and the communicator only count. An
+  // op that reads a value from its data must assume the value in this case.
   bool abstract() const { return assumed != nullptr; }
 
-  // The ranks (of the communicator) that differ from this one only along `axes`. Made at its first use; the
-  // reference holds as long as the context.
+  // The ranks (of the communicator) that differ from this one only along `axes`. Created at the first call;
+  // the reference is valid for the context's lifetime.
   const ProcessGroup& group(const Axes& axes) const {
     const auto [found, is_new] = groups_.try_emplace(axes);
     if (is_new) {
@@ -113,7 +113,7 @@ struct Context {
     return found->second;
   }
 
-  // On the first and the last stage of a pipeline: the same ranks of both, in the order of the run.
+  // On the first and the last stage of a pipeline: the group's ranks on both stages, as world ranks.
   const ProcessGroup& group_on_ends(const Axes& axes) const {
     const auto [found, is_new] = groups_on_ends_.try_emplace(axes);
     if (is_new) {
@@ -134,15 +134,15 @@ struct Context {
   mutable std::map<Axes, ProcessGroup> groups_, groups_on_ends_;
 };
 
-// x in memory of the host: x itself, or a copy. It counts as a look at `what`. On the abstract device nothing
-// can be looked at: the result is what `assume` returns, a tensor of the host with x's dtype and shape.
+// Returns x in memory of the host: x itself, or a copy. Counted as a host read of `what`. On the abstract
+// device there is no data: the result is what `assume` returns, a host tensor with x's dtype and shape.
 template <typename Assume>
 Tensor read_back(Context& context, const Tensor& x, std::string_view what, const Assume& assume) {
   context.host_reads.add(what);
   return x.abstract() ? assume() : to_host(x);
 }
 
-// While alive, the op `name` runs; `pass`: "forward", "backward", "recompute", "ahead" of its turn, or
+// While alive, the op `name` runs; `pass`: "forward", "backward", "recompute", "ahead" (prefetched), or
 // "update".
 class InsideOp {
  public:
@@ -167,8 +167,8 @@ class InsideOp {
   const TraceSpan span_;
 };
 
-// Runs `work` as a part of the op `name`. Where it touches memory of the device from the host, the error
-// names the op.
+// Runs `work` as a part of the op `name`. When `work` accesses device memory from the host, the error names
+// the op.
 template <typename Work>
 auto inside_op(Context& context, std::string_view name, std::string_view pass, const Work& work) {
   const InsideOp inside(context, name, pass);
@@ -179,7 +179,7 @@ auto inside_op(Context& context, std::string_view name, std::string_view pass, c
   }
 }
 
-// While alive, ops are not recorded.
+// While alive, ops are not recorded in the graph.
 class NoGrad {
  public:
   explicit NoGrad(Context& context) : context_(context), before_(context.grad_enabled) {

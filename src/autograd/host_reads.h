@@ -1,6 +1,6 @@
-// HostReads: how often a rank looked at data of its device from the host, by what it wanted to know.
+// HostReads: counts how often a rank reads device data from the host, by the name of the value read.
 //
-// Each look makes the host wait for the device. So there are few, each has a name, and a test states how many
+// Each read makes the host wait for the device. So there are few, each has a name, and a test states how many
 // a step has.
 #pragma once
 

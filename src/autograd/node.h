@@ -11,7 +11,7 @@ namespace switchyard {
 
 struct Node {
   std::uint64_t id = 0;
-  std::int64_t layer = -1;  // Position's when it was recorded
+  std::int64_t layer = -1;  // Position's layer when the op was recorded
   std::shared_ptr<const Op> op;
   std::vector<ValuePtr> inputs;
   std::vector<std::weak_ptr<Value>> outputs;
@@ -20,7 +20,7 @@ struct Node {
   std::vector<Tensor> saved_outputs;
 };
 
-// The value's data: still alive somewhere, or recomputed from its producer.
+// Returns the value's data: from a live handle, or recomputed by its producer.
 Tensor materialize(Context& context, const ValuePtr& value);
 
 }  // namespace switchyard

@@ -9,7 +9,7 @@ void start_back(Context& context, OffloadGroup& group) {
   if (std::exchange(group.comes_back, true)) return;
   for (const std::weak_ptr<Value>& weak : group.values) {
     const std::shared_ptr<Value> value = weak.lock();
-    // Whose memory of the device somebody holds anyway does not have to come back.
+    // A value whose device data is still held does not have to come back.
     if (value == nullptr || value->offloaded == nullptr || !value->buffer.expired()) continue;
     value->offloaded->arriving.emplace(*context.offload, value->offloaded->host);
     value->offloaded->host = Tensor();

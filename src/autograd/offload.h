@@ -1,8 +1,8 @@
-// Values that a remat policy offloads: between forward and backward they lie in pinned memory of the host.
+// Values that a remat policy offloads: between forward and backward they are in the host's pinned memory.
 //
-// They leave the device when their remat region ends. In the backward pass the first one of a region that is
-// asked for starts the way back of all of its region and of the region before it, so that those are there by
-// the time that they are read.
+// Values leave the device when their remat region ends. In the backward pass, the first request for a value
+// of a region starts the copies back for that whole region and for the region before it, so that those values
+// have arrived by the time they are read.
 #pragma once
 
 #include <memory>
@@ -16,11 +16,11 @@ namespace switchyard {
 
 struct Value;
 
-// Of one region.
+// The offloaded values of one remat region.
 struct OffloadGroup {
   std::vector<std::weak_ptr<Value>> values;
-  std::weak_ptr<OffloadGroup> before;  // of the region that ended before
-  bool comes_back = false;             // the way back has begun
+  std::weak_ptr<OffloadGroup> before;  // the group of the region that ended before
+  bool comes_back = false;             // the copies back have begun
 };
 
 struct OffloadedValue {
@@ -29,11 +29,11 @@ struct OffloadedValue {
   std::shared_ptr<OffloadGroup> group;
 };
 
-// Copies the value's data, which must be alive, to the host. Whoever holds it on the device should let go.
+// Copies the value's data, which must be alive, to the host. Holders of the device data should release it.
 void offload(Context& context, const std::shared_ptr<Value>& value,
              const std::shared_ptr<OffloadGroup>& group);
 
-// The data of an offloaded value, on the device again.
+// Returns the data of an offloaded value, on the device again.
 Tensor bring_back(Context& context, Value& value);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Op: a pure function on arrays. Adding an op means writing one of these; nothing else knows the list of ops.
+// Op: a pure function on arrays. To add an op, derive from this class; no list of ops exists elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace switchyard {
 
 struct Node;
 
-// What a backward rule sees. Inputs and outputs are handed out on demand, so that dropped ones are recomputed
-// only when they are really read; a rule may read just what needs_inputs()/needs_outputs() announced.
+// The arguments of a backward rule. Inputs and outputs are fetched on demand, so that dropped ones are
+// recomputed only when read; a rule may read only what needs_inputs()/needs_outputs() announced.
 class BackwardCall {
  public:
   BackwardCall(Context& context, Node& node, std::vector<Tensor> grads);
@@ -27,7 +27,7 @@ class BackwardCall {
   Tensor output(std::size_t i) const;
   const ArrayInfo& input_info(std::size_t i) const;
   const ArrayInfo& output_info(std::size_t i) const;
-  bool wanted(std::size_t input) const;  // does input need a gradient?
+  bool wanted(std::size_t input) const;  // true when this input needs a gradient
   std::size_t inputs() const;
 
  private:
@@ -36,11 +36,11 @@ class BackwardCall {
   mutable std::vector<Tensor> grads_;
 };
 
-// An op's forward that was started and is not finished.
+// The forward of an op that was started and is not finished.
 class StartedOp {
  public:
   virtual ~StartedOp() = default;
-  virtual std::vector<Tensor> finish(Context& context) = 0;  // once
+  virtual std::vector<Tensor> finish(Context& context) = 0;  // call it once
 };
 
 class Op {
@@ -48,21 +48,21 @@ class Op {
   virtual ~Op() = default;
   virtual std::string_view name() const = 0;
 
-  // dtype, global and local shape and sharding of each output. Rows of a ragged output are given as 0.
+  // Returns dtype, global and local shape and sharding of each output. A ragged output's row count is 0.
   virtual std::vector<ArrayInfo> infer(const Context& context, std::span<const ArrayInfo> inputs) const = 0;
 
   // Local computation (and communication). Must be re-runnable: remat calls it again. Kernels and
   // ThreadPool::for_range do nothing in an abstract context. An op that needs a value on the host reads it by
-  // read_back, which gives what the op assumes where there is no data.
+  // read_back, which returns the op's assumption when there is no data.
   virtual std::vector<Tensor> forward(Context& context, std::span<const Tensor> inputs,
                                       std::span<const ArrayInfo> infos) const = 0;
 
-  // The same in two parts, for an op that communicates first and can let other work go on meanwhile: together
-  // they give what forward gives. Null: it cannot, or not with these inputs.
+  // Splits forward in two, for an op that communicates first and can overlap that with other work: start and
+  // finish together equal forward. Null when the op cannot be split, or not with these inputs.
   virtual std::unique_ptr<StartedOp> start(Context&, std::span<const Tensor>) const { return nullptr; }
 
-  // Gradient per input, in the dual sharding of the input; undefined where none is wanted
-  // (BackwardCall::wanted) or none comes. As forward in an abstract context.
+  // Returns one gradient per input, in the dual sharding of the input; undefined when not wanted
+  // (BackwardCall::wanted) or zero. Behaves as forward does in an abstract context.
   virtual std::vector<Tensor> backward(Context& context, const BackwardCall& call) const = 0;
 
   // Bit i set: backward reads input (output) i.
@@ -75,11 +75,11 @@ class Op {
 std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs);
 Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer_list<Array> inputs);
 
-// Walks the graph back from `loss` (one element) and leaves gradients on the leaves. The seed is 1 for the
-// whole system: on one rank of each axis over which the loss is whole (invariant 2).
+// Walks the graph back from `loss` (one element) and stores gradients on the leaves. The seed is 1 for the
+// whole system: it is on one rank of each axis over which the loss is whole (invariant 2).
 void backward(Context& context, const Array& loss);
-Tensor loss_seed(const Context& context, const Array& loss);  // that seed, for the walk below
-// The same from an arbitrary cotangent in the dual sharding of `root`.
+Tensor loss_seed(const Context& context, const Array& loss);  // that seed, for the overload below
+// Walks the graph back from arbitrary cotangents, each in the dual sharding of its root.
 void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents);
 
 }  // namespace switchyard

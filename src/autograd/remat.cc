@@ -28,7 +28,7 @@ void RematRegion::drop() {
     return inside.count(value.producer.get()) != 0 && !value.always_keep &&
            policy_.kept.count(value.checkpoint_name) == 0;
   };
-  // Values that the policy keeps must be held by someone even if no backward rule reads them: recompute may.
+  // Kept values must be held even if no backward rule reads them: a recomputation may.
   auto hold = [](const Value& value, Tensor& slot) {
     if (slot.defined() || value.never_save) return;
     if (auto buffer = value.buffer.lock())

@@ -1,12 +1,12 @@
-// Rematerialisation: values of a region are dropped when the region ends and made again when backward asks
-// for them.
+// Rematerialisation: a region's values are dropped when the region ends and recomputed when backward asks for
+// them.
 //
-// Kept are: what enters the region from outside, values marked always_keep (routing decisions, so that remat
-// cannot flip a near-tie), and values whose checkpoint name the policy keeps, some of them in memory of the
-// host (autograd/offload.h).
+// These are kept: values that enter the region from outside, values marked always_keep (routing decisions, so
+// that remat cannot flip a near-tie), and values whose checkpoint name the policy keeps, some of them in
+// memory of the host (autograd/offload.h).
 //
-// A region may have regions inside: what such an inner one drops is gone when it ends, not when the outer one
-// does, and of what it leaves the outer one drops what its policy does not keep.
+// Regions may nest: an inner region drops its values when it ends, not when the outer one ends. The outer
+// region drops what the inner one kept, unless the outer policy keeps it.
 #pragma once
 
 #include <memory>
@@ -22,9 +22,9 @@ struct Node;
 
 struct RematPolicy {
   bool enabled = false;        // false: nothing is ever dropped
-  std::set<std::string> kept;  // checkpoint names that stay
-  // Of those that stay and of what enters from outside: names that wait in memory of the host, where the
-  // context has some for that (Context::offload).
+  std::set<std::string> kept;  // checkpoint names that are kept
+  // Names, among the kept values and those that enter from outside, that are offloaded to memory of the host,
+  // if the context has such memory (Context::offload).
   std::set<std::string> offloaded = {};
 };
 

@@ -1,9 +1,9 @@
-// Helpers of the tests of autograd/, ops/ and moe/: local ranks on a mesh, blocks of global tensors,
+// Helpers for the tests of autograd/, ops/ and moe/: local ranks on a mesh, blocks of global tensors,
 // comparisons.
 //
-// A test states global tensors and shardings; every rank makes its blocks, runs the same program and puts
-// results into a Gathered, which checks that ranks which should hold the same values do, and puts the global
-// tensors together.
+// A test states global tensors and shardings. Every rank makes its blocks, runs the same program and puts its
+// results into a Gathered. Gathered checks that ranks which should hold the same values do, and assembles the
+// global tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@
 
 namespace switchyard::autograd_test {
 
-// Axis rules of configs/base.yml.
+// The axis rules of configs/base.yml.
 inline std::vector<AxisRule> default_rules() {
   std::vector<AxisRule> rules;
   const YAML::Node base = YAML::LoadFile(std::string(kSourceFolder) + "/configs/base.yml");
@@ -40,7 +40,7 @@ inline std::vector<AxisRule> default_rules() {
   return rules;
 }
 
-// Rounds of a property test: `usual`, and fifty times as many under `make soak`.
+// The rounds of a property test: `usual`, and fifty times as many under `make soak`.
 inline int trials(int usual) {
   return std::getenv("SWITCHYARD_SOAK") != nullptr ? 50 * usual : usual;
 }
@@ -91,7 +91,7 @@ void visit_block(const Mesh& mesh, int rank, const Shape& shape, const Sharding&
 }
 
 // A rank's block of a global tensor (f32 or i32). Over partial axes the ranks get different terms of the sum:
-// noise, and on the first rank what is left.
+// noise on the others, and the remainder on the first rank.
 inline Tensor block_of(const Mesh& mesh, int rank, const Tensor& global, const Sharding& sharding) {
   Tensor local(global.dtype(), local_shape(mesh, global.shape(), sharding));
   const int parts = mesh.product(sharding.partial), part = mesh.index_along(rank, sharding.partial);
@@ -117,7 +117,7 @@ inline Array leaf(const Context& c, const Tensor& global, const Sharding& shardi
   return make_leaf(block, global.shape(), sharding, requires_grad && is_float(global.dtype()));
 }
 
-// A leaf laid out by the default rules.
+// A leaf sharded by the default rules.
 inline Array leaf_by_rules(const Context& c, const Tensor& global,
                            const std::vector<std::string>& logical_dims, bool requires_grad = true,
                            DType dtype = DType::f32) {
@@ -141,7 +141,7 @@ class Gathered {
         is_float(local.dtype()) ? local.cast(DType::f32).clone() : local.clone(), shape, sharding};
   }
 
-  // The global tensor. Adds a failure when ranks differ where they should not.
+  // Returns the global tensor. Adds a test failure when ranks that should agree differ.
   Tensor get(const std::string& name) const {
     const Piece& first = pieces_[0].at(name);
     Tensor global = Tensor::zeros(first.local.dtype(), first.shape);
@@ -171,7 +171,7 @@ class Gathered {
     Shape shape;
     Sharding sharding;
   };
-  // The rank at the origin of every axis over which the values are whole.
+  // The rank at coordinate 0 of every axis over which the values are whole.
   int original_of(int rank, const Sharding& sharding) const {
     return mesh_.group(rank, dual(mesh_, sharding).partial).front();
   }
@@ -180,7 +180,7 @@ class Gathered {
   std::vector<std::map<std::string, Piece>> pieces_;
 };
 
-// max|got - want| <= tolerance * max(max|want|, 1e-6), nothing NaN.
+// True when max|got - want| <= tolerance * max(max|want|, 1e-6) and nothing is NaN.
 inline ::testing::AssertionResult close(const Tensor& got, const Tensor& want, double tolerance) {
   if (got.shape() != want.shape()) {
     return ::testing::AssertionFailure()
@@ -218,7 +218,7 @@ inline double dot(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-// Small random choices for tests: a counter on one key.
+// Makes small random choices for tests: a counter on one key.
 class Chooser {
  public:
   explicit Chooser(std::uint32_t seed) : key_(rng_key(seed)) {}
@@ -228,8 +228,8 @@ class Chooser {
     return values[static_cast<std::size_t>(below(static_cast<std::int64_t>(values.size())))];
   }
 
-  // Every axis splits a dim, is partial (when allowed) or leaves the tensor whole; each dim keeps what
-  // divides it.
+  // Every axis splits a dim, is partial (when allowed) or leaves the tensor whole; each dim keeps the axes
+  // that divide it.
   Sharding sharding(const Mesh& mesh, const Shape& shape, bool partial) {
     Sharding s = replicated(shape.size());
     std::vector<MeshAxis> axes = mesh.axes();

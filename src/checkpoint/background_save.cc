@@ -44,7 +44,7 @@ void BackgroundSave::start(const SavePlace& place, const Work& then) {
     memory.swap(memory_);
   }
   run([this, place, then, pieces = std::move(pieces), memory = std::move(memory)] {
-    // In the order of the files, so that neighbouring tensors are written together.
+    // Sorted by place in the files, so that neighbouring tensors are written together.
     std::vector<std::size_t> order(pieces.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     const auto key = [&](std::size_t i) {

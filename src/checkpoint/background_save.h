@@ -1,9 +1,9 @@
-// BackgroundSave: one process's part of a save, written by a thread of its own while training goes on.
+// BackgroundSave: one process's part of a save, written by its own thread while training continues.
 //
 // 1. The ranks of the process add() their pieces; then one of them starts the writing.
-// 2. The thread writes and flushes. Alone in its run it also commits; else the chunks of all processes have
-//    to come together first, and the process that commits gets them by start_commit().
-// 3. done() becomes true, or what went wrong is thrown by check() and wait() on whoever asks.
+// 2. The thread writes and flushes. In a run of one process it also commits. With several processes, the
+//    chunks of all processes are collected first, and the committing process receives them by start_commit().
+// 3. done() becomes true; after a failure, check() and wait() throw it to every caller.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 namespace switchyard {
 
 struct TensorPiece {
-  std::size_t tensor;  // of the layout
+  std::size_t tensor;  // index in the layout
   Piece piece;
 };
 
@@ -37,17 +37,17 @@ class BackgroundSave {
   const CheckpointLayout& layout() const { return layout_; }
   FileSystem& files() const { return files_; }
 
-  // Thread-safe. `memory` is what the pieces point into; it is held until they are written.
+  // Thread-safe. `memory` owns the data that the pieces point into; it is held until they are written.
   void add(std::vector<TensorPiece> pieces, std::vector<Tensor> memory);
-  // Writes what was added; `then` follows on the same thread.
+  // Writes the added pieces; `then` runs afterwards on the same thread.
   void start(const SavePlace& place, const Work& then);
-  // Runs `work` on the thread, after start's is done.
+  // Runs `work` on the thread, after the work of start() is done.
   void start_commit(const Work& work);
 
   bool done() const { return !running_; }
-  void wait();   // until done; throws what went wrong, on every caller
-  void check();  // throws what has gone wrong so far
-  const std::vector<WrittenChunk>& chunks() const { return chunks_; }  // once done
+  void wait();   // until done; throws the failure, to every caller
+  void check();  // throws the failure, if there is one so far
+  const std::vector<WrittenChunk>& chunks() const { return chunks_; }  // valid once done
 
  private:
   void run(const Work& work);

@@ -1,4 +1,4 @@
-// A file of an open checkpoint, for the parts of CheckpointFolder.
+// One file of an open checkpoint, shared by the parts of CheckpointFolder.
 #pragma once
 
 #include <unistd.h>
@@ -19,10 +19,10 @@ namespace switchyard {
 struct CheckpointFolder::File {
   std::string path;
   int descriptor = -1;
-  std::int64_t data = 0;  // where tensors begin
+  std::int64_t data = 0;  // where the tensors' bytes begin
   SafetensorsHeader header;
   mutable std::once_flag mapping;
-  mutable MappedFile mapped;  // once something of it is used where it lies
+  mutable MappedFile mapped;  // set once a tensor is used directly from the mapping
 
   File() = default;
   File(const File&) = delete;
@@ -31,7 +31,7 @@ struct CheckpointFolder::File {
     if (descriptor >= 0) ::close(descriptor);
   }
 
-  // The whole file as memory.
+  // The whole file, mapped into memory.
   const MappedFile& map() const {
     std::call_once(mapping, [&] { mapped = map_file(path, "checkpoint"); });
     return mapped;

@@ -97,7 +97,7 @@ void CheckpointFolder::open_file(const ManifestFile& entry) {
   files_.push_back(file);
 }
 
-// The manifest and the file's own header must say the same of a tensor.
+// Checks that the manifest and the file's header agree about a tensor.
 void CheckpointFolder::check_entry(const ManifestTensor& tensor) {
   const File& file = *files_[tensor.file];
   const auto found = file.header.items.find(tensor.name);

@@ -1,4 +1,4 @@
-// CheckpointFolder: a written checkpoint, trusted as far as its hashes go.
+// CheckpointFolder: opens and reads a checkpoint, and verifies its hashes.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ namespace switchyard {
 
 class CheckpointFolder {
  public:
-  // Checks the marker, the manifest's hash and form, every file's size and header (hash and content). No
-  // tensor is read yet. Error(usage), one line that names the file and the broken rule.
+  // Checks the marker, the manifest's hash and form, and every file's size and header (hash and content). No
+  // tensor is read yet. Error(usage): one line that names the file and the broken rule.
   static CheckpointFolder open(const std::string& folder);
 
   const std::string& path() const { return path_; }
@@ -23,29 +23,29 @@ class CheckpointFolder {
   bool contains(const std::string& tensor) const { return index_.contains(tensor); }
   const ManifestTensor& tensor(const std::string& name) const;  // Error(usage) when missing
 
-  // Elements of a box of a tensor, in row-major order and its own dtype, to `to`. Reads the chunks that the
-  // box touches, nothing else, and compares each one's hash: Error(usage) naming tensor, chunk and file when
-  // it differs, Error(runtime) when the disk fails. Of a chunk that this object or a copy of it has compared
-  // before, only the box's own part is read, and not compared again: ranks that share a checkpoint share that
-  // work. The box must be inside the tensor (CHECK). Thread-safe.
+  // Reads the elements of a box of a tensor, in row-major order and the tensor's dtype, to `to`. Reads only
+  // the chunks that the box touches, and compares each chunk's hash: Error(usage) naming tensor, chunk and
+  // file when it differs, Error(runtime) when the disk fails. If this object or a copy of it has verified a
+  // chunk before, only the box's part is read, and not verified again: ranks that share a checkpoint share
+  // that work. The box must be inside the tensor (CHECK). Thread-safe.
   void read(const std::string& tensor, const Box& box, void* to) const;
   Tensor read(const std::string& tensor, const Box& box) const;
   Tensor read(const std::string& tensor) const;
 
-  // The same for one of our parameters, whose experts are stored one by one (checkpoint/layout.h), or for its
+  // Reads a box of a parameter, whose experts are stored one by one (checkpoint/layout.h), or of its
   // optimizer state with `suffix` ".mu" or ".nu"; `shape` and `box` are the parameter's.
   void read_parameter(const std::string& parameter, const Shape& shape, const std::string& suffix,
                       const Box& box, void* to) const;
 
-  // The same box as memory of the mapped file, read only, where its elements follow each other there: part of
-  // one tensor, or whole experts one after the other in one file. Nothing (undefined) where they do not. The
-  // chunks that it touches are compared with their hashes, each once, by as many threads as there are cores.
+  // Returns a parameter's box as read-only memory of the mapped file, if its elements are contiguous there:
+  // part of one tensor, or whole experts one after the other in one file. Undefined if they are not. The
+  // chunks that the box touches are verified, each once, by as many threads as there are cores.
   Tensor map_parameter(const std::string& parameter, const Shape& shape, const Box& box) const;
 
-  // Reads and hashes every byte. Error as of read(), for the first that differs.
+  // Reads and hashes every byte. The errors of read(), for the first chunk that differs.
   void prove() const;
 
-  // Chunks of which read() took a part and that it has compared with their hashes, in this object and copies.
+  // The number of chunks that read() used in part and verified, in this object and its copies.
   std::int64_t verified_chunks() const { return verified_->verified(); }
 
  private:
@@ -61,13 +61,13 @@ class CheckpointFolder {
   std::string path_;
   Manifest manifest_;
   std::vector<std::shared_ptr<const File>> files_;   // as in the manifest
-  std::map<std::string, std::size_t> index_;         // of tensors
-  std::map<std::string, std::int64_t> offsets_;      // of tensors in their files
-  std::map<std::string, std::size_t> first_chunks_;  // of tensors, in verified_
+  std::map<std::string, std::size_t> index_;         // by tensor name
+  std::map<std::string, std::int64_t> offsets_;      // by tensor name, within the tensor's file
+  std::map<std::string, std::size_t> first_chunks_;  // by tensor name, index in verified_
   std::shared_ptr<VerifiedChunks> verified_;
 };
 
-// Whether the folder has a marker: it was written to the end, or looks so.
+// True when the folder has a marker, which is written last, so the checkpoint should be complete.
 bool has_marker(const std::string& folder);
 
 // The checkpoints below RUN/checkpoints that have a marker, newest first.
@@ -77,13 +77,13 @@ struct FoundCheckpoint {
 };
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& checkpoints);
 
-// The newest checkpoint of the list that opens; those before it that do not are told to `skipped`, one line
-// each. Error(usage) when none does. The list must not be empty.
+// Opens the newest checkpoint of the list that can be opened; each newer one that cannot is reported in
+// `skipped`, one line each. Error(usage) when none can be opened. The list must not be empty.
 CheckpointFolder open_newest(const std::vector<FoundCheckpoint>& found, std::vector<std::string>* skipped);
 
-// Whether `path` is a checkpoint, a run's folder with checkpoints, or its folder `checkpoints`.
+// True when `path` is a checkpoint, a run's folder with checkpoints, or its folder `checkpoints`.
 bool is_checkpoint_path(const std::string& path);
-// That checkpoint; of a run the newest that opens. Error(usage).
+// Opens that checkpoint; for a run, the newest that can be opened. Error(usage).
 CheckpointFolder open_checkpoint(const std::string& path, std::vector<std::string>* skipped);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Tensors of a checkpoint that are used where they lie in the file.
+// Tensors of a checkpoint that are used directly from the mapped file.
 #include <xxhash.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What a save leaves on the disk when a system call fails, and when the power goes.
+// The files that a save leaves on disk when a system call fails, or at a power cut.
 #include <fcntl.h>
 
 #include <cerrno>

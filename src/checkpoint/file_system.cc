@@ -28,7 +28,7 @@ int result_of(int status) {
                std::generic_category().message(static_cast<int>(-result)));
 }
 
-// Calls again while a signal interrupts it.
+// Repeats a call while a signal interrupts it.
 template <typename Call>
 auto uninterrupted(Call call) {
   auto result = call();

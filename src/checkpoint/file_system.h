@@ -1,5 +1,5 @@
-// FileSystem: the system calls by which checkpoints are written, so that tests can make each of them fail and
-// can replay them up to a power cut. Nothing of a checkpoint reaches the disk by another way.
+// FileSystem: the system calls that write checkpoints, so that tests can make each call fail and can replay
+// the calls up to a power cut. Checkpoints are written only through this class.
 #pragma once
 
 #include <cstddef>
@@ -9,36 +9,36 @@
 
 namespace switchyard {
 
-// Each function is the system call of its kind: a negative result is -errno. This class makes the calls;
-// others derive from it. Thread-safe.
+// Each function is the system call of the same name or kind: a negative result is -errno. This class makes
+// the calls; tests override them. Thread-safe.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   static FileSystem& real();
 
-  // From so many bytes on a write goes past the page cache, where memory and place allow.
+  // Writes of at least so many bytes bypass the page cache, when alignment allows it.
   virtual std::size_t direct_bytes() const { return std::size_t{1} << 20; }
 
-  virtual int open(const std::string& path, int flags);  // a descriptor
+  virtual int open(const std::string& path, int flags);  // returns a descriptor
   virtual std::int64_t write_at(int file, const void* from, std::size_t bytes, std::int64_t offset);
   virtual int resize(int file, std::int64_t bytes);
-  // Has the kernel begin to write a range back, so that the disk works while more is made ready and sync has
-  // little left to do. A hint: it promises nothing and fails unseen.
+  // Makes the kernel start writing a range to disk, so that the disk works while more data is prepared and
+  // sync has little left to do. Only a hint: it promises nothing and reports no failure.
   virtual void start_flush(int file, std::int64_t offset, std::size_t bytes);
   virtual int sync(int file);
   virtual int close(int file);
   virtual int make_folder(const std::string& path);
   virtual int rename(const std::string& from, const std::string& to);
   virtual int remove_file(const std::string& path);
-  virtual int remove_folder(const std::string& path);  // an empty one
+  virtual int remove_folder(const std::string& path);  // the folder must be empty
 };
 
-// A file being written. Interrupted and short writes go on; every other failure is Error(runtime) with path
-// and reason. One thread at a time.
+// A file being written. Interrupted and short writes are continued; every other failure is Error(runtime)
+// with path and reason. One thread at a time.
 //
-// Large writes go past the page cache (O_DIRECT), which otherwise costs a core most of the time that the disk
-// takes: where the file system can, and memory lies as far behind a multiple of kBlock as its place in the
-// file. What is left at both ends of them goes the usual way.
+// Large writes bypass the page cache (O_DIRECT), which would keep a core busy for most of the disk's time.
+// This requires a file system that supports it, and data whose address and file offset are equal modulo
+// kBlock. The unaligned rest at both ends is written through the page cache.
 class OutputFile {
  public:
   static constexpr std::size_t kBlock = 4096;
@@ -63,7 +63,7 @@ class OutputFile {
  private:
   static constexpr int kUnknown = -1, kNone = -2;
 
-  // The first of `bytes` that are written by one call.
+  // The first part of `bytes`, written by one call.
   struct Part {
     std::size_t bytes;
     bool direct;
@@ -75,17 +75,17 @@ class OutputFile {
   FileSystem& files_;
   std::string path_;
   int file_ = -1;
-  int direct_ = kUnknown;  // the same file without the page cache
+  int direct_ = kUnknown;  // a second descriptor of the file, with O_DIRECT
 };
 
-// The same for folders; Error(runtime). make_folder takes one that exists; remove_tree one that does not, and
-// removes what is in it first. A link is removed itself, and what it names stays.
+// Calls for folders; Error(runtime). make_folder accepts an existing folder. remove_tree accepts a missing
+// one, and removes its contents first; a link is removed itself, and its target stays.
 void make_folder(FileSystem& files, const std::string& path);
 void sync_folder(FileSystem& files, const std::string& path);
 void rename_path(FileSystem& files, const std::string& from, const std::string& to);
 void remove_tree(FileSystem& files, const std::string& path);
 
-// A whole small file, flushed to the disk.
+// Writes a whole small file and flushes it to the disk.
 void write_synced(FileSystem& files, const std::string& path, const std::string& content);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Writes past the page cache: the same bytes, however they are cut, and where a file system cannot.
+// Writes that bypass the page cache: the same bytes for any split, and on file systems without support.
 #include "checkpoint/file_system.h"
 
 #include <fcntl.h>

@@ -38,7 +38,7 @@ FolderLock::FolderLock(const std::string& folder) {
         "[checkpoint] cannot create {}: {}; set base_output_directory to a folder you may write to, or "
         "enable_checkpointing=false",
         path, error.message());
-  // A process that was killed a moment ago may still be on its way out.
+  // A process that was just killed may still be ending.
   for (int tries = 0; ::flock(file_, LOCK_EX | LOCK_NB) != 0; ++tries) {
     if (errno == EINTR) continue;
     const std::string owner = text_of(file_);

@@ -1,4 +1,4 @@
-// FolderLock: one process at a time writes the checkpoints of a run.
+// FolderLock: ensures that only one process at a time writes the checkpoints of a run.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace switchyard {
 class FolderLock {
  public:
   // Creates the folder when it is missing, locks its file .lock and writes the process id to it. Error(usage)
-  // naming the process that has it, when that keeps it for longer than a process takes to end.
+  // naming the process that holds the lock, if it keeps it for longer than an ending process would.
   explicit FolderLock(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Reads members of JSON objects; what is wrong is one line that names the file and the member.
+// Reads members of JSON objects; an error is one line that names the file and the member.
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}

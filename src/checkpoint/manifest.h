@@ -1,4 +1,4 @@
-// Manifest: what a checkpoint's manifest.json says (docs/formats.md).
+// Manifest: the contents of a checkpoint's manifest.json (docs/formats.md).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct ManifestFile {
   std::uint64_t header_xxh3 = 0;  // of a safetensors file's length and header
 };
 
-// A file carried along, such as one of a tokenizer.
+// A file stored along with the weights, such as a tokenizer's.
 struct ManifestExtra {
   std::string name;  // "tokenizer/tokenizer.json"
   std::int64_t bytes = 0;
@@ -26,7 +26,7 @@ struct ManifestExtra {
 
 struct Chunk {
   Box box;
-  std::uint64_t xxh3 = 0;  // of its elements in row-major order
+  std::uint64_t xxh3 = 0;  // of the chunk's elements in row-major order
 };
 
 struct ManifestTensor {
@@ -40,11 +40,11 @@ struct ManifestTensor {
 struct Manifest {
   static constexpr std::int64_t kFormat = 1;
 
-  std::int64_t step = 0;                             // steps done
+  std::int64_t step = 0;                             // steps completed
   std::string version;                               // of the program
   nlohmann::json config = nlohmann::json::object();  // every key's value
   std::string model;                                 // "mixtral", …
-  nlohmann::json mesh = nlohmann::json::object();    // axis -> size, those above 1
+  nlohmann::json mesh = nlohmann::json::object();    // axis -> size, for axes larger than 1
   std::int64_t ranks = 1;
   nlohmann::json data = nlohmann::json::object();    // rows consumed, seed, description
   nlohmann::json rng = nlohmann::json::object();     // seeds
@@ -56,11 +56,11 @@ struct Manifest {
 
 std::string to_json(const Manifest& manifest);
 
-// Checks everything that can be checked without the other files: form, types, names that stay inside the
-// folder, chunks that are disjoint boxes and cover their tensor. Error(usage) `[checkpoint] <path>: <rule>`.
+// Checks everything that needs no other file: form, types, names that stay inside the folder, and chunks that
+// are disjoint boxes and cover their tensor. Error(usage) `[checkpoint] <path>: <rule>`.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
-// "00ff…", 16 digits, and back; nothing else parses.
+// Converts a hash to 16 hexadecimal digits, "00ff…", and back; other texts are refused.
 std::string to_hex(std::uint64_t hash);
 bool parse_hex(std::string_view text, std::uint64_t& hash);
 

@@ -1,4 +1,4 @@
-// A file as memory.
+// Maps files into memory.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@ struct MappedFile {
   std::span<const std::byte> bytes;
 };
 
-// True where the bytes of a file begin as a Git LFS pointer: a few lines that a clone without Git LFS has in
+// True when the bytes of a file start as a Git LFS pointer: a few lines that a clone without Git LFS has in
 // place of a large file.
 bool is_lfs_pointer(std::string_view bytes);
 
-// Maps a regular file read-only. Error(usage) "[tag] path: reason" for one that is empty, a Git LFS
+// Maps a regular file read-only. Error(usage) "[tag] path: reason" for a file that is empty, is a Git LFS
 // pointer, or cannot be read.
 MappedFile map_file(const std::string& path, std::string_view tag);
 
-// Lets go of the memory that holds the pages of `bytes`, a part of a mapped file; they are read from disk
-// again when touched.
+// Releases the memory that holds the pages of `bytes`, a part of a mapped file; they are read from disk again
+// when touched.
 void release_pages(std::span<const std::byte> bytes);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Weights in blocks of few bits in a checkpoint, and weights that are used where they lie in its files.
+// Packed weights in a checkpoint, and weights that are used directly from its mapped files.
 #include "checkpoint/layout.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/save_testing.h"

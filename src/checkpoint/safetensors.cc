@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;
 
-// Shape x element size in bytes, or an error for a product that does not fit or ends inside a byte.
+// Shape x element size in bytes; an error when the product overflows or is no whole number of bytes.
 std::uint64_t checked_bytes(const SafetensorsHeader::Item& item, const std::string& name,
                             const std::string& path) {
   std::uint64_t bits = safetensors_element_bits(item.dtype);

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Receives the parse as events, so that duplicate keys are seen and nothing deeper than the format is ever
+// Receives the parse as events, so that duplicate keys are detected and nothing deeper than the format is
 // built. Depth 1 is the whole object, 2 a tensor or the metadata, 3 a shape or a pair of offsets.
 class HeaderReader {
  public:

@@ -1,4 +1,4 @@
-// The header of a safetensors file: JSON to plain values, form checked, numbers not yet.
+// Parses the header of a safetensors file: checks its form, not yet its numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The reader against files that are right and files that break one rule each.
+// The reader against valid files, and against files that break one rule each.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>

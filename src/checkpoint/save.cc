@@ -19,7 +19,7 @@ constexpr std::size_t kBufferBytes = std::size_t{8} << 20, kWorthAThread = std::
 constexpr const char* kSaving = ".saving-";
 constexpr const char* kRemoving = ".removing-";
 
-// A folder that is there, out of the way in one step and then away.
+// Renames an existing folder, which hides it in one step, and then removes it.
 void remove_checkpoint(FileSystem& files, const std::string& parent, const std::string& name) {
   const std::string away = parent + "/" + kRemoving + name;
   remove_tree(files, away);

@@ -73,7 +73,7 @@ TEST_F(Save, WriterOfOneProcess) {
 }
 
 TEST_F(Save, PiecesOfManyShapesAreWrittenOnce) {
-  // Columns of one tensor from four ranks: their runs are short and interleaved, their writes are not.
+  // Four ranks write columns of one tensor: runs are short and interleaved, writes must not be.
   class Counter : public FileSystem {
    public:
     std::int64_t calls = 0, bytes = 0;

@@ -1,4 +1,4 @@
-// What the tests of checkpoints share: a folder of their own, and small tensors whose content is known.
+// Helpers for the tests of checkpoints: a folder per test, and small tensors with known content.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class FolderTest : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-// Bytes that depend on tensor and step only.
+// Bytes that depend only on tensor and step.
 inline Tensor content_of(const StoredTensor& stored, std::int64_t step) {
   Tensor tensor(stored.dtype, stored.shape);
   std::mt19937 random(
@@ -51,7 +51,7 @@ inline std::vector<StoredTensor> small_tensors() {
           {"layers.0.norm", DType::f32, {5}, false},
           {"layers.0.experts.0.wo", DType::bf16, {3, 4}, false},
           {"layers.0.experts.1.wo", DType::bf16, {3, 4}, false},
-          {"head", DType::bf16, {60, 97}, false},  // some blocks of a disk
+          {"head", DType::bf16, {60, 97}, false},  // several blocks of a disk
           {"embedding.mu", DType::f32, {7, 6}, true},
           {"embedding.nu", DType::f32, {7, 6}, true}};
 }
@@ -65,7 +65,7 @@ inline Manifest small_manifest(std::int64_t step) {
   return manifest;
 }
 
-// A whole save of the small tensors at a step, in files of at most `file_bytes`.
+// Saves all small tensors of a step, in files of at most `file_bytes`.
 inline void save_small(FileSystem& files, const std::string& parent, std::int64_t step, std::int64_t keep,
                        std::int64_t file_bytes = 200) {
   const CheckpointLayout layout(small_tensors(), file_bytes);
@@ -89,7 +89,7 @@ inline void save_small(FileSystem& files, const std::string& parent, std::int64_
   prune(files, parent, keep);
 }
 
-// Throws Error when it is no whole checkpoint, and tells of content that is not what save_small wrote.
+// Throws Error when the checkpoint is not complete, and reports content that save_small did not write.
 inline void expect_small(const CheckpointFolder& checkpoint) {
   checkpoint.prove();
   for (const StoredTensor& stored : small_tensors()) {

@@ -1,6 +1,6 @@
-// Through a tile of its own: rows that lie a power of two apart, as those of most matrices do, would drive
-// each other out of the cache. On the way into the tile, elements below each other are packed into 64-bit
-// words, a loop of whole vectors; what remains is to gather words, 2 to 4 times fewer than elements.
+// Uses a tile as intermediate storage: rows that lie a power of two apart, as in most matrices, would evict
+// each other from the cache. On the way into the tile, vertically adjacent elements are packed into 64-bit
+// words by a vector loop; then words are gathered, 2 to 4 times fewer than elements.
 #include "checkpoint/transpose.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Transposition of matrices of 2- and 4-byte elements.
+// Transposes matrices of 2- and 4-byte elements.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 namespace switchyard {
 namespace {
 
-// Cuts a range of the sub-block whose first `dim` indices are fixed in `at`.
+// Cuts a range of the sub-block whose first `dim` indices are fixed to the values in `at`.
 class RangeCutter {
  public:
   RangeCutter(const Box& block, std::int64_t most, std::vector<Box>& out)

@@ -1,4 +1,4 @@
-// Box: an axis-aligned part of a tensor, and the runs of memory that it is made of.
+// Box: an axis-aligned part of a tensor, and the contiguous runs of memory that make it up.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 namespace switchyard {
 
 struct Box {
-  Shape start, shape;  // of as many dims as the tensor
+  Shape start, shape;  // as many dims as the tensor has
   bool operator==(const Box&) const = default;
 };
 
 Box whole_box(const Shape& shape);
 bool inside(const Box& box, const Shape& shape);
-// The common part; any dim of its shape is 0 when there is none.
+// The intersection of a and b; if they do not overlap, some dim of its shape is 0.
 Box intersection(const Box& a, const Box& b);
 std::string to_string(const Box& box);  // "[2:4,0:16]"
 
-// Visits a box's contiguous runs in row-major order: index of a run's first element in the tensor, in the box
-// by itself, and its length in elements.
+// Visits the contiguous runs of a box in row-major order. A run has the index of its first element in the
+// tensor, the index of that element within the box, and its length in elements.
 using VisitRun = std::function<void(std::int64_t in_tensor, std::int64_t in_box, std::int64_t count)>;
 void for_runs(const Shape& tensor, const Box& box, const VisitRun& visit);
 
-// Elements [begin, end) of a block's row-major order as boxes of the tensor that the block is a part of, in
-// that order, each of at most `most` >= 1 elements. So each is contiguous in the block, one after the other.
+// Covers elements [begin, end) of a block, in the block's row-major order, by boxes of the block's tensor of
+// at most `most` >= 1 elements each. Each box is contiguous in the block and follows the one before.
 std::vector<Box> boxes_of_range(const Box& block, std::int64_t begin, std::int64_t end, std::int64_t most);
 
 }  // namespace switchyard

@@ -23,7 +23,7 @@ TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_TRUE(std::isinf(static_cast<float>(bfloat16(std::numeric_limits<float>::max()))));
 }
 
-// Against std::vector, with the same random changes.
+// Applies the same random changes to an InlineVector and a std::vector and compares the two.
 TEST(InlineVector, IsAVectorOfAFewElements) {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return random() % n; };

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder in place of "/", with the files that control groups have.
+// A folder that stands for "/" and holds the files of control groups.
 class ControlGroups : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,5 +1,5 @@
-// What the scratch of kernels (`Buffer(bytes)`) is charged to: the account of the rank that the thread runs.
-// Tensors are charged by the memory that makes them (core/device.h).
+// The account that the scratch of kernels (`Buffer(bytes)`) is charged to: the account of the rank that the
+// thread runs. Tensors are charged by the Memory that makes them (core/device.h).
 #pragma once
 
 #include <memory>
@@ -8,19 +8,19 @@
 
 namespace switchyard {
 
-// The innermost MemoryScope's, charged to nobody inside UnchargedScope; without a scope the host's.
+// The memory of the innermost MemoryScope (uncharged inside UnchargedScope); without a scope the host's.
 Memory current_memory();
 const std::shared_ptr<MemoryAccount>& current_account();
 bool charging();  // false inside UnchargedScope
 
-// What the scopes below have set, for a rank that goes on on another thread.
+// The state set by the scopes below, saved when a rank moves to another thread.
 struct ThreadMemory {
   Memory memory;
   bool charged = true;
 };
-void swap_memory(ThreadMemory& with);  // this thread's
+void swap_memory(ThreadMemory& with);  // swaps it with this thread's state
 
-// While alive, the scratch that this thread takes is charged as `memory` is.
+// While alive, scratch that this thread allocates is charged to `memory`'s account.
 class MemoryScope {
  public:
   explicit MemoryScope(Memory memory);
@@ -32,8 +32,8 @@ class MemoryScope {
   Memory before_;
 };
 
-// While alive, the scratch that this thread takes is charged to no rank: that of pieces of a parallel loop.
-// On the abstract device it still has no memory.
+// While alive, scratch that this thread allocates is charged to no rank: used for pieces of a parallel loop.
+// On the abstract device the scratch still has no memory.
 class UnchargedScope {
  public:
   UnchargedScope();

@@ -39,7 +39,7 @@ TEST(FencedDevice, TheHostIsRefused) {
   EXPECT_THROW(there.span<float>(), HostAccess);
 }
 
-// Also who goes around the Tensor finds no memory there.
+// Code that bypasses Tensor cannot read the memory either.
 TEST(FencedDevice, ItsAddressesCannotBeFollowed) {
   const Tensor there = to_device(Memory(Device::fenced(), nullptr), numbers(4));
   const volatile float* const address = reinterpret_cast<const float*>(there.buffer()->data());

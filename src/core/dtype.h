@@ -1,10 +1,10 @@
-// Element types; float64 is for sums alone. bfloat16 is the upper half of a float32, rounded to nearest even.
+// Element types; float64 is only for sums. bfloat16 is the upper half of a float32, rounded to nearest even.
 //
-// A packed type's element is a block of a weight matrix, block_inputs(dtype) inputs by kBlockOutputs outputs,
-// with the scales of its groups of kGroupInputs inputs (core/packed_format.h has the table of them, and
-// kernels/packed/packed_block.h the bytes). So a weight [.., in, out] is an array [.., in/32, out/16] of
-// blocks (in/128 of fp8 and the types of K-quants), and what moves elements (shards, gathers, files) moves
-// whole blocks.
+// An element of a packed type is one block of a weight matrix: block_inputs(dtype) inputs by kBlockOutputs
+// outputs, with the scales of its groups of kGroupInputs inputs. core/packed_format.h has the table of packed
+// types, kernels/packed/packed_block.h the layout of their bytes. A weight [.., in, out] is an array [..,
+// in/32, out/16] of blocks (in/128 for fp8 and the K-quant types), and code that moves elements (shards,
+// gathers, files) moves whole blocks.
 #pragma once
 
 #include <bit>
@@ -70,10 +70,10 @@ constexpr std::string_view name_of(DType dtype) {
 // "float32" or "bfloat16" (also "f32", "bf16"); throws Error(usage) for anything else, naming `key`.
 DType parse_float_dtype(std::string_view text, std::string_view key);
 
-// The packed type of a name, of those that weights can be packed into; none for another word.
+// The packed type that `name` names, if weights can be packed into it; none for any other word.
 std::optional<DType> packed_dtype(std::string_view name);
 
-// Bits that a value takes with its share of the scales: 4.5 of int4.
+// Bits per value, including its share of the scales: 4.5 for int4.
 constexpr double bits_of(DType dtype) {
   const auto bits = 8.0 * static_cast<double>(size_of(dtype));
   return is_packed(dtype) ? bits / static_cast<double>(block_values(dtype)) : bits;

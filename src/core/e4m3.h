@@ -1,5 +1,5 @@
-// e4m3 of the OCP 8-bit Floating Point Specification, which files hold and nothing computes in: sign, 4 bits
-// of exponent with bias 7, 3 of mantissa; no infinity, and all ones are NaN.
+// e4m3 of the OCP 8-bit Floating Point Specification, a type of files, not of computation: a sign, 4 bits of
+// exponent with bias 7, 3 bits of mantissa; no infinity, and all ones are NaN.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@ constexpr bool is_e4m3_nan(std::uint8_t bits) {
   return (bits & 0x7f) == 0x7f;
 }
 
-// Exact.
+// The conversion is exact.
 constexpr float e4m3_to_float(std::uint8_t bits) {
   const std::uint32_t exponent = (bits >> 3) & 15u, mantissa = bits & 7u;
   float value = exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f

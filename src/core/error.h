@@ -1,7 +1,7 @@
-// How errors are thrown: fail_usage, fail_runtime, and CHECK for what only a mistake of ours can break.
+// How errors are thrown: fail_usage, fail_runtime, and CHECK for invariants that only a bug can break.
 //
-// `usage` is a wrong command line, config or file found before any work (exit status 2), `runtime` a failure
-// at run time (1), `internal` a broken CHECK, which is on in every build: the command line aborts then.
+// `usage` is a wrong command line, config or file found before any work (exit status 2). `runtime` is a
+// failure at run time (1). `internal` is a failed CHECK, active in every build; the command line then aborts.
 #pragma once
 
 #include <fmt/format.h>

@@ -14,7 +14,7 @@ void write_text(std::string_view text) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Calls only what is allowed in a signal handler.
+// Calls only functions that a signal handler may call.
 void announce(int signal) {
   write_text(
       "switchyard: [fence] memory was touched that only kernels, copies and collectives may touch; running "

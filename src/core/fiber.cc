@@ -22,8 +22,8 @@ namespace {
 using GuardedStack = boost::context::protected_fixedsize_stack;
 
 #if defined(__SANITIZE_ADDRESS__)
-// A fiber's outermost frames never return, so what the address sanitizer marked around their variables stays
-// marked: gone with the stack, or whoever gets its addresses next is accused.
+// A fiber's outermost frames never return, so the address sanitizer's marks around their variables remain.
+// They are cleared with the stack; otherwise the next owner of the addresses would get false reports.
 class StackAllocator : public GuardedStack {
  public:
   explicit StackAllocator(std::size_t bytes) : GuardedStack(bytes) {}

@@ -36,8 +36,8 @@ TEST(Fiber, RunsOnWhereItLeftOffOnAnyThread) {
   EXPECT_EQ(log, std::vector<int>({0, 1, 2, 3}));
 }
 
-// Two fibers take turns on threads of their own while each is inside a catch block and inside a destructor
-// that an exception runs: each finds its own exception again.
+// Two fibers take turns on separate threads while each is inside a catch block and inside a destructor that
+// an exception runs: each fiber must find its own exception again.
 TEST(Fiber, ExceptionsInFlightGoAlong) {
   struct Suspends {
     Fiber*& fiber;

@@ -1,4 +1,4 @@
-// How many members a struct has, at compile time: a table of them can then refuse to be short of one.
+// Counts a struct's members at compile time, so that a table of them can refuse to miss one.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@ namespace switchyard {
 
 struct ConvertsToAnything {
   template <typename T>
-  operator T() const;  // never defined: only asked whether it would do
+  operator T() const;  // never defined: only used unevaluated
 };
 
 template <typename T, std::size_t... I>
@@ -18,7 +18,7 @@ constexpr bool takes_initializers(std::index_sequence<I...>) {
   };
 }
 
-// T: an aggregate without bases and without arrays as members.
+// T: an aggregate without bases and without array members.
 template <typename T, std::size_t N = 0>
 constexpr std::size_t field_count() {
   if constexpr (takes_initializers<T>(std::make_index_sequence<N + 1>()))

@@ -1,12 +1,12 @@
-// The GPU of this process: whether there is one, its memory, copies, and its streams of work. Process i of a
-// machine, as the launcher counts them (core/local_process.h), has GPU i of those that CUDA shows, or i
-// modulo their number.
+// The GPU of this process: its presence, its memory, copies, and its streams of work. Process i of a machine,
+// in the launcher's numbering (core/local_process.h), uses GPU i of those that CUDA shows, modulo their
+// number.
 //
-// Work is done in the order in which it is given: kernels, copies and the giving back of memory go to one
-// stream, whichever rank gives them. So ranks of one process that met on the host may read what the others'
-// kernels write. What is exchanged with other GPUs goes to a second stream (OnCommunicationStream), and
-// moments say what one stream waits for of the other. Transfers have a third. A build without CUDA has the
-// same functions (core/no_cuda/gpu.cc): there is no GPU then.
+// Work runs in the order in which it is issued: kernels, copies and releases of memory go to one stream,
+// whichever rank issues them. So ranks of one process that met on the host may read what the others' kernels
+// write. Exchanges with other GPUs go to a second stream (OnCommunicationStream); moments order work between
+// the two streams. Transfers have a third stream. A build without CUDA has the same functions
+// (core/no_cuda/gpu.cc) and reports that there is no GPU.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace switchyard::gpu {
 
-// What keeps this process from using a GPU, in a line; empty: nothing.
+// The reason why this process cannot use a GPU, in one line; empty when it can.
 std::string missing();
 
 struct Properties {
@@ -27,7 +27,7 @@ struct Properties {
 };
 Properties properties();
 
-// While it lives, what this thread gives goes to the stream of communication instead of that of computation.
+// While alive, work that this thread issues goes to the communication stream, not the computation stream.
 class OnCommunicationStream {
  public:
   OnCommunicationStream();
@@ -37,61 +37,61 @@ class OnCommunicationStream {
   static bool is_on();  // for this thread
 };
 
-// At least `bytes` bytes of the GPU's memory, 256-byte aligned, uninitialised. Error(runtime) when there is
-// no memory. Memory is had and given back in the order of this thread's stream: what is released may be had
-// again at once by who asks next on the same stream, and the other stream must have waited before it uses
-// either. Blocks stay with this process, by size, until there is no other memory left.
+// Returns at least `bytes` bytes of the GPU's memory, 256-byte aligned, uninitialised. Error(runtime) when
+// memory runs out. Allocation is ordered by this thread's stream: a released block may be reused at once on
+// the same stream; the other stream must wait before it uses the old or the new block. Free blocks stay with
+// this process, by size, until no other memory is left.
 std::byte* allocate(std::size_t bytes);
-void release(std::byte* block, std::size_t bytes);  // the size it was allocated with
+void release(std::byte* block, std::size_t bytes);  // `bytes`: the size passed to allocate()
 
-// Copies from the host to the GPU or back, in the order of this thread's stream. Returns when the host may
-// read `to` and write `from`.
+// Copies from the host to the GPU or back, in the order of this thread's stream. When it returns, the host
+// may read `to` and write `from`.
 void copy(void* to, const void* from, std::size_t bytes);
-// Within the GPU's memory, in the order of this thread's stream: it returns before it is done.
+// Copies within the GPU's memory, in the order of this thread's stream; returns before the copy is done.
 void move(void* to, const void* from, std::size_t bytes);
 void fill_zero(void* to, std::size_t bytes);
-// Returns when all work given to this thread's stream so far is done. Error(runtime) when a kernel failed.
+// Waits for all work issued to this thread's stream so far. Error(runtime) when a kernel failed.
 void synchronize();
 
-// A moment of this thread's stream: all work given to it before now() is done then. Where a GPU is emulated,
-// work is done when it is given, and moments are those of the host's clock. Any thread may ask a moment.
+// A point in this thread's stream: reached when all work issued before now() is done. On an emulated GPU,
+// work is done when issued, and moments use the host's clock. Any thread may query a moment.
 class Moment {
  public:
-  Moment() = default;  // no moment
+  Moment() = default;  // an empty moment
   static Moment now();
-  static Moment now_untimed();  // cheaper; it has no seconds_since
-  void wait() const;            // until it has come. Error(runtime) when a kernel failed
-  bool has_come() const;        // the same error
-  // What this thread's stream is given from now on begins after it. Returns at once.
+  static Moment now_untimed();  // cheaper; has no seconds_since
+  void wait() const;            // blocks until reached. Error(runtime) when a kernel failed
+  bool has_come() const;        // has it been reached? The same error
+  // Work issued to this thread's stream from now on begins after this moment. Returns at once.
   void hold_stream() const;
-  // Both have come.
+  // Both moments must have been reached.
   double seconds_since(const Moment& from) const;
 
  private:
   std::shared_ptr<void> event_;
 };
 
-// Memory of the host that the GPU copies from and to by itself (pinned), at least `bytes` bytes, 64-byte
-// aligned, uninitialised. What is released stays pinned for who asks next. Error(runtime) when there is none.
+// Returns pinned memory of the host, which the GPU copies from and to by itself: at least `bytes` bytes,
+// 64-byte aligned, uninitialised. Released blocks stay pinned for reuse. Error(runtime) when memory runs out.
 std::byte* allocate_host(std::size_t bytes);
-void release_host(std::byte* block, std::size_t bytes);  // the size it was allocated with
+void release_host(std::byte* block, std::size_t bytes);  // `bytes`: the size passed to allocate_host()
 
-// A copy between the GPU's memory and pinned memory, on a stream for such copies, which come one after the
-// other there. It begins when all work given before it is done, and runs beside what is given later.
+// A copy between the GPU's memory and pinned memory, on a stream that runs such copies one after the other.
+// It begins when all work issued before is done, and overlaps work issued later.
 class Transfer {
  public:
-  Transfer() = default;  // none
+  Transfer() = default;  // no transfer
   static Transfer start(void* to, const void* from, std::size_t bytes);
-  // Work given from now on begins after it; without effect of none.
+  // Work issued from now on begins after this transfer; no effect when there is no transfer.
   void before_later_work() const;
 
  private:
   std::shared_ptr<void> event_;
 };
-// Returns when all transfers are done: the host may read and write pinned memory.
+// Waits for all transfers: then the host may read and write pinned memory.
 void finish_transfers();
 
-// This thread's stream, as CUDA knows it (a cudaStream_t).
+// This thread's stream as a CUDA handle (a cudaStream_t).
 void* stream();
 
 }  // namespace switchyard::gpu

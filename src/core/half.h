@@ -1,4 +1,4 @@
-// float16 (IEEE binary16), which files hold and nothing computes in.
+// float16 (IEEE binary16), a type of files, not of computation.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace switchyard {
 
-// Exact; a NaN keeps its payload.
+// The conversion is exact; a NaN keeps its payload.
 constexpr float half_to_float(std::uint16_t half) {
   const auto sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   const std::uint32_t exponent = (half >> 10) & 31u, mantissa = half & 0x3ffu;
@@ -18,7 +18,7 @@ constexpr float half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
 }
 
-// Rounded to nearest, ties to even; beyond the largest half, infinity. A NaN stays a NaN.
+// Rounds to nearest, ties to even; values beyond the largest half become infinity. A NaN stays a NaN.
 inline std::uint16_t float_to_half(float value) {
   const auto word = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((word >> 16) & 0x8000u);

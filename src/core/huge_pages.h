@@ -1,5 +1,5 @@
-// Memory for tensors and packed operands: blocks of a huge page and more ask for huge pages, since rows of a
-// matrix are walked in strides of kilobytes (measured: grouped products a third faster).
+// Memory for tensors and packed operands. Blocks of at least a huge page ask for huge pages, since kernels
+// walk the rows of a matrix in strides of kilobytes (measured: grouped products a third faster).
 #pragma once
 
 #include <stdlib.h>
@@ -13,8 +13,8 @@ namespace switchyard {
 
 constexpr std::size_t kLineBytes = 64, kHugePageBytes = std::size_t{2} << 20;
 
-// At least `bytes` bytes (more than 0), aligned to a cache line; null where there is no memory. For
-// std::free.
+// Returns at least `bytes` bytes (more than 0), aligned to a cache line; null when memory runs out. Release
+// it by std::free.
 inline void* allocate_aligned(std::size_t bytes) {
   const std::size_t unit = bytes < kHugePageBytes ? kLineBytes : kHugePageBytes;
   void* block = nullptr;

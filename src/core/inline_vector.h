@@ -1,5 +1,5 @@
-// InlineVector: at most N elements, held in place. What an op knows of its arrays (shapes, axes) is copied
-// often and never long, so it takes no memory from the heap.
+// InlineVector: at most N elements, stored in the object itself. The metadata of an op's arrays (shapes,
+// axes) is copied often and is short, so it should not allocate on the heap.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace switchyard {
 
-// As std::vector, of which it has what is used. T is trivially copyable; past N elements is a CHECK.
+// The used part of std::vector's interface. T is trivially copyable; more than N elements fail a CHECK.
 template <typename T, std::size_t N>
 class InlineVector {
  public:
@@ -48,7 +48,7 @@ class InlineVector {
   bool contains(const T& item) const { return std::find(begin(), end(), item) != end(); }
 
   void push_back(const T& item) {
-    const T copy = item;  // which may be one of these
+    const T copy = item;  // `item` may be an element of this vector
     grow(1);
     back() = copy;
   }
@@ -62,7 +62,7 @@ class InlineVector {
     while (size_ < size) push_back(value);
     size_ = static_cast<std::uint8_t>(size);
   }
-  // `first` and `last` are not of this vector.
+  // `first` and `last` must not point into this vector.
   template <std::input_iterator It>
   void insert(const T* where, It first, It last) {
     const auto at = where - items_, before = end() - items_;

@@ -1,9 +1,9 @@
-// Which of the processes of its machine this one is.
+// The index of this process among the processes of its machine.
 #pragma once
 
 namespace switchyard {
 
-// As the launcher tells in the environment (Open MPI, MPICH and what descends from it, Slurm); 0 without one.
+// Read from the launcher's environment (Open MPI, MPICH and its derivatives, Slurm); 0 without a launcher.
 int local_process();
 
 }  // namespace switchyard

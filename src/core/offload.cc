@@ -5,7 +5,7 @@
 namespace switchyard {
 namespace {
 
-// Pinned memory, charged while it is held.
+// Pinned memory that is charged to the rank while it is held.
 class PinnedBlock {
  public:
   PinnedBlock(std::shared_ptr<MemoryAccount> account, std::size_t bytes)

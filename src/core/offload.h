@@ -1,6 +1,6 @@
-// HostMemory: where one rank's tensors of a GPU wait in memory of the host, and the copies there and back,
-// beside kernels. On a GPU that memory is pinned; where a GPU is emulated it is ordinary memory, and a copy
-// is done when it is started; where one is planned there are only sizes.
+// HostMemory: holds one rank's GPU tensors in memory of the host, and copies them there and back while
+// kernels run. For a real GPU that memory is pinned. For an emulated GPU it is ordinary memory, and a copy is
+// done when it is started. For a planned GPU there are only sizes.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  // Uninitialised, and charged to account(). After finish() the host may read and write it.
+  // Uninitialised, and charged to account(). The host may read and write the tensor after finish().
   Tensor empty(DType dtype, const Shape& shape) const;
-  // Starts to copy `from`, of the device, to `host`, of this memory: as many bytes, which nobody may change
-  // from now on. `from` is held until let_go.
+  // Starts to copy `from` (on the device) to `host` (in this memory), which has as many bytes. Nobody may
+  // change `from` from now on. HostMemory keeps `from` alive until let_go.
   void send(const Tensor& from, const Tensor& host);
-  // Lets go of all that was sent so far: work given from now on begins after those copies.
+  // Releases all tensors sent so far: work issued from now on begins after those copies.
   void let_go();
   // Returns when all copies are done.
   void finish();
@@ -40,15 +40,15 @@ class HostMemory {
   std::vector<Sent> sent_;
 };
 
-// A tensor on its way back to the device.
+// A tensor that is being copied back to the device.
 class ArrivingTensor {
  public:
-  // Starts the copy, which begins when all work given so far is done. `host` may be let go at once.
+  // Starts the copy, which begins when all work issued so far is done. `host` may be released at once.
   ArrivingTensor(const HostMemory& memory, const Tensor& host);
   ~ArrivingTensor() { transfer_.before_later_work(); }
   ArrivingTensor(ArrivingTensor&&) = default;
   ArrivingTensor& operator=(ArrivingTensor&&) = delete;
-  // Work given from now on may read and write it.
+  // Work issued from now on may read and write the returned tensor.
   Tensor arrived() const;
 
  private:

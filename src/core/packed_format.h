@@ -1,5 +1,5 @@
-// PackedFormat: the formats of packed weights, a row each. Sizes, names, the words of configurations, the
-// unpackers' loops and the cases of kernels follow from the rows.
+// PackedFormat: a table of the formats of packed weights, one row a format. Sizes, names, the words of
+// configurations, the unpackers' loops and the kernels' dispatch follow from the table.
 #pragma once
 
 #include <cstddef>
@@ -30,21 +30,21 @@ enum class DType : std::uint8_t {
 
 constexpr std::int64_t kGroupInputs = 32, kBlockOutputs = 16;
 
-enum class PackedScale : std::uint8_t { half, exponent, f32 };  // float16; a power of two in a byte; float32
+enum class PackedScale : std::uint8_t { half, exponent, f32 };  // float16; a power of 2 in a byte; float32
 
-// One format. A group of 32 inputs of an output has numbers of `bits` bits, of which four lie in halves of
-// bytes and those above in words of their own (8: in bytes), and a scale.
+// One format. A group of 32 inputs of one output has a scale and numbers of `bits` bits: the low four bits
+// are stored in half bytes, the higher bits in words of their own (8 bits: in whole bytes).
 struct PackedFormat {
   DType dtype;
-  std::string_view name;  // a word of `weight_format` where it can be packed
+  std::string_view name;  // the word of `weight_format`, where weights can be packed into it
   int bits;
-  std::int64_t groups;  // in a block, one after the other along the inputs
-  PackedScale scale;    // one an output and block
-  bool offset;          // beside it, an offset of the same type
-  // K-quants: a group has integer factors of the block's scale and offset, this many of the scale; 0: none.
+  std::int64_t groups;  // per block, one after the other along the inputs
+  PackedScale scale;    // one per output and block
+  bool offset;          // true when an offset of the same type accompanies the scale
+  // K-quants: a group scales the block's scale and offset by integers: the number for the scale; 0: none.
   std::int64_t factors;
-  int least_number, numbers;  // the numbers that groups can have
-  bool packable;  // weights can be packed into it; the others come from files that have its blocks
+  int least_number, numbers;  // the range of a group's numbers: least, and how many
+  bool packable;  // true when weights can be packed into it; the others are read from files
 
   constexpr bool in_bytes() const { return bits == 8; }
   constexpr int high_bits() const { return in_bytes() ? 0 : bits - 4; }
@@ -71,7 +71,7 @@ constexpr PackedFormat kPackedFormats[] = {
     {DType::packed_q4_k,  "q4_k",   4,   4,     PackedScale::half,     true,  1,      0,    16,   false},
     {DType::packed_q5_k,  "q5_k",   5,   4,     PackedScale::half,     true,  1,      0,    32,   false},
     {DType::packed_q6_k,  "q6_k",   6,   4,     PackedScale::half,     false, 2,      -32,  64,   false},
-    // Its numbers are bits of e4m3: these have values that are multiples of 1/16 from 1/2 to 7.5.
+    // fp8's numbers are e4m3 bit patterns: these stand for multiples of 1/16 from 1/2 to 7.5.
     {DType::packed_fp8,   "fp8",    8,   4,     PackedScale::f32,      false, 0,      0x30, 32,   false},
 };
 // clang-format on
@@ -81,7 +81,7 @@ constexpr bool is_packed(DType dtype) {
   return dtype >= DType::packed_int8;
 }
 
-// The row of a packed type.
+// The table row of a packed type.
 constexpr const PackedFormat& packed_format(DType packed) {
   return kPackedFormats[static_cast<std::size_t>(packed) - static_cast<std::size_t>(DType::packed_int8)];
 }
@@ -93,7 +93,7 @@ constexpr bool rows_follow_the_enumeration() {
 }
 static_assert(rows_follow_the_enumeration());
 
-// Inputs of a packed type's block.
+// The number of inputs in a block of a packed type.
 constexpr std::int64_t block_inputs(DType packed) {
   return packed_format(packed).groups * kGroupInputs;
 }
@@ -102,7 +102,7 @@ constexpr std::int64_t block_values(DType packed) {
   return block_inputs(packed) * kBlockOutputs;
 }
 
-// All packed types, or those that weights can be packed into.
+// All packed types, or only those that weights can be packed into.
 inline std::vector<DType> packed_types(bool packable_only = false) {
   std::vector<DType> types;
   for (const PackedFormat& format : kPackedFormats) {
@@ -111,7 +111,7 @@ inline std::vector<DType> packed_types(bool packable_only = false) {
   return types;
 }
 
-// Calls body(std::integral_constant<DType, packed>()) of a packed type.
+// Calls body(std::integral_constant<DType, packed>()) with the packed type as a compile-time constant.
 template <typename Body>
 constexpr void with_packed_type(DType packed, const Body& body) {
   [&]<std::size_t... i>(std::index_sequence<i...>) {

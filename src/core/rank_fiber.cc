@@ -7,7 +7,7 @@
 namespace switchyard {
 namespace {
 
-// The core number of the thread that sees to deadlines.
+// The core number of the thread that watches deadlines.
 constexpr int kWatch = -1;
 
 thread_local RankFiber* rank_of_thread = nullptr;

@@ -1,8 +1,8 @@
-// RankFiber: a rank that Workers run (internal to workers.cc and rank_fiber.cc).
+// RankFiber: a rank that Workers runs as a fiber (internal to workers.cc and rank_fiber.cc).
 //
-// Whoever wakes a rank may come before it is suspended, so both write its state and see what it was: a rank
-// that was parked goes to those that are ready, and one that was woken when its thread parks it goes there,
-// too. It may be woken in vain: what it waits for is asked again.
+// A wake-up may arrive before the rank has suspended, so the waker and the parking thread both exchange the
+// rank's state: a parked rank becomes ready, and so does a rank that was woken before its thread parked it.
+// Spurious wake-ups are allowed: the rank tests its condition again.
 #pragma once
 
 #include <atomic>
@@ -25,12 +25,12 @@ struct RankFiber {
   Workers& workers;
   Fiber fiber;
   std::atomic<State> state{State::woken};
-  // When its wait ends in any case.
+  // When the rank's wait ends even without a wake-up.
   std::atomic<Workers::Clock::time_point> deadline{Workers::Clock::time_point::max()};
-  int core = -1;                    // that ran it last
-  ThreadMemory memory;              // while no thread runs it
-  std::string_view op;              // the same: what it runs (core/fence.h)
-  StreamLog* stream_log = nullptr;  // the same: where its kernels on a GPU are noted
+  int core = -1;                    // the core that ran the rank last
+  ThreadMemory memory;              // saved while no thread runs the rank
+  std::string_view op;              // likewise: the op it runs (core/fence.h)
+  StreamLog* stream_log = nullptr;  // likewise: the log of its GPU kernels
 };
 
 }  // namespace switchyard

@@ -1,11 +1,11 @@
-// Most memory that the process had at once, as the system counts it.
+// The peak resident memory of the process, as the system counts it.
 #pragma once
 
 #include <cstdint>
 
 namespace switchyard {
 
-void reset_peak_resident();          // the peak is what is resident now; without effect where unsupported
+void reset_peak_resident();          // sets the peak to the current resident memory; no effect if unsupported
 std::int64_t peak_resident_bytes();  // 0 where unknown
 
 }  // namespace switchyard

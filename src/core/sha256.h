@@ -1,4 +1,4 @@
-// SHA-256 of bytes that come piece by piece.
+// SHA-256 of bytes that arrive in pieces.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void add(std::span<const std::byte> bytes);
-  // Of all that was added, as 64 lower-case hexadecimal digits. Nothing can be added after it.
+  // The hash of all added bytes, as 64 lower-case hexadecimal digits. No bytes can be added afterwards.
   std::string hex();
 
  private:

@@ -9,7 +9,7 @@
 
 namespace switchyard {
 
-// At most this many dims: nothing here has more, and a file with one that has is refused.
+// The most dims that an array may have: no array of this program has more; files with more are refused.
 constexpr std::size_t kMostDims = 8;
 using Shape = InlineVector<std::int64_t, kMostDims>;
 

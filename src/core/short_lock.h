@@ -1,5 +1,5 @@
-// For mutexes that are held for less time than sleeping and waking take: who finds one taken tries again for
-// about a microsecond before it sleeps.
+// Locks mutexes that are held for less time than it takes to sleep and wake: a thread that finds the mutex
+// taken retries for about a microsecond before it sleeps.
 #pragma once
 
 #include <mutex>

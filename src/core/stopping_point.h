@@ -1,13 +1,13 @@
-// Places of a long job where a test stops the process, so that no test guesses how long a machine takes.
+// Points of a long job at which a test stops the process, so that no test depends on a machine's speed.
 #pragma once
 
 #include <string_view>
 
 namespace switchyard {
 
-// Stops the process (SIGSTOP) the first time that it comes by, where the environment variable
-// SWITCHYARD_STOP_AT is `name`. Whoever waits for the process sees the stop, sends what the test is about,
-// and lets the process go on.
+// Stops the process (SIGSTOP) at the first call whose `name` equals the environment variable
+// SWITCHYARD_STOP_AT. The parent process sees the stop, sends the signal under test, and lets the process
+// continue.
 void stopping_point(std::string_view name);
 
 }  // namespace switchyard

@@ -1,7 +1,7 @@
-// StreamLog: when the kernels that one rank gave to the GPU's streams ran, for a picture of a step.
+// StreamLog: records when the kernels that one rank issued to the GPU's streams ran, for a step's trace.
 //
-// The host gives kernels long before they run, so the times of ops on the host say little of the GPU's. A
-// kernel is noted where it is started (kernels/cuda/portable.h: launch), under the op that started it.
+// The host issues kernels long before they run, so the times of ops on the host say little of the GPU's. A
+// kernel is recorded where it is started (kernels/cuda/portable.h: launch), under the op that started it.
 #pragma once
 
 #include <atomic>
@@ -16,20 +16,20 @@ namespace switchyard {
 
 class StreamLog {
  public:
-  // Events get the number that `layer` holds when their kernel starts.
+  // Each event is numbered with the value that `layer` has when the event's kernel starts.
   explicit StreamLog(const std::atomic<std::int64_t>& layer);
 
-  // Kernels that the thread starts are noted here; null: nowhere. Goes with a rank to another thread. Returns
-  // the one before.
+  // Sets the log of this thread's kernels (null: none) and returns the previous one. The log moves with a
+  // rank to another thread.
   static StreamLog* exchange_of_thread(StreamLog* log);
   static StreamLog* of_thread();
 
-  // Around the start of a kernel, or of a transfer between GPUs.
+  // Called around the start of a kernel, or of a transfer between GPUs.
   void begin() { before_ = gpu::Moment::now(); }
   void end();
 
-  // Waits for what is noted so far and tells the logs of it, on their clock: `computation` of the kernels of
-  // that stream, `communication` of what the other one did.
+  // Waits for all recorded work and adds it to the trace logs, on their clock: `computation` gets the kernels
+  // of the computation stream, `communication` the work of the other stream.
   void tell(TraceLog& computation, TraceLog& communication);
 
  private:
@@ -41,7 +41,7 @@ class StreamLog {
   };
   const std::atomic<std::int64_t>& layer_;
   const gpu::Moment first_;
-  const std::int64_t first_time_;  // of the trace's clock, at first_
+  const std::int64_t first_time_;  // on the trace's clock, when first_ was reached
   gpu::Moment before_;
   std::vector<Started> kernels_;
 };

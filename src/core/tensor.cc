@@ -45,7 +45,7 @@ Memory memory_for_scratch() {
 
 Buffer::Buffer(std::size_t bytes) : Buffer(memory_for_scratch(), bytes) {}
 
-// Nothing writes to what is read only, which the type of data() cannot say.
+// Nothing writes to a read-only buffer; the return type of data() cannot express that.
 Buffer::Buffer(std::shared_ptr<const void> owner, std::span<const std::byte> bytes)
     : owner_(std::move(owner)),
       read_only_(true),

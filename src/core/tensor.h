@@ -1,9 +1,9 @@
 // Tensor: a dense, contiguous, row-major block of a device's memory.
 //
 // A Tensor is a handle: copies share the buffer. Buffers are 64-byte aligned and counted by `memory_in_use`
-// and `memory_peak` (bytes, whole process) and by the account of their rank. Kernels take view(); data<T>()
-// and raw() are for the host, and throw HostAccess where the memory is not the host's. Tensors of the
-// abstract device have a size and no memory: their addresses may be computed with but not read or written.
+// and `memory_peak` (bytes, whole process) and by their rank's account. Kernels take view(); data<T>() and
+// raw() are for the host, and throw HostAccess when the memory is not the host's. Tensors of the abstract
+// device have sizes and no memory: code may compute with their addresses but not read or write there.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace switchyard {
 
-// Thrown where the host asks for memory that it cannot reach: an op, say, that looks into a tensor by itself.
+// Thrown when the host accesses memory it cannot reach, for example an op that reads a tensor directly.
 class HostAccess : public Error {
  public:
   explicit HostAccess(std::string_view device);
@@ -28,9 +28,9 @@ class HostAccess : public Error {
 class Buffer {
  public:
   Buffer(const Memory& memory, std::size_t bytes);
-  // What a kernel works in: the host's, or abstract memory, charged as the thread's tensors are.
+  // Scratch of a kernel: memory of the host, or abstract memory, charged to the thread's rank.
   explicit Buffer(std::size_t bytes);
-  // Memory of the host that `owner` keeps alive: read only, and charged to nobody.
+  // Memory of the host that `owner` keeps alive: read only, and charged to no rank.
   Buffer(std::shared_ptr<const void> owner, std::span<const std::byte> bytes);
   ~Buffer();
   Buffer(const Buffer&) = delete;
@@ -40,13 +40,13 @@ class Buffer {
   const Memory& memory() const { return memory_; }
   Device& device() const { return memory_.device(); }
   bool abstract() const { return device().is_abstract(); }
-  // Of memory that several ranks read: nobody adds to it in place.
+  // For memory that several ranks read: no rank may add to it in place.
   void make_read_only() { read_only_ = true; }
   bool read_only() const { return read_only_; }
 
  private:
   Memory memory_;
-  std::shared_ptr<const void> owner_;  // of memory that is not the device's own
+  std::shared_ptr<const void> owner_;  // keeps memory alive that the device did not allocate
   bool read_only_ = false;
   std::byte* data_;
   std::size_t bytes_;
@@ -55,7 +55,7 @@ class Buffer {
 std::size_t memory_in_use();
 std::size_t memory_peak();
 void reset_memory_peak();
-std::size_t memory_extent();  // bytes of addresses ever used: does not grow while freed memory is recycled
+std::size_t memory_extent();  // bytes of addresses ever used: constant while freed memory is recycled
 
 class Tensor {
  public:
@@ -100,16 +100,16 @@ class Tensor {
       throw HostAccess(buffer_->device().name());
     return address();
   }
-  // What kernels take. Of an undefined tensor an undefined view.
+  // The view that kernels take. An undefined tensor gives an undefined view.
   TensorView view() const {
     if (buffer_ == nullptr) return {};
     return {dtype_, shape_, address(), buffer_->device()};
   }
-  const Memory& memory() const { return buffer_->memory(); }  // of a defined tensor
+  const Memory& memory() const { return buffer_->memory(); }  // the tensor must be defined
 
   Tensor reshaped(Shape shape) const;                             // same elements, shares the buffer
   Tensor slice_rows(std::int64_t begin, std::int64_t end) const;  // along dim 0, shares the buffer
-  Tensor clone() const;                                           // in the same memory
+  Tensor clone() const;                                           // copies the data, within the same memory
   Tensor cast(DType dtype) const;  // f32 <-> bf16; shares the buffer when the dtype is the same
   void fill_zero();
 
@@ -124,8 +124,8 @@ class Tensor {
   std::size_t offset_ = 0;
 };
 
-// Copies between memories: what enters a device and what is read back from it.
-void copy(const TensorView& from, const TensorView& to);  // as many bytes, neither with gaps
+// Copies between memories: data that enters a device, and results read back from it.
+void copy(const TensorView& from, const TensorView& to);  // equal sizes, neither with gaps
 Tensor to_host(const Tensor& x);                          // x itself where the host can read it
 Tensor to_device(const Memory& memory,
                  const Tensor& host);  // `host` itself where that is the memory's device

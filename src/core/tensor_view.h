@@ -1,8 +1,8 @@
-// TensorView: what a kernel takes: a block of a device's memory, its dtype, its shape and its strides.
+// TensorView: the operand of a kernel: a block of a device's memory, its dtype, its shape and its strides.
 //
-// A view owns nothing. Its address is the device's: only kernels, copies and collectives turn it into memory,
-// by kernel_data(). Code above them passes views on and never looks into them; on a fenced device
-// (core/device.h) it could not.
+// A view owns nothing. Its address is the device's: only kernels, copies and collectives convert it to
+// memory, by kernel_data(). Code above them passes views on and never reads through them; on a fenced device
+// (core/device.h) such a read faults.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ class TensorView;
 
 class TensorView {
  public:
-  // Nothing: an operand that is not given.
+  // An undefined view: an operand that is not given.
   TensorView() = default;
-  // Row-major without gaps.
+  // A row-major view without gaps.
   TensorView(DType dtype, const Shape& shape, std::byte* address, const Device& device)
       : address_(address), device_(&device), dtype_(dtype), shape_(shape) {
     strides_.resize(shape.size());
     std::int64_t stride = 1;
     for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) strides_[i] = stride;
   }
-  // Memory of the host, for tests and tools.
+  // A view of the host's memory, for tests and tools.
   template <typename T>
   static TensorView of_host(const T* data, const Shape& shape) {
     return of_host(dtype_of<T>::value, data, shape);
@@ -39,16 +39,16 @@ class TensorView {
     return {dtype, shape, static_cast<std::byte*>(const_cast<void*>(data)), Device::cpu()};
   }
 
-  // The same with strides (elements).
+  // A view of the host's memory with strides (in elements).
   static TensorView of_host(DType dtype, const void* data, const Shape& shape, const Shape& strides) {
     return of_host(dtype, data, shape).block(0, shape, strides);
   }
 
   bool defined() const { return address_ != nullptr; }
   bool is_abstract() const { return device_ != nullptr && device_->is_abstract(); }
-  // Whether a GPU's kernels do what is done with it.
+  // True when a GPU's kernels work on this memory.
   bool on_gpu() const { return device_ != nullptr && device_->is_gpu(); }
-  const Device& device() const { return *device_; }  // of a defined view
+  const Device& device() const { return *device_; }  // the view must be defined
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   const Shape& strides() const { return strides_; }
@@ -69,13 +69,13 @@ class TensorView {
     return true;
   }
 
-  // The same elements under another shape. Only of a view without gaps.
+  // A view of these elements with another shape. Only for a view without gaps.
   TensorView reshaped(const Shape& shape) const {
     TensorView view(dtype_, shape, address_, *device_);
     CHECK(is_contiguous() && view.size() == size(), "{} elements as {}", size(), view.size());
     return view;
   }
-  // With the dims in the order `order`: dim j of the result is dim order[j].
+  // The view with its dims permuted: dim j of the result is dim order[j].
   TensorView permuted(const std::vector<std::size_t>& order) const {
     TensorView view = *this;
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -92,7 +92,7 @@ class TensorView {
     view.shape_[dim] = count;
     return view;
   }
-  // Dim `dim` of n·m elements as two dims [n, m].
+  // The view with dim `dim`, of n·m elements, split into two dims [n, m].
   TensorView split(std::size_t dim, std::int64_t n) const {
     CHECK(n > 0 && shape_[dim] % n == 0, "{} elements in {} parts", shape_[dim], n);
     TensorView view = *this;
@@ -102,7 +102,7 @@ class TensorView {
     view.strides_.insert(view.strides_.begin() + dim, m * strides_[dim]);
     return view;
   }
-  // The block that begins `elements` further, with a shape and strides (elements) of its own.
+  // The block that begins `elements` further, with its own shape and strides (in elements).
   TensorView block(std::int64_t elements, const Shape& shape, const Shape& strides) const {
     TensorView view = *this;
     view.address_ = at(elements);
@@ -110,20 +110,20 @@ class TensorView {
     view.strides_ = strides;
     return view;
   }
-  // What lies `bytes` bytes further, as elements of another type.
+  // The memory that begins `bytes` bytes further, as elements of another type.
   TensorView as(DType dtype, std::int64_t bytes, const Shape& shape) const {
     return {dtype, shape, at(bytes / static_cast<std::int64_t>(size_of(dtype_))), *device_};
   }
   // Rows [begin, end) along dim 0.
   TensorView rows(std::int64_t begin, std::int64_t end) const { return slice(0, begin, end - begin); }
 
-  // Where the elements are, for kernels of the CPU alone. Null of an undefined view. Error(runtime) where
-  // only a GPU's kernels could read it: the op has none of those for what it is asked.
+  // The address of the elements, for kernels of the CPU only. Null for an undefined view. Error(runtime) when
+  // only a GPU's kernels can reach it: the op has no GPU kernel for this case.
   std::byte* kernel_address() const {
     if (on_gpu()) no_gpu_kernel(*this);
     return device_address();
   }
-  // The same for copies, collectives and kernels of a GPU: an address of any device.
+  // The address on any device, for copies, collectives and kernels of a GPU.
   std::byte* device_address() const {
     return address_ == nullptr ? nullptr : device_->kernel_address(address_);
   }

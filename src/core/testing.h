@@ -1,4 +1,4 @@
-// What every test program has.
+// Helpers that every test program uses.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace switchyard {
 
-// Expects that a CHECK breaks whose message has `words`.
+// Expects that a CHECK fails with a message that contains `words`.
 template <typename Function>
 void expect_broken_check(const Function& function, const std::string& words) {
   try {
@@ -21,7 +21,7 @@ void expect_broken_check(const Function& function, const std::string& words) {
   }
 }
 
-// The root of the source tree, with tests/golden and configs.
+// The root of the source tree, which holds tests/golden and configs.
 extern const char* const kSourceFolder;
 
 }  // namespace switchyard

@@ -1,7 +1,7 @@
-// TraceLog: what one thread did and when, for a picture of a step.
+// TraceLog: the timed events of one thread, for a step's trace.
 //
-// Whoever works holds a pointer to the log of its thread, null when nobody wants a trace: then a span costs
-// one test.
+// Code that records events holds a pointer to the log of its thread, null when no trace is wanted: then a
+// span costs one test.
 #pragma once
 
 #include <chrono>
@@ -13,12 +13,12 @@
 namespace switchyard {
 
 struct TraceEvent {
-  std::string_view name, category;  // of static storage
-  std::int64_t begin = 0, end = 0;  // nanoseconds on a clock that never goes back
-  std::int64_t number = -1;         // of the step or the layer it belongs to; -1: none
-  // Of a collective only.
+  std::string_view name, category;  // with static storage
+  std::int64_t begin = 0, end = 0;  // nanoseconds on a monotonic clock
+  std::int64_t number = -1;         // the event's step or layer; -1: none
+  // Set only for a collective.
   std::string axis;
-  std::string_view where;  // phase of the step
+  std::string_view where;  // the step's phase
   std::int64_t bytes = -1;
   double wait_seconds = 0;
 };
@@ -34,10 +34,10 @@ class TraceLog {
   const std::vector<TraceEvent>& events() const { return events_; }
 
  private:
-  std::vector<TraceEvent> events_;  // in the order of their ends
+  std::vector<TraceEvent> events_;  // in the order in which events end
 };
 
-// An event from here to the end of the scope; nothing with a null log.
+// Records an event from here to the end of the scope; nothing with a null log.
 class TraceSpan {
  public:
   TraceSpan(TraceLog* log, std::string_view name, std::string_view category, std::int64_t number = -1)

@@ -1,4 +1,4 @@
-// Work: what one kernel call costs, for those who count instead of computing.
+// Work: the cost of one kernel call, for pools that count work instead of computing.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace switchyard {
 
 struct Work {
   std::string_view kernel = {};  // a literal: "gemm"
-  DType dtype = DType::f32;      // of the operands
+  DType dtype = DType::f32;      // dtype of the operands
   double flops = 0;              // 2 per multiply-add
-  double bytes = 0;              // each operand read once, each result written once
+  double bytes = 0;              // bytes read and written: each operand once, each result once
 };
 
 class WorkCounter {

@@ -15,7 +15,7 @@ thread_local Workers* workers_of_thread = nullptr;
 using Clock = Workers::Clock;
 constexpr auto kLook = std::chrono::microseconds(100);
 
-// Until it holds, or until `end`.
+// Waits until the condition holds, or until `end`.
 template <typename Condition>
 void look_for(const Condition& holds, Clock::time_point end = Clock::now() + kLook) {
   do {

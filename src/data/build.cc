@@ -31,7 +31,7 @@ std::string shard_name(const std::string& side, std::size_t number) {
   return fmt::format("{}-{:05}.tokens", side, number);
 }
 
-// One side's shards: train-00001.tokens, train-00002.tokens, ...
+// The shards of one side: train-00001.tokens, train-00002.tokens, ...
 class ShardSeries {
  public:
   ShardSeries(const BuildOptions& options, std::string side, std::int64_t vocabulary,

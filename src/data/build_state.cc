@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// Names, sizes and times of the first `count` files. Later ones were not looked at yet: they may change.
+// Hashes names, sizes and times of the first `count` files. Later files are not read yet: they may change.
 std::uint64_t files_hash(const std::vector<std::string>& files, std::size_t count) {
   std::string all;
   for (std::size_t i = 0; i < std::min(count, files.size()); ++i) {

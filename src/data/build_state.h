@@ -1,4 +1,4 @@
-// What an interrupted build goes on from: unfinished.json in its folder.
+// The saved state of an interrupted build: unfinished.json in its folder.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,26 +12,26 @@
 
 namespace switchyard {
 
-// One side's shards: those that are whole, and the one after them.
+// The shards of one side (training or held-out): the complete ones, and the one in progress.
 struct SavedSeries {
   std::vector<ShardInfo> shards;
   SavedShard open;  // without tokens: not begun
 };
 
 struct BuildState {
-  TextPosition next;            // where the text goes on
-  std::int64_t text_bytes = 0;  // of documents done
+  TextPosition next;            // the position where the text continues
+  std::int64_t text_bytes = 0;  // bytes of documents done
   SavedSeries train, eval;
 };
 
-// What the result depends on besides the text, by the names that users give.
+// The settings that the result depends on besides the text, under the names of the options.
 nlohmann::json build_settings(const BuildOptions& options, std::uint64_t tokenizer_hash);
 
-// What was saved in `folder`; nothing when there is no unfinished.json. Error(usage) when it is broken, when
-// its settings are others, and when a file that it had begun to read has another name, size or time since.
+// The state saved in `folder`; empty without unfinished.json. Error(usage) when the file is broken, its
+// settings differ, or the name, size or time of a text file that was already opened has changed.
 std::optional<BuildState> read_build_state(const std::string& folder, const nlohmann::json& settings,
                                            const std::vector<std::string>& files);
-// All it speaks of must be on disk. Error(runtime).
+// Every file that the state refers to must already be on disk. Error(runtime).
 void write_build_state(const std::string& folder, const nlohmann::json& settings,
                        const std::vector<std::string>& files, const BuildState& state);
 

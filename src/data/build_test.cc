@@ -1,4 +1,4 @@
-// Builds that are interrupted, and gone on with.
+// Builds that are interrupted and resumed.
 #include <signal.h>
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
-// Batches: the synthetic ones against the reference's, the text ones against the documents they were packed
-// from.
+// Batches: synthetic ones against the reference's, text ones against the documents that were packed into
+// them.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// Documents to ids.
+// Encodes documents as token ids.
 #pragma once
 
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace switchyard {
 
-// Which of a tokenizer's ends stand around a document.
+// Selects the special tokens placed around a document.
 struct DocumentEnds {
   bool bos = true, eos = true;
 };
 
-// The ids of each text with its ends, by all threads of the pool. Throws what a tokenizer throws.
+// Encodes each text, with its ends, on all threads of the pool. Throws the tokenizer's errors.
 std::vector<std::vector<std::int32_t>> encode_documents(std::span<const std::string> texts,
                                                         const Tokenizer& tokenizer, DocumentEnds ends,
                                                         ThreadPool& pool);

@@ -1,4 +1,4 @@
-// Data that ends.
+// Datasets with an end.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// The first `rows` rows of `data`, then padding, so that a last batch that they do not fill trains on each of
-// them once.
+// Gives the first `rows` rows of `data`, then padding, so that a last, partly filled batch trains on each row
+// once.
 std::unique_ptr<Dataset> make_ending(std::unique_ptr<Dataset> data, std::int64_t rows);
 
 }  // namespace switchyard

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kPeriod = 65536;
 
-// Whole shares of kPeriod by largest remainder, each at least 1.
+// Divides kPeriod into whole shares by largest remainder, each at least 1.
 std::vector<std::int64_t> shares_of(const std::vector<double>& weights) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   const auto free = static_cast<double>(kPeriod - static_cast<std::int64_t>(weights.size()));

@@ -55,7 +55,7 @@ void pack_row(std::span<const std::int32_t> tokens, std::int64_t inputs_count,
     inputs[s] = tokens[static_cast<std::size_t>(s)];
     positions[s] = position++;
     segments[s] = segment;
-    // Nothing follows, or another text.
+    // No token follows, or the next token begins another document.
     if (s + 1 == count || (next_start != starts.end() && *next_start == s + 1)) continue;
     targets[s] = tokens[static_cast<std::size_t>(s) + 1];
     target_segments[s] = segment;

@@ -1,4 +1,4 @@
-// Rows packed from documents.
+// Packs documents into rows.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace switchyard {
 
-// A batch of [rows, sequence] zeros: padding everywhere.
+// Returns a batch of [rows, sequence] zeros, which is all padding.
 Batch empty_batch(std::int64_t rows, std::int64_t sequence);
 
-// Fills row `b` of `out` from a stream of documents one after another. `tokens`: of the stream from the row's
-// first input on: `inputs` of them, at most S, and perhaps one more, which is only a target. `starts`: where
-// documents start among them, from place 1 on, ascending; the row begins at position 0 wherever in a document
-// it is cut. The rest of the row stays padding, and a document's last token has no target.
+// Fills row `b` of `out` from a stream of concatenated documents. `tokens`: the stream's tokens from the
+// row's first input on: `inputs` <= S of them, and possibly one more, only a target. `starts`: indices among
+// them, from 1 on and ascending, where documents start; the row starts at position 0 even inside a document.
+// The rest of the row is padding, and a document's last token has no target.
 void pack_row(std::span<const std::int32_t> tokens, std::int64_t inputs, std::span<const std::int64_t> starts,
               std::int64_t b, Batch& out);
 
-// Copies `count` rows from row `a` on to `to`, from row `b` on.
+// Copies `count` rows, from row `a` on, to the rows of `to` from row `b` on.
 void copy_rows(const Batch& from, std::int64_t a, Batch& to, std::int64_t b, std::int64_t count);
 
 }  // namespace switchyard

@@ -8,7 +8,7 @@
 namespace switchyard {
 namespace {
 
-// Of one document: inputs as far as they go, the last one without a target when the document ends there.
+// The row within one document: up to `sequence` inputs; an input that ends the document has no target.
 RowRange within(const DocumentRange& document, std::int64_t begin, std::int64_t sequence) {
   const std::int64_t end = std::min(begin + sequence + 1, document.end);
   return {begin, end, std::min(sequence, end - begin)};

@@ -1,5 +1,5 @@
-// Which tokens of a stream stand in which row. A row follows from its number alone, so nothing has to be
-// remembered to go on with it.
+// Assigns the tokens of a stream to rows. A row follows from its number alone, so no state is needed to
+// resume.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace switchyard {
 
-// The tokens [begin, end) of a stream; the first `inputs` of them are inputs, and where there is one more it
-// is the last one's target.
+// The tokens [begin, end) of a stream; the first `inputs` of them are inputs, and one more, if present, is
+// the target of the last input.
 struct RowRange {
   std::int64_t begin, end, inputs;
 };
@@ -26,11 +26,11 @@ class RowLayout {
 
 enum class DataSide { train, held_out };
 
-// The layout that `packing` asks for; `stream` must outlive it. Training drops the last incomplete row where
-// rows are cut from all tokens, held-out data keeps it. In memory: nothing where a row is a document or a
-// range of tokens; 8 bytes for 256 documents where these are split, 16 for 64 rows where their number in a
-// row is limited, and then the index of all documents is read once. Error(runtime) for a stream that is
-// corrupt.
+// Returns the layout for `packing`; `stream` must outlive it. When rows are cut from concatenated tokens,
+// training drops the last incomplete row and held-out data keeps it. Memory: none when a row is a document or
+// a range of tokens; 8 bytes per 256 documents when documents are split; 16 bytes per 64 rows when the number
+// of documents per row is limited, and then the index of all documents is read once. Error(runtime) when the
+// stream is corrupt.
 std::unique_ptr<RowLayout> make_row_layout(const TokenStream& stream, const PackingOptions& packing,
                                            DataSide side);
 

@@ -1,4 +1,4 @@
-// Which tokens stand in which row: for all ways to lay documents out, and data that ends.
+// The assignment of tokens to rows: for all layouts of documents, and for data that ends.
 #include "data/row_layout.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Orders of rows that are computed, not stored.
+// Random orders of rows that are computed, not stored.
 #pragma once
 
 #include <array>
@@ -8,13 +8,13 @@
 
 namespace switchyard {
 
-// A random order of 0 .. n-1 that is never held in memory: a Feistel network over the smallest even number of
-// bits that holds n, walked again while it leads outside (Black and Rogaway, "Ciphers with arbitrary finite
-// domains", 2002).
+// A random order of 0 .. n-1 that takes no memory: a Feistel network over the smallest even number of bits
+// that holds n, applied again while its result is n or more (Black and Rogaway, "Ciphers with arbitrary
+// finite domains", 2002).
 class Permutation {
  public:
   Permutation(RngKey key, std::int64_t n);  // n >= 1
-  // The place of `index`, 0 <= index < n. About four walks of eight rounds at worst on average.
+  // Maps `index`, 0 <= index < n, to its place. On average at worst about four passes of eight rounds.
   std::int64_t operator()(std::int64_t index) const;
 
  private:

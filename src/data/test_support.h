@@ -1,4 +1,4 @@
-// Helpers of the tests of this folder.
+// Helpers for the tests of this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace switchyard {
 
-// Rounds of a property test; the long ones with SWITCHYARD_SOAK.
+// The rounds of a property test; more with SWITCHYARD_SOAK.
 inline int rounds(int usual) {
   return std::getenv("SWITCHYARD_SOAK") != nullptr ? 50 * usual : usual;
 }
@@ -34,7 +34,7 @@ inline std::string message_of(const std::function<void()>& action) {
   return "";
 }
 
-// A folder of the test's own, with texts and what is built from them.
+// Gives each test its own folder for texts and for data built from them.
 class TokenTest : public ::testing::Test {
  protected:
   TokenTest() {
@@ -50,7 +50,7 @@ class TokenTest : public ::testing::Test {
   }
   std::string read(const std::string& name) const { return read_whole_file(path_ + "/" + name); }
 
-  // `documents` texts of random length as JSON lines, built into `tokens`.
+  // Builds `documents` texts of random length, as JSON lines, into `tokens`.
   TokenFolderInfo build(int documents, double eval_fraction, std::int64_t shard_tokens, unsigned seed = 1) {
     std::mt19937 random(seed);
     std::string lines;

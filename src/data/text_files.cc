@@ -29,7 +29,7 @@ bool hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
 
-// A file once, whatever links name it too. Links to folders are not followed, for they may lead back.
+// Adds each file once, even when links name it too. Links to folders are skipped, since they may loop.
 void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   const std::size_t first = files.size();
   std::vector<fs::path> links;

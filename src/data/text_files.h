@@ -1,4 +1,4 @@
-// Finding, reading and cutting the text of a run.
+// Finds, reads and cuts the text of a run.
 #pragma once
 
 #include <cstdint>
@@ -9,45 +9,45 @@
 
 namespace switchyard {
 
-// The parts of a path list (separated by ':'). Error(usage) for an empty one.
+// Splits a path list at ':'. Error(usage) for an empty list.
 std::vector<std::string> split_paths(const std::string& paths);
 
-// The files that `paths` (separated by ':') stand for, as make_text describes. Error(usage) for a missing
-// path.
+// Lists the files that `paths` (separated by ':') stand for, as make_text describes. Error(usage) for a
+// missing path.
 std::vector<std::string> find_text_files(const std::string& paths);
 
-// Cuts a text into sections, in order and without losing a byte: each ends after the first blank line beyond
-// 4 KiB, or the first line end beyond 6 KiB, or at 8 KiB.
+// Cuts a text into sections, in order and without losing a byte: a section ends after the first blank line
+// beyond 4 KiB, or the first line end beyond 6 KiB, or at 8 KiB.
 std::vector<std::string_view> cut_sections(std::string_view text);
 
-// Which text is read, and how much of it is held out.
+// Selects the text to read, and the held-out share.
 struct TextSelection {
-  std::string column = "text";  // the key of a JSON line that holds its text
+  std::string column = "text";  // the key of a JSON line's text
   double eval_fraction = 0;     // [0, 1)
 };
 
-// Whether a section is held out: a hash of its text stands in for chance, so the split survives new and moved
-// files.
+// True when a section is held out: decided by a hash of its text, so that the split is stable when files are
+// added or moved.
 bool is_held_out(std::string_view section, double eval_fraction);
 
-// What is to be trained on and what is held out. Every string is a document.
+// The documents for training and the held-out ones. Every string is a document.
 struct SplitText {
   std::vector<std::string> train, eval;
 };
 
-// Reads the files and splits them; with two sections or more at least one is held out. Error(usage) when
-// there is no text at all, or none is left to train on.
+// Reads the files and splits them; of two sections or more at least one is held out. Error(usage) when there
+// is no text at all, or none is left for training.
 SplitText split_text(const std::vector<std::string>& files, const TextSelection& selection);
 
-// A place where a document may begin.
+// A position at which a document may begin.
 struct TextPosition {
   std::size_t file = 0, byte = 0;  // index of the file, offset in it
-  std::int64_t line = 0;           // lines of JSON before it
+  std::int64_t line = 0;           // JSON lines before it
 };
 
-// Calls body(document, held_out, next) for the same documents in order from `from` on, file by file, without
-// keeping them: memory is that of one document. `next` is where to go on after it. One of more than `longest`
-// bytes is cut at the end of a section. Nothing is held out that chance does not choose.
+// Calls body(document, held_out, next) for the same documents in order from `from` on, with only one document
+// in memory. `next` is the position after the document. A document of more than `longest` bytes is cut at the
+// end of a section. Only the hash decides what is held out, so it may be nothing.
 void for_documents(const std::vector<std::string>& files, const TextSelection& selection, std::size_t longest,
                    const TextPosition& from,
                    const std::function<void(std::string&&, bool, const TextPosition&)>& body);

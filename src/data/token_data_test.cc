@@ -1,4 +1,4 @@
-// Tokens on disk: what was written is read, nothing else is; rows in orders that nobody stores; mixtures.
+// Tokens on disk: exactly the written tokens are read; rows in computed orders; mixtures of datasets.
 #include <signal.h>
 #include <sys/resource.h>
 

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr std::int64_t kFormat = 1;
 
-// Shards one after another.
+// Concatenates shards into one stream.
 class ShardStream : public TokenStream {
  public:
   explicit ShardStream(std::vector<std::shared_ptr<const TokenShard>> shards) : shards_(std::move(shards)) {

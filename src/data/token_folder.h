@@ -1,4 +1,4 @@
-// A folder of tokenised text, as `switchyard data build` writes it: shards, dataset.json, and the tokenizer.
+// A folder of tokenised text, written by `switchyard data build`: shards, dataset.json, and the tokenizer.
 #pragma once
 
 #include <functional>
@@ -13,38 +13,38 @@
 
 namespace switchyard {
 
-// What dataset.json says.
+// The contents of dataset.json.
 struct TokenFolderInfo {
   std::int64_t vocabulary = 0;
   std::string tokenizer_type;
-  std::uint64_t tokenizer_hash = 0;  // of the files, see tokenizer_files_hash
+  std::uint64_t tokenizer_hash = 0;  // see tokenizer_files_hash
   double eval_fraction = 0;
   std::vector<ShardInfo> train, eval;
 };
 
 nlohmann::json to_json(const TokenFolderInfo& info);
-// Parts of it. Reading throws json::exception for what makes no sense.
+// Convert parts of it to and from JSON. Reading throws json::exception for malformed parts.
 nlohmann::json shards_json(const std::vector<ShardInfo>& shards);
 std::vector<ShardInfo> read_shards(const nlohmann::json& side);
 std::string hash_text(std::uint64_t hash);
 std::uint64_t hash_of(const nlohmann::json& text);
-// Error(usage) naming the file for what is not there, or makes no sense.
+// Reads dataset.json. Error(usage) naming the file when it is missing or malformed.
 TokenFolderInfo read_token_folder(const std::string& folder);
 
-// XXH3-64 of the files of a tokenizer, one after the other; 0 without files.
+// XXH3-64 of the concatenated files of a tokenizer; 0 without files.
 std::uint64_t tokenizer_files_hash(const std::vector<std::string>& files);
 
-// The folder's own tokenizer.
+// The tokenizer stored in the folder.
 std::unique_ptr<Tokenizer> folder_tokenizer(const std::string& folder, const TokenFolderInfo& info);
 
-// The shards as one stream. Each is opened, and its size and header compared with dataset.json; Error(usage)
-// names the one that is missing or other than it was written.
+// Opens the shards as one stream. Each shard's size and header are compared with dataset.json; Error(usage)
+// names a shard that is missing or changed.
 std::shared_ptr<const TokenStream> open_stream(const std::string& folder,
                                                const std::vector<ShardInfo>& shards);
 
-// Training and held-out rows of folders separated by ':', all of one tokenizer, as one: no token of them is
-// held in memory. `evaluates`: the held-out part is wanted. Error(usage) as above, for fewer tokens than a
-// batch needs, and for a wanted held-out part that a folder does not have.
+// Training and held-out rows of one or several folders separated by ':', which must have the same tokenizer.
+// No token of them is held in memory. `evaluates`: the held-out part is needed. Error(usage) as above, for
+// fewer tokens than a batch needs, and for a needed held-out part that a folder lacks.
 SplitData make_tokenized(const std::string& paths, const PackingOptions& packing, bool evaluates);
 
 }  // namespace switchyard

@@ -67,7 +67,7 @@ void TokenShard::check_header() {
     fail_usage("[data] {}: the header is corrupt: its hash is {:016x}, expected {:016x}", path_, hash,
                header.hash);
   }
-  // With such bounds no product below overflows.
+  // With these bounds no product below overflows.
   const bool sane = (header.width == 2 || header.width == 4) && header.chunk >= 8 && header.chunk % 8 == 0 &&
                     header.tokens <= size_ && header.documents <= header.tokens && header.vocabulary >= 1 &&
                     header.vocabulary <= INT32_MAX;

@@ -1,4 +1,4 @@
-// What writer and reader of shards agree on.
+// The shard format's constants and structures, shared by its writer and reader.
 #pragma once
 
 #include <bit>

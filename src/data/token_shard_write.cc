@@ -18,7 +18,7 @@ namespace switchyard {
 
 namespace {
 
-// 0, or an errno: EIO when the file ends before.
+// Returns 0 or an errno: EIO when the file ends early.
 int read_all(int descriptor, void* target, std::size_t bytes) {
   char* to = static_cast<char*>(target);
   while (bytes > 0) {

@@ -15,7 +15,7 @@
 namespace switchyard {
 namespace {
 
-// The order that rows of an epoch come in.
+// The order of an epoch's rows.
 class RowOrder {
  public:
   virtual ~RowOrder() = default;

@@ -1,4 +1,4 @@
-// Tokenised documents one after another, and rows cut from them.
+// Streams of tokenised documents, and the rows cut from them.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ class TokenStream {
   virtual std::int64_t tokens() const = 0;
   virtual std::int64_t documents() const = 0;
   virtual DocumentRange document(std::int64_t index) const = 0;  // 0 <= index < documents()
-  // Replaces `tokens` by those of [begin, end), and `starts` by the places among them, from 1 on, where a
-  // document begins, ascending.
+  // Replaces `tokens` by the tokens [begin, end), and `starts` by the indices among them, from 1 on and
+  // ascending, at which a document begins.
   virtual void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
                     std::vector<std::int64_t>& starts) const = 0;
 };
 
-// All of it in memory.
+// A stream held in memory.
 class StoredTokens : public TokenStream {
  public:
-  // A document without tokens is none.
+  // Documents without tokens are skipped.
   void add_document(const std::vector<std::int32_t>& tokens);
   std::int64_t tokens() const override { return static_cast<std::int64_t>(tokens_.size()); }
   std::int64_t documents() const override { return static_cast<std::int64_t>(starts_.size()); }
@@ -43,15 +43,15 @@ class StoredTokens : public TokenStream {
   std::vector<std::int64_t> starts_;
 };
 
-// How the order of an epoch's rows is had: drawn and held in memory, four bytes a row of two epochs, or
-// computed on the fly.
+// How the order of an epoch's rows is obtained: drawn and held in memory (four bytes per row, for two
+// epochs), or computed on the fly.
 enum class ShuffleKind { drawn, computed };
 
-// Training data, endless. Error(usage) naming `path` when the rows do not fill a batch.
+// Endless training data. Error(usage) naming `path` when the rows do not fill a batch.
 std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,
                                             const PackingOptions& packing, ShuffleKind kind,
                                             const std::string& path);
-// Held-out data in its own order, then padding.
+// Held-out data in its original order, then padding.
 std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const TokenStream> stream,
                                             const PackingOptions& packing);
 

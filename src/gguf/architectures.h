@@ -1,4 +1,4 @@
-// GgufArchitecture: what general.architecture decides in a GGUF file, an entry of a table each.
+// GgufArchitecture: a table with one entry per general.architecture value, for reading its GGUF files.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,38 +10,38 @@
 
 namespace switchyard {
 
-// A tensor's name below "blk.<i>." and below "model.layers.<i>.".
+// A tensor's name below "blk.<i>." (GGUF) and below "model.layers.<i>." (transformers).
 struct GgufName {
   std::string_view gguf, hub;
 };
 
-// One tensor for all experts in a file, one an expert in transformers.
+// Expert weights: GGUF has one tensor for all experts, transformers one tensor per expert.
 struct GgufExperts {
-  std::string_view begin = "mlp.experts.";  // of the name below the layer; the expert's number follows
+  std::string_view begin = "mlp.experts.";  // the name below the layer begins so; the expert's number follows
   std::string_view gate = "gate_proj.weight", up = "up_proj.weight", down = "down_proj.weight";
 };
 
 struct GgufArchitecture {
   std::string_view name;
-  std::span<const GgufName> tensors = {};  // that have another name than in most architectures
+  std::span<const GgufName> tensors = {};  // with names that differ from most architectures'
   GgufExperts experts = {};
   bool alternating_halves =
-      false;                    // rows of a head's queries and keys, in the file, come from each half in turn
-  bool norms_plus_one = false;  // the file has 1 + weight of each norm
-  bool rotates_part = false;    // `add` reads how much of a head is rotated; elsewhere all of it is
+      false;                    // in the file, a head's query and key rows alternate between its halves
+  bool norms_plus_one = false;  // the file stores 1 + weight for each norm
+  bool rotates_part = false;    // `add` reads a head's rotated share; otherwise all of it is rotated
   bool rope_factors = false;    // a file may have rope_freqs.weight
-  // Adds `model_type` to a config.json of transformers, and what hub_config_of() has not read for all.
-  // Error(usage) naming the key for a value that cannot be told in one.
+  // Adds `model_type` to a config.json of transformers, and settings that hub_config_of() does not read for
+  // all architectures. Error(usage) naming the key for a value that config.json cannot express.
   void (*add)(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
 };
 
-// Error(usage) that lists all of them for a file of another.
+// Error(usage) listing all known architectures when the file has another one.
 const GgufArchitecture& architecture_of(const GgufFile& file);
 
-// gguf_delta_net.cc: the config of qwen3next and qwen35moe.
+// Adds the settings of qwen3next and qwen35moe (gguf_delta_net.cc).
 void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
 
-// `rope.dimension_count` of a head's width, as transformers' partial_rotary_factor.
+// Writes `rope.dimension_count`, relative to a head's width, as transformers' partial_rotary_factor.
 void add_rotated_share(const GgufMetadata& metadata, nlohmann::json& config);
 
 }  // namespace switchyard

@@ -36,7 +36,7 @@ enum class ValueType : std::uint32_t {
   f64
 };
 
-// Bytes of one in a file; at least, of a string.
+// Bytes of one value in a file; for a string, the minimum.
 std::uint64_t least_bytes(ValueType type) {
   switch (type) {
     case ValueType::u8:

@@ -1,12 +1,12 @@
-// Reading GGUF files: metadata and tensors of a model, as llama.cpp and its tools write them.
+// Reads GGUF files: a model's metadata and tensors, in the format of llama.cpp and its tools.
 //
 // Layout, little endian: "GGUF", u32 version, u64 tensors, u64 metadata entries; the entries (key, u32 type,
 // value); the tensors (name, u32 dims, u64 sizes with the fastest first, u32 type, u64 offset); then, from
-// the next multiple of the alignment on, the tensors' blocks. The reader trusts nothing. It refuses, naming
-// the file and the broken rule: another magic or version, counts or lengths past the end of the file, keys
-// and names that are empty, too long or there twice, unknown types, lists of lists, more than 4 dims, sizes
-// that overflow or rows that are no whole number of blocks, an alignment that is no power of two, offsets
-// that are not where the tensor before ends (aligned), and data past the end of the file.
+// the next multiple of the alignment on, the tensors' blocks. The reader validates everything. It refuses,
+// naming the file and the broken rule: another magic or version, counts or lengths past the end of the file,
+// keys and names that are empty, too long or duplicate, unknown types, lists of lists, more than 4 dims,
+// sizes that overflow or rows that are not whole blocks, an alignment that is no power of two, offsets that
+// differ from the end of the tensor before (aligned), and data past the end of the file.
 #pragma once
 
 #include <cstddef>
@@ -30,38 +30,38 @@ class GgufFile {
     const GgufType* type = nullptr;
     Shape shape;                       // row-major: the fastest dim last, unlike in the file
     std::span<const std::byte> bytes;  // points into the file; lives as long as the GgufFile
-    std::size_t part = 0;              // of a model in parts, which of paths() has it
+    std::size_t part = 0;              // for a model in parts: index of the tensor's file in paths()
   };
 
-  // True where the file begins as a GGUF file, or is a Git LFS pointer to one, which open() refuses by that
-  // name; false where it cannot be read.
+  // True when the file begins as a GGUF file, or is a Git LFS pointer to one, which open() refuses with a
+  // clear message; false when it cannot be read.
   static bool is_gguf(const std::string& path);
-  // Maps the file read-only, and with the first of several parts of a model (NAME-00001-of-0000N.gguf) all of
-  // them. Error(usage) naming path and the broken rule, for another part too.
+  // Maps the file read-only; given the first of a model's parts (NAME-00001-of-0000N.gguf), maps all parts.
+  // Error(usage) naming the path and the broken rule, also for any other part.
   static GgufFile open(const std::string& path);
-  // The same from memory, which is copied; `name` stands for the path in messages.
+  // Parses a file's bytes, which are copied; `name` replaces the path in messages.
   static GgufFile parse(std::span<const std::byte> bytes, const std::string& name);
 
   const std::string& path() const { return path_; }
-  std::uint32_t version() const { return version_; }  // of its layout: 2 or 3
-  // The files that it is in: of a model in parts, each of them.
+  std::uint32_t version() const { return version_; }  // of the file format: 2 or 3
+  // The files of the model: several when it is in parts.
   const std::vector<std::string>& paths() const { return paths_; }
   const std::map<std::string, nlohmann::json>& metadata() const { return metadata_; }
   const std::map<std::string, Entry>& entries() const { return entries_; }
-  const Entry& at(const std::string& name) const;  // Error(usage) for a missing one
+  const Entry& at(const std::string& name) const;  // Error(usage) for a missing name
 
-  // The whole of a tensor as float32. Error(usage) for a missing one.
+  // Reads a whole tensor as float32. Error(usage) for a missing name.
   Tensor read(const std::string& name) const;
   // Rows [begin, end) (CHECKed) of the tensor seen as a matrix [rows, last dim].
   Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
-  // Their blocks.
+  // The blocks of these rows.
   std::span<const std::byte> row_bytes(const std::string& name, std::int64_t begin, std::int64_t end) const {
     return bytes_of(at(name), begin, end);
   }
-  // Error(usage), naming the tensor and the block, where one of those rows' blocks has a scale that is no
-  // finite number: a broken file, whose model would be no numbers either.
+  // Error(usage), naming the tensor and the block, when a block of these rows has a non-finite scale: the
+  // file is broken, and the model would compute NaN.
   void check_scales(const std::string& name, std::int64_t begin, std::int64_t end) const;
-  // Lets go of the memory that holds the pages of those rows.
+  // Releases the memory that holds the pages of these rows.
   void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 
  private:

@@ -1,4 +1,4 @@
-// GGUF: blocks against the values of llama.cpp's code, stored files against what their writer says of them,
+// GGUF: blocks against the values of llama.cpp's code, stored files against the values their writer recorded,
 // and broken files.
 #include <gtest/gtest.h>
 

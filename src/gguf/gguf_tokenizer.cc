@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// Kinds of tokens, numbered as SentencePiece numbers its pieces.
+// Token kinds, numbered as SentencePiece's pieces are.
 enum class TokenType : std::int64_t { normal = 1, unknown, control, user_defined, unused, byte };
 
 struct Vocabulary {

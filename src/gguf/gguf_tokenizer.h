@@ -1,4 +1,4 @@
-// The tokenizer in a GGUF file's metadata, as the files that others would publish it in.
+// Converts the tokenizer in a GGUF file's metadata to the files of other publishers' formats.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace switchyard {
 struct TokenizerFiles {
   std::string json;    // contents of tokenizer.json (byte-level BPE), or "" where there is a
   std::string model;   // SentencePiece model (tokenizer.model)
-  std::string config;  // contents of tokenizer_config.json: first and last token of a document, chat template
+  std::string config;  // contents of tokenizer_config.json: a document's first and last token, chat template
 };
 
-// Error(usage) naming the key for a kind of tokenizer, or a rule of splitting text, that is not known here,
-// and for lists that do not fit each other.
+// Error(usage) naming the key for an unknown kind of tokenizer or of text splitting, and for lists whose
+// lengths do not match.
 TokenizerFiles tokenizer_files_of(const GgufFile& file);
 
-// The tokens that end a text, ascending: those of the keys eos_token_id, eot_token_id and eom_token_id, of
-// lists of such tokens, and those that are known by their names, as <|im_end|>. Error(usage) naming the key.
+// The tokens that end a text, ascending: the ids under eos_token_id, eot_token_id and eom_token_id, and under
+// lists of such tokens, and tokens with a well-known name such as <|im_end|>. Error(usage) naming the key.
 std::vector<std::int64_t> end_tokens_of(const GgufFile& file);
 
 }  // namespace switchyard

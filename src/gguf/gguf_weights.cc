@@ -19,7 +19,7 @@ constexpr GgufName kTopNames[] = {
     {"output.weight", "lm_head.weight"},
 };
 
-// Below "blk.<i>." and below "model.layers.<i>.".
+// Names below "blk.<i>." and below "model.layers.<i>.".
 constexpr GgufName kLayerNames[] = {
     {"attn_norm.weight", "input_layernorm.weight"},
     {"ffn_norm.weight", "post_attention_layernorm.weight"},

@@ -14,7 +14,7 @@ const json& GgufMetadata::at(std::string_view key) const {
   return found->second;
 }
 
-// Some writers give a list with a number for each layer: one of equal values is that value.
+// Some writers give a list with one number per layer: a list of equal values counts as that value.
 const json& GgufMetadata::one(std::string_view key) const {
   const json& value = at(key);
   if (!value.is_array()) return value;

@@ -1,6 +1,6 @@
-// Typed access to the metadata of a GGUF file below one prefix ("qwen3moe", "tokenizer"). An absent key and a
-// value of the wrong kind are Error(usage) that name the key. Where one value is asked for, a list of equal
-// ones is that value.
+// Typed access to the metadata of a GGUF file below one prefix ("qwen3moe", "tokenizer"). A missing key or a
+// value of the wrong type is Error(usage) that names the key. When a single value is read, a list of equal
+// values counts as that value.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ class GgufMetadata {
   std::int64_t integer(std::string_view key, std::int64_t absent) const {
     return has(key) ? integer(key) : absent;
   }
-  // Of a float32: the double that a person would have written for it.
+  // For a float32: the double with the shortest decimal form, as a person would have written it.
   double number(std::string_view key) const;
   double number(std::string_view key, double absent) const { return has(key) ? number(key) : absent; }
   bool flag(std::string_view key, bool absent) const;
   std::string text(std::string_view key) const;
   const nlohmann::json& list(std::string_view key) const;
-  // An id below `ids`; nothing without the key.
+  // An id below `ids`; empty without the key.
   std::optional<std::size_t> id(std::string_view key, std::size_t ids) const;
 
   [[noreturn]] void wrong(std::string_view key, std::string_view expected) const;

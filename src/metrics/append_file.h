@@ -1,4 +1,4 @@
-// A file that grows by whole records: what a failed or interrupted run leaves behind can be read to its end.
+// A file that grows by whole records: after a failure or an interruption it can be read to its end.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,23 @@ class AppendFile {
 
   bool is_open() const { return descriptor_ >= 0; }
 
-  // Drops the old content. Error(runtime) when that fails.
+  // Discards the old content. Error(runtime) when that fails.
   void clear();
 
-  // Goes on after the first `bytes` of the old content, dropping the rest. Error(runtime) when that fails.
+  // Keeps the first `bytes` of the old content and appends after them. Error(runtime) when that fails.
   void keep(std::int64_t bytes);
 
-  // Returns when what was written is on the disk. Thread-safe beside append(). Error(runtime).
+  // Returns when all written records are on the disk. May run concurrently with append(). Error(runtime).
   void sync() const;
 
-  // Writes all bytes of `record` at once, or none: after a failure the file is cut back to its last whole
-  // record. Error(runtime) names the file and the reason.
+  // Writes all bytes of `record`, or none: after a failure the file is truncated to its last whole record.
+  // Error(runtime) names the file and the reason.
   void append(std::string_view record);
 
-  // Closes the file; a delayed write failure is Error(runtime). The destructor closes too, but stays silent.
+  // Closes the file; Error(runtime) for a delayed write failure. The destructor closes too, without throwing.
   void close();
 
-  // Closes the file and, when the constructor created it, deletes it: for a run that is refused before any
+  // Closes the file and, if the constructor created it, deletes it: for a run that is refused before any
   // work.
   void discard() noexcept;
 
@@ -52,7 +52,7 @@ class AppendFile {
 };
 
 // Writes all of `bytes` to an open file; returns 0, or the errno of the first failure (ENOSPC when a write
-// makes no progress). Interrupted and short writes go on.
+// makes no progress). Retries interrupted and short writes.
 int write_all(int descriptor, std::string_view bytes);
 
 }  // namespace switchyard

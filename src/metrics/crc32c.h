@@ -8,10 +8,10 @@
 
 namespace switchyard {
 
-// CRC-32C of `bytes`; 0 for none.
+// CRC-32C of `bytes`; 0 for no bytes.
 std::uint32_t crc32c(std::string_view bytes);
 
-// The form that TFRecord stores: rotated and offset, so that a CRC of data holding its own CRC stays useful.
+// The masked form of TFRecord: rotated and offset, so that CRCs of data that holds its CRC stay useful.
 std::uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace switchyard

@@ -52,7 +52,7 @@ const double* StepMetrics::find(std::string_view name) const {
 std::string to_json_line(std::int64_t step, const StepMetrics& metrics) {
   std::string line = fmt::format("{{\"step\":{}", step);
   for (const auto& [name, value] : metrics.values()) {
-    // Replacing invalid UTF-8 keeps a strange name from losing the step.
+    // Replacing invalid UTF-8 ensures that a strange name does not lose the step.
     line += "," + nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + ":";
     if (std::isfinite(value)) {
       fmt::format_to(std::back_inserter(line), "{:.17g}", value);

@@ -33,35 +33,35 @@ class StepMetrics {
 // JSON lacks, are null.
 std::string to_json_line(std::int64_t step, const StepMetrics& metrics);
 
-// Writes each step to the files asked for, at once and whole. Not thread-safe.
+// Writes each step to the requested files, at once and as a whole record. Not thread-safe.
 class MetricsWriter {
  public:
   // Creates the files: `jsonl_path` itself, and events.out.tfevents.<seconds>.<host>.<process> in
-  // `tensorboard_dir`, which is created when missing. An empty path means none. An older file at `jsonl_path`
-  // is replaced by the first step written, unless continue_from() comes first. Error(usage) when one cannot
-  // be created; then none is left behind or changed.
+  // `tensorboard_dir`, which is created when missing. An empty path means no file. An older file at
+  // `jsonl_path` is replaced when the first step is written, unless continue_from() is called before.
+  // Error(usage) when a file cannot be created; then no file is left behind or changed.
   MetricsWriter(std::string jsonl_path, const std::string& tensorboard_dir);
 
-  // Goes on with an older file: the lines of steps before `step` stay, the rest is dropped, and TensorBoard
-  // is told to forget it. Returns the lines that stay. Called before any step is written, or never.
+  // Continues an older file: keeps the lines of steps before `step`, drops the rest, and tells TensorBoard to
+  // drop it too. Returns the kept lines. Call it before the first step is written, or never.
   std::vector<std::string> continue_from(std::int64_t step);
 
   // Appends one step. Error(runtime) names the file and the reason (disk full, ...); both files then end with
   // a whole record.
   void write(std::int64_t step, const StepMetrics& metrics);
 
-  // Returns when all lines are on the disk; may be called beside write() by another thread. Error(runtime).
+  // Returns when all lines are on the disk; another thread may call it during write(). Error(runtime).
   void sync() const;
 
-  // Closes the files; Error(runtime) for a write failure that the system reports only now. Called once, or
-  // never.
+  // Closes the files; Error(runtime) for a write failure that the system reports only now. Call it at most
+  // once.
   void close();
 
  private:
   std::string jsonl_path_;
   AppendFile jsonl_;
   AppendFile events_;
-  bool fresh_ = true;  // the old content has not been dropped yet
+  bool fresh_ = true;  // the old content is still there
 };
 
 }  // namespace switchyard

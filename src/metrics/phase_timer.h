@@ -1,5 +1,5 @@
-// Where the time of a step goes: wall seconds by phase (data, forward, backward, optimizer, collectives,
-// ...).
+// Measures a step's wall seconds by phase (data,
+// forward, backward, optimizer, collectives, ...).
 #pragma once
 
 #include <chrono>
@@ -12,18 +12,18 @@
 
 namespace switchyard {
 
-// Phases nest, and each second is counted once: while an inner phase runs, the outer one's clock stands
-// still, so the phases add up to the time spent inside outermost scopes. One timer per rank; not thread-safe.
+// Phases nest, and each second is counted once: while an inner phase runs, the outer phase's clock stops, so
+// the phases add up to the time inside outermost scopes. One timer per rank; not thread-safe.
 class PhaseTimer {
  public:
-  // Seconds on a clock that never goes back; a test passes its own.
+  // Seconds on a monotonic clock; a test passes its own clock.
   using Clock = double (*)();
 
   explicit PhaseTimer(Clock clock = steady_seconds) : clock_(clock) {}
   PhaseTimer(const PhaseTimer&) = delete;
   PhaseTimer& operator=(const PhaseTimer&) = delete;
 
-  // Counts the time until its end for one phase. Scopes end in the reverse order of their start.
+  // Attributes the time until its end to one phase. Scopes end in the reverse order of their start.
   class [[nodiscard]] Scope {
    public:
     Scope(PhaseTimer& timer, std::string_view phase) : timer_(timer) { timer_.enter(phase); }
@@ -40,10 +40,10 @@ class PhaseTimer {
   // Seconds by phase, in the order of first use; a phase that is running counts up to its last inner scope.
   const std::vector<std::pair<std::string, double>>& totals() const { return totals_; }
 
-  // Counts seconds that passed elsewhere, such as in the part of a run before this process.
+  // Adds seconds that passed elsewhere, such as in an earlier process of the same run.
   void add(std::string_view phase, double seconds) { totals_[index_of(phase)].second += seconds; }
 
-  // Forgets all totals, e.g. after warm-up. No scope may be open.
+  // Resets all totals, e.g. after warm-up. No scope may be open.
   void reset() {
     CHECK(open_.empty(), "open scopes: {}", open_.size());
     totals_.clear();

@@ -136,7 +136,7 @@ std::vector<double> linear_ticks(double low, double high, int count) {
   const double lead = raw / power;
   const double step = power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
   std::vector<double> ticks;
-  // The slack keeps an end that is a round number, in spite of rounding.
+  // The tolerance keeps an end that is a round number despite rounding errors.
   const double last = std::floor(high / step + 1e-9);
   for (double k = std::ceil(low / step - 1e-9); k <= last; ++k) {
     ticks.push_back(k == 0 ? 0.0 : k * step);

@@ -1,4 +1,4 @@
-// heat_map_svg of svg_plot.h.
+// Implements heat_map_svg of svg_plot.h.
 //
 // A run has millions of cells (layers × experts × steps), so cells are quantised to a few colours, and each
 // colour of a panel is one path in which neighbours of the same row are merged.

@@ -1,5 +1,5 @@
-// Plots as self-contained SVG text: white background, no scripts, no outside fonts or files, colours that
-// remain distinct for colour-blind readers. Text is escaped; values that are not finite (or beyond 1e100) are
+// Plots as self-contained SVG text: white background, no scripts, no external fonts or files, colours that
+// colour-blind readers can distinguish. Text is escaped; values that are not finite (or beyond 1e100) are
 // left out.
 #pragma once
 
@@ -20,9 +20,9 @@ struct Series {
 
 enum class YScale { linear, logarithmic };
 
-// Lines with axes, ticks and a legend. More points than pixels are reduced to each pixel column's lowest and
-// highest, so a spike stays visible. A logarithmic scale leaves out values <= 0. Without data the plot says
-// so.
+// Lines with axes, ticks and a legend. If there are more points than pixels, each pixel column shows its
+// lowest and highest point, so that spikes stay visible. A logarithmic scale leaves out values <= 0. Without
+// data the plot says so.
 std::string line_chart_svg(std::string_view title, std::string_view x_label, std::string_view y_label,
                            const std::vector<Series>& series, YScale scale = YScale::linear);
 
@@ -35,9 +35,9 @@ struct HeatPanel {
 };
 
 // Panels of rows (experts) over columns (training steps, whose numbers are `column_x`). A value is a load
-// relative to the mean: 1 is balanced and nearly white, blue is less, orange is more, on a log2 scale from
-// 1/4 to 4 (the ends include what lies beyond). Columns in excess of the pixels are averaged; of more than 16
-// panels, 16 spread evenly from first to last are shown and the title says so.
+// relative to the mean: 1 is balanced and nearly white, less is blue, more is orange, on a log2 scale from
+// 1/4 to 4 (values beyond are clamped). If there are more columns than pixels, they are averaged; of more
+// than 16 panels, 16 spread evenly from first to last are shown and the title says so.
 std::string heat_map_svg(std::string_view title, std::string_view x_label, std::string_view y_label,
                          const std::vector<double>& column_x, const std::vector<HeatPanel>& panels);
 

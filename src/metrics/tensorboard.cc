@@ -17,9 +17,9 @@ std::string little_endian(std::uint64_t value, int bytes) {
   return result;
 }
 
-// A protobuf message as bytes: each field is its number and its form, then its value. The numbers are those
-// of TensorBoard's Event, Summary and SessionLog (tensorboard_test.proto). As in proto3 a 0 of an ordinary
-// field is left out.
+// A protobuf message as bytes: each field is its number and its wire type, then its value. The numbers are
+// those of TensorBoard's Event, Summary and SessionLog (tensorboard_test.proto). As in proto3, an ordinary
+// field with the value 0 is omitted.
 class Message {
  public:
   Message& add_double(unsigned field, double value) {

@@ -13,18 +13,18 @@ namespace switchyard {
 // masked CRC-32C of the payload (4).
 std::string tensorboard_record(std::string_view payload);
 
-// The record every event file starts with. `wall_time`: seconds since 1970.
+// The first record of every event file. `wall_time`: seconds since 1970.
 std::string tensorboard_file_header(double wall_time);
 
-// One record with all scalars of a step, as float32 (what the format holds), tagged with their names.
+// One record with all scalars of a step, as float32 (the format's type), tagged with their names.
 std::string tensorboard_step(double wall_time, std::int64_t step, const StepMetrics& metrics);
 
-// The record that makes TensorBoard forget what older files say of `step` and later: a run goes on from
-// there.
+// The record that makes TensorBoard drop older files' data for `step` and later: a resumed run continues at
+// this step.
 std::string tensorboard_start(double wall_time, std::int64_t step);
 
-// events.out.tfevents.<seconds>.<host>.<process>: the part before the seconds is how TensorBoard finds the
-// file.
+// events.out.tfevents.<seconds>.<host>.<process>:
+// TensorBoard finds the file by the part before the seconds.
 std::string tensorboard_file_name(double wall_time);
 
 }  // namespace switchyard

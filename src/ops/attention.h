@@ -6,48 +6,48 @@
 namespace switchyard {
 
 // Rotary angles of the local tokens: cos and sin [B,S,dim/2] f32 of position * frequency, times `amplitude`.
-// positions i32 [B,S]; frequencies (radians per position, one a pair). `growth` is one more factor by
-// position.
+// positions i32 [B,S]; frequencies in radians per position, one per pair of dims. `growth` is a further
+// factor that depends on the position.
 struct RopeTables {
   Array cos, sin;
 };
 RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies,
                        double amplitude, const PositionGrowth& growth = {});
 
-// Rotates dims [offset, offset + dim) of every head of x [B,S,N,D] (or [B,S,D]: one head), dim = 2 * pairs of
-// the tables.
+// Rotates dims [offset, offset + dim) of every head of x [B,S,N,D] (or [B,S,D]: one head), where dim is twice
+// the number of pairs in the tables.
 Array rope(Context& context, const Array& x, const RopeTables& tables, std::int64_t offset, bool interleaved);
 
 struct AttentionOptions {
   float scale = 1;          // multiplies q.k before the softmax
-  bool balanced = false;    // where the sequence is split: spread the queries so that ranks see as many keys
-  std::int64_t window = 0;  // keys that a query sees, its own among them; 0: all
-  std::int64_t chunk = 0;   // places of a chunk: a query sees keys of its own only; 0: none
+  bool balanced = false;    // for a split sequence: distribute queries so that ranks see equally many keys
+  std::int64_t window = 0;  // keys that a query sees, including its own; 0: all
+  std::int64_t chunk = 0;   // length of a chunk: a query sees only keys of its own chunk; 0: none
 };
 
-// The largest score of each head that this rank's queries had, as the softmax saw them.
+// The largest score per head over this rank's queries, as the softmax used them.
 struct HeadScores {
   std::int64_t layer = 0;
   std::int64_t first_head = 0;
-  Tensor largest;  // f32, one for each of this rank's heads; -inf where none of its queries saw a key
+  Tensor largest;  // f32, one per local head; -inf when none of this rank's queries saw a key
 };
 
 // Causal softmax attention within segments. q [B,S,N,D], k [B,S,Nkv,D], v [B,S,Nkv,Dv], segments i32 [B,S] ->
-// [B,S,N,Dv]. Batch may be split alike on all; heads of q may be split, and those of k and v alike or not at
-// all. Where the sequence is split (context parallelism) every rank answers its own queries, and keys, values
-// and segments are gathered. Windows and chunks count places in the sequence, in whatever segments. `sinks`
-// [N] f32 or null: a score of each head that takes a part of every softmax and gives nothing. `scores`: where
-// the largest scores go (all but the layer), or null. `chosen`: of what each query sees, the keys that it
-// attends to (ops/indexer.h), laid out as the tokens of q; or null: all.
+// [B,S,N,Dv]. Batch may be split alike on all; heads of q may be split, and heads of k and v alike or not at
+// all. When the sequence is split (context parallelism) every rank computes its own queries, and keys, values
+// and segments are gathered. Windows and chunks count positions in the sequence, across segments. `sinks` [N]
+// f32 or null: one more score per head in every softmax, without a value. `scores`: receives the largest
+// scores (except `layer`), or null. `chosen`: the keys that each query attends to among those it sees
+// (ops/indexer.h), sharded as q's tokens; or null: all.
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
                 const AttentionOptions& options, const Array* sinks = nullptr, HeadScores* scores = nullptr,
                 const Array* chosen = nullptr);
 
-// Places of this rank's queries in their sequence, i32 [B,S] of q [B,S,...]; undefined where the sequence is
-// whole. `balanced`: they are those of balance_sequence().
+// Positions of this rank's queries in their sequence, i32 [B,S] for q [B,S,...]; undefined when the sequence
+// is whole. `balanced`: the positions of balance_sequence().
 Tensor query_places(const Context& context, const ArrayInfo& q, bool balanced);
 
-// `sinks` of the heads that x [B,S,N,D] has here.
+// The part of `sinks` for the local heads of x [B,S,N,D].
 Array sinks_of_heads(Context& context, const Array& sinks, const Array& x);
 
 }  // namespace switchyard

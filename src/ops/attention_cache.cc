@@ -28,7 +28,7 @@ Array in_slots_of(Context& context, const Array& places, const Sharding& x) {
   return reshard(context, places, Sharding{{x.dims[0], x.dims[1]}, {}});
 }
 
-// [B,S,heads,D] of this rank, the sequence whole.
+// This rank's [B,S,heads,D], with the whole sequence.
 Tensor heads_for(Context& context, const Array& q, const Array& part) {
   const Array x = with_whole_sequence(context, part);
   if (x.shape().size() == 4) return take_heads(context, x.tensor(), kv_heads_of(context, q.info(), x.info()));

@@ -17,31 +17,31 @@ namespace switchyard {
 // One vector for each token and head.
 struct TokenVectors {
   Tensor values;  // [slots,T,Nkv,D]; undefined before the first token
-  // f32 [slots,T,Nkv,P] where values are int8 (kernels/attention/int8_vectors.h), else undefined. A vector is P arrays
-  // side by side, each with its own scale, so that scales are the same on any mesh.
+  // f32 [slots,T,Nkv,P] for int8 values (kernels/attention/int8_vectors.h), else undefined. A vector is P
+  // arrays side by side, each with its own scale, so that scales are the same on any mesh.
   Tensor scales;
-  std::int64_t first_part = 0;  // width of the first of those arrays
+  std::int64_t first_part = 0;  // width of the first of the P arrays
 };
 
 // The cache of a gated delta net, which keeps no tokens: the last inputs of its convolutions, [slots,K-1,N,D]
-// of this rank's heads, and the state, f32 [slots,N,Dk,Dv]. Undefined before the first token.
+// for this rank's heads, and the state, f32 [slots,N,Dk,Dv]. Undefined before the first token.
 struct DeltaState {
   Tensor query_tail, key_tail, value_tail, state;
 };
 
-// The keys and values that one sequence of a call attends to where its slot has no space for all of them.
+// The keys and values that one sequence of a call attends to when its slot has no space for all of them.
 struct OverflowTokens {
   std::int64_t batch_row = 0;  // the sequence's row in the call's batch
   std::int64_t first = 0;      // position of the first token
-  TokenVectors k, v;           // of one slot
+  TokenVectors k, v;           // for one slot
 };
 
 // The cache of one layer: keys and values of this rank's slots and heads, in the order of positions.
 struct AttentionCache {
-  CacheWindow window;  // which tokens a slot keeps
+  CacheWindow window;  // the tokens that a slot keeps
   bool int8 = false;   // stores values in 8 bits, whatever their dtype; set before the first token
   TokenVectors k, v;
-  TokenVectors index_keys;               // of a layer with an indexer: of one head
+  TokenVectors index_keys;               // for a layer with an indexer: one head
   std::vector<std::int64_t> lengths;     // [slots] tokens appended, evicted ones included
   std::vector<std::int64_t> firsts;      // [slots] position of the first cached token
   std::vector<OverflowTokens> overflow;  // between cache_append() and attend() of a call
@@ -57,8 +57,8 @@ struct AttentionCaches {
   bool from_beginning = true;        // all slots of the call, on all ranks, are empty before it
 };
 
-// The slots and positions of a call's tokens: i32 [B,S], and AttentionCaches::slots and tokens of B.
-// Positions continue where the slot ends. Padding follows a row's last token and is not cached.
+// The slots and positions of a call's tokens: i32 [B,S], and the parts of AttentionCaches::slots and tokens
+// for B. Positions continue where the slot ends. Padding follows a row's last token and is not cached.
 struct TokenPlaces {
   Array positions;
   std::span<const std::int64_t> slots, tokens;
@@ -69,12 +69,12 @@ struct TokenPlaces {
 // first, so that the product of a head reads contiguous memory. No gradient.
 std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b, std::int64_t nope);
 
-// Appends the tokens' keys and values to the cache, with the heads that this rank's heads of q [B,S,N,D]
-// read. k and v are each one array [B,S,Nkv,D], or several [B,S,D] that form one head together, side by side.
-// Rows may be split as q's are, the sequence in any way. Where a slot has no space for all tokens, it evicts
-// tokens that no later token sees. `index_key` [B,S,D] is an indexer's key, or null. CHECKs that no slot
-// exceeds its capacity; Error(usage) where the axis rules give this rank other heads than in the calls
-// before.
+// Appends the tokens' keys and values to the cache, with the heads that this rank's heads of
+// q [B,S,N,D] read. k and v are each one array [B,S,Nkv,D], or several [B,S,D] that form one
+// head together, side by side. Rows may be split as q's are, the sequence in any way. When a
+// slot has no space for all tokens, it evicts tokens that no later token sees. `index_key`
+// [B,S,D] is an indexer's key, or null. CHECKs that no slot exceeds its capacity;
+// Error(usage) when the axis rules give this rank other heads than in earlier calls.
 void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
                   std::span<const Array> v, const TokenPlaces& places, const Array* index_key = nullptr);
 
@@ -82,8 +82,8 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
 Array cache_round_trip(Context& context, const AttentionCache& cache, const Array& x);
 
 // Replaces the content of `slot` by the first `tokens` tokens of `source_slot`, which may be the same slot.
-// CHECKs that the source still has what the token after those sees (CacheWindow::can_cut), and that `tokens`
-// is 0 or all tokens of the source where the layer is a gated delta net.
+// CHECKs that the source still has the tokens that the next token sees (CacheWindow::can_cut), and, for a
+// gated delta net, that `tokens` is 0 or all tokens of the source.
 void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
                        std::int64_t tokens);
 
@@ -94,11 +94,11 @@ struct CacheChoice {
   std::int64_t count;
 };
 
-// Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv], with the
-// options and sinks of attention() (`balanced` is not read). The options' window and chunk must be those of
-// cache.window (CHECK). q's tokens are those of the last cache_append(); call attend() once for each. With a
-// `choice` a query attends to the keys that it chooses; one token a slot gathers these and reads no others.
-// No gradient.
+// Softmax attention of q [B,S,N,D] over the cached keys up to each query's position ->
+// [B,S,N,Dv], with the options and sinks of attention() (`balanced` is ignored). The
+// options' window and chunk must equal those of cache.window (CHECK). q's tokens are
+// those of the last cache_append(); call attend() once after each. With a `choice` a
+// query attends to the chosen keys; one token per slot gathers only these. No gradient.
 Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
              const AttentionOptions& options, const Array* sinks = nullptr,
              const CacheChoice* choice = nullptr);

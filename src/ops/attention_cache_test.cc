@@ -1,4 +1,4 @@
-// Attention over the cache: tokens that come in pieces and alone see what they see when all come at once.
+// Attention over the cache: tokens appended in pieces or alone give the results of one call with all tokens.
 #include "ops/attention_cache.h"
 
 #include "autograd/testing.h"

@@ -33,7 +33,7 @@ class CastOp : public Op {
     };
     return {made_together(c, shared, to_, x.shape(), part)};
   }
-  // In its own type: whoever adds it to something, or stores it, converts it.
+  // The gradient keeps its own type: the code that adds or stores it converts it.
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override { return {call.grad(0)}; }
   std::uint32_t needs_inputs() const override { return 0; }
 

@@ -1,4 +1,4 @@
-// Elementwise ops and rearrangements of the last dims.
+// Elementwise ops and rearrangements of the last dims of arrays.
 #pragma once
 
 #include <span>
@@ -9,12 +9,12 @@
 
 namespace switchyard {
 
-Array cast(Context& context, const Array& x, DType dtype);  // x itself when it has the dtype
-// Same shape and sharding; a value that is a partial sum may be added to one that is (CHECK that shardings
+Array cast(Context& context, const Array& x, DType dtype);  // x itself when it already has the dtype
+// Both have the same shape and sharding; either both are partial sums or neither is (CHECK that the shardings
 // agree).
 Array add(Context& context, const Array& a, const Array& b);
-// x [..., A] + bias [A], or [..., A, B] + [A, B]: a bias has the last dims of x, is brought to their layout
-// and x's dtype. x is no partial sum (CHECK).
+// x [..., A] + bias [A], or [..., A, B] + [A, B]: a bias has the last dims of x, and is resharded to their
+// layout and cast to x's dtype. x must not be a partial sum (CHECK).
 Array add_bias(Context& context, const Array& x, const Array& bias);
 Array scale(Context& context, const Array& x, float factor);
 // silu(gate) * up, elementwise.
@@ -25,16 +25,16 @@ std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_
 std::vector<Array> chunk_last(Context& context, const Array& x, std::int64_t n);
 // [..., A], [..., B] -> [..., A + B]; the last dims must be whole, all else alike.
 Array join_last(Context& context, const Array& a, const Array& b);
-// Of x [B,S,M] the last token of each row that is no padding (segments i32 [B,S] are 0 there, only after it)
-// -> [B,1,M], rows split as x's are; of a row of padding its first. No gradient.
+// Selects from x [B,S,M] each row's last token that is not padding (segments i32 [B,S] are 0 there, only
+// after tokens) -> [B,1,M], rows split as x's; a row of padding gives its first token. No gradient.
 Array last_tokens(Context& context, const Array& x, const Array& segments);
-// MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope], v
-// [B,S,N,v].
+// MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope] and
+// v [B,S,N,v].
 std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,
                                       std::int64_t nope);
 
-// [B,S,...] -> n pieces of S/n local tokens (or [G,M,H] -> pieces of M/n local rows of each matrix) each, and
-// back. S local must be divisible (CHECK).
+// Splits [B,S,...] into n chunks of S/n local tokens each (or [G,M,H] into chunks of M/n local rows of each
+// matrix), and joins them. The local S must be divisible (CHECK).
 std::vector<Array> chunk_sequence(Context& context, const Array& x, std::int64_t n);
 Array concat_sequence(Context& context, std::span<const Array> parts);
 

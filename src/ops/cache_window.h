@@ -1,5 +1,5 @@
-// CacheWindow: which tokens of a sequence a slot of an attention cache keeps. A layer with a window or with
-// chunks keeps the tokens that later tokens may see; any other layer keeps all.
+// CacheWindow: the tokens of a sequence that a slot of an attention cache keeps. A layer with a window or
+// with chunks keeps the tokens that later tokens may see; any other layer keeps all.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,17 @@
 namespace switchyard {
 
 // A slot keeps the tokens from position `first` to its length. All ranks know the numbers that decide, so the
-// functions return the same on each of them.
+// functions return the same on each rank.
 struct CacheWindow {
-  // A call may drop so many of a sequence's last tokens (a draft that was not accepted). For that, a slot
-  // takes up to two tokens in place.
+  // A call may drop so many of a sequence's last tokens (a rejected draft). For that, a slot appends up to
+  // two tokens in place.
   static constexpr std::int64_t kTakenBack = 1;
 
   std::int64_t capacity = 0;  // most tokens of a sequence, evicted ones included
   KeyWindow seen = {};        // the earlier tokens that a token sees
 
-  // Returns the number of tokens that a slot has memory for. Beyond a window it has a quarter more, so that
-  // the window is moved down once in so many tokens. Chunks are evicted whole, which moves nothing.
+  // The number of tokens that a slot has memory for. It has a quarter more than a window, so that the window
+  // is moved down only once per that many tokens. Chunks are evicted whole, without moving memory.
   std::int64_t tokens() const {
     if (!seen.limits()) return capacity;
     const std::int64_t widest = seen.chunk > 0 ? seen.chunk : seen.window,
@@ -33,7 +33,7 @@ struct CacheWindow {
     std::int64_t during, after;
     bool in_place() const { return during == after; }  // else some of the call's tokens are evicted at once
   };
-  // For a slot of `length` tokens, cached from `first` on, to which a call appends `added` tokens.
+  // For a slot of `length` tokens, cached from `first` on, when a call appends `added` tokens.
   Begins begins(std::int64_t first, std::int64_t length, std::int64_t added) const {
     if (length + added - first <= tokens()) return {first, first};
     const std::int64_t during = std::max(first, first_needed(length));

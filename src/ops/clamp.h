@@ -4,7 +4,7 @@
 
 namespace switchyard {
 
-// x in [-bound, bound], else the nearer end, element by element. No gradient beyond the bound. x is no
+// Clamps x to [-bound, bound], element by element. The gradient is zero beyond the bound. x must not be a
 // partial sum (CHECK).
 Array clamp(Context& context, const Array& x, float bound);
 

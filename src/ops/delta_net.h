@@ -1,5 +1,5 @@
-// What the gated delta net is made of (Yang et al. 2024): a short convolution, gates and the delta rule, in
-// training and in generation. The sequence is whole on every rank; batch and heads may be split.
+// The ops of the gated delta net (Yang et al. 2024): a short convolution, gates and the delta rule, for
+// training and for generation. The sequence is whole on every rank; batch and heads may be split.
 #pragma once
 
 #include "autograd/op.h"
@@ -8,11 +8,11 @@
 namespace switchyard {
 
 // silu of a causal convolution of each channel, within segments (kernels/delta_net/causal_conv.h): x
-// [B,S,N,D], w [N,D,K], segments i32 [B,S] -> [B,S,N,D]. w is brought to the layout of x's heads.
+// [B,S,N,D], w [N,D,K], segments i32 [B,S] -> [B,S,N,D]. w is resharded to the layout of x's heads.
 Array causal_conv(Context& context, const Array& x, const Array& w, const Array& segments);
 
-// Logarithms of decays and strengths, f32 [B,S,N], of a, b [B,S,N]; rate, bias [N] f32
-// (kernels/delta_net/delta_gates.h) are brought to the layout of a's heads.
+// Logarithms of decays, and strengths, f32 [B,S,N], from a, b [B,S,N]. rate, bias [N] f32
+// (kernels/delta_net/delta_gates.h) are resharded to the layout of a's heads.
 struct DeltaGates {
   Array g, beta;
 };
@@ -22,7 +22,7 @@ DeltaGates delta_gates(Context& context, const Array& a, const Array& b, const A
 struct DeltaOptions {
   std::int64_t chunk = 64;
   bool unit_vectors = true;
-  float scale = 1;  // of the queries
+  float scale = 1;  // factor of the queries
 };
 
 // The gated delta rule within segments (kernels/delta_net/gated_delta.h): q, k [B,S,Nk,D], v [B,S,N,Dv] ->
@@ -30,8 +30,8 @@ struct DeltaOptions {
 Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
                   const Array& segments, const DeltaOptions& options);
 
-// The same two in generation: each continues from the state in the cache's slots and leaves there the state
-// for the next call. An empty slot starts from zeros. Padding gets zeros. No gradients.
+// Both ops for generation: each continues from the state in the cache's slots and stores the state for the
+// next call there. An empty slot starts from zeros. Padding gives zeros. No gradients.
 Array causal_conv(Context& context, const AttentionCache& cache, Tensor& tail, const Array& x, const Array& w,
                   const TokenPlaces& places);
 Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,

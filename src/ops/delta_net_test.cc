@@ -1,5 +1,5 @@
-// Ops of the gated delta net: gradients against finite differences, the same values on every mesh and for
-// every length of chunks, and in generation what they give for all tokens at once.
+// Ops of the gated delta net: gradients against finite differences, equal values on every mesh and for every
+// chunk length, and generation against one call with all tokens.
 #include "ops/delta_net.h"
 
 #include "kernels/pointwise/strided_copy.h"

@@ -60,7 +60,7 @@ class EinsumOp : public Op {
   EinsumSpec spec_;
 };
 
-// The axes of some labels.
+// The mesh axes assigned to each of some labels.
 class LabelAxes {
  public:
   LabelAxes() = default;

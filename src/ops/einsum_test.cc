@@ -1,4 +1,4 @@
-// Einsum against a naive loop over global tensors, for every spec in use and odd ones, whatever the layouts.
+// Einsum against a naive loop over global tensors, for every used spec and odd ones, in all layouts.
 #include "ops/einsum.h"
 
 #include "autograd/testing.h"

@@ -43,8 +43,8 @@ class EmbeddingOp : public Op {
 
 }  // namespace
 
-// An axis that splits both the table and the tokens: either the table is gathered, or the tokens are, each
-// rank looks all of them up in its part of the table, and the results go home. Whichever has fewer rows.
+// An axis may split both the table and the tokens. Then either the table is gathered, or the tokens are: each
+// rank looks all of them up in its part and returns the results. The choice gathers fewer rows.
 Array embedding(Context& context, const Array& table, const Array& tokens, const Sharding& want) {
   Sharding part{table.sharding().dims, {}};
   Sharding of_tokens{{axes_before(want.dims[0], part), axes_before(want.dims[1], part)}, {}};

@@ -1,5 +1,5 @@
-// Ops on memory that only kernels, copies and collectives can reach (core/device.h): they give the bits that
-// they give on memory of the host.
+// Ops on memory that only kernels, copies and collectives can reach (core/device.h) give the same bits as on
+// memory of the host.
 #include "ops/attention.h"
 #include "ops/attention_cache.h"
 #include "ops/fenced_testing.h"

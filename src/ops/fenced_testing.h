@@ -1,5 +1,5 @@
-// For tests: what a function of ops gives on memory that only kernels, copies and collectives can reach
-// (core/device.h), against what it gives on memory of the host.
+// For tests: compares the results of an op on memory that only kernels, copies and collectives can reach
+// (core/device.h) with its results on memory of the host.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace switchyard::autograd_test {
 
-// Of every rank: the output, and the gradients of the inputs that have one.
+// Per rank: the output, and the gradients of the inputs that have one.
 using RankResults = std::vector<std::vector<Tensor>>;
 
 inline RankResults results_in(Device& device, const Mesh& mesh, const TestFunction& function,
@@ -41,7 +41,7 @@ inline RankResults results_in(Device& device, const Mesh& mesh, const TestFuncti
   return results;
 }
 
-// The same bits, with so many gradients.
+// Expects the same bits, and the given number of gradients.
 inline void expect_same_bits(const Mesh& mesh, const TestFunction& function,
                              const std::vector<TestInput>& inputs, std::size_t gradients) {
   const RankResults host = results_in(Device::cpu(), mesh, function, inputs),

@@ -1,4 +1,4 @@
-// Gathers an array on one rank alone, where reshard() would give it to all.
+// Gathers an array to one rank only; reshard() would send it to all ranks.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 namespace switchyard {
 
 // Returns x whole in the host's memory on the first rank of the mesh (rank 0 of a stage), and an undefined
-// tensor on all others. Ranks whose shard another rank holds too send nothing. Counts as a host read of
+// tensor on all others. A rank whose shard another rank also holds sends nothing. Counts as a host read of
 // `what` on the first rank. x must not have partial sums (CHECK). Collective in the mesh.
 Tensor gather_to_first(Context& context, const Array& x, std::string_view what);
 

@@ -1,4 +1,4 @@
-// Gradient checks of ops: finite differences along a random direction, and the same results on every mesh.
+// Checks gradients of ops by finite differences along a random direction, and equal results on every mesh.
 #pragma once
 
 #include <utility>
@@ -12,21 +12,21 @@ inline const Mesh kData2Tensor2({{"data", 2}, {"tensor", 2}});
 
 struct TestInput {
   Tensor value;                          // f32 or i32, global
-  std::vector<Sharding> shardings = {};  // one per mesh; whole where missing
-  bool requires_grad = true;             // of f32 inputs
+  std::vector<Sharding> shardings = {};  // one per mesh; missing ones are whole
+  bool requires_grad = true;             // for f32 inputs
 };
 using TestFunction = std::function<Array(Context&, std::span<const Array>)>;
 
 struct GradientCase {
   TestFunction function;
   std::vector<TestInput> inputs;
-  std::vector<Mesh> meshes = {};  // beside one rank
-  double step = 1e-2;             // of the finite difference
-  double tolerance = 3e-3;        // of the directional derivative
+  std::vector<Mesh> meshes = {};  // besides a single rank
+  double step = 1e-2;             // for the finite difference
+  double tolerance = 3e-3;        // for the directional derivative
   double mesh_tolerance = 2e-5;   // between meshes
 };
 
-// Result and gradients of the inputs ("y", "d0", ...) on one mesh; the cotangent of y is fixed.
+// The result and the inputs' gradients ("y", "d0", ...) on one mesh; the cotangent of y is fixed.
 inline std::map<std::string, Tensor> evaluate(const GradientCase& test, const Mesh& mesh, std::size_t layout,
                                               const std::vector<Tensor>& values, bool with_gradients) {
   Gathered gathered(mesh);
@@ -58,7 +58,7 @@ inline std::map<std::string, Tensor> evaluate(const GradientCase& test, const Me
   return result;
 }
 
-// values + step * direction.
+// Returns value + step * direction.
 inline Tensor moved(const Tensor& value, const Tensor& direction, double step) {
   Tensor result = value.clone();
   for (std::int64_t i = 0; i < value.size(); ++i)

@@ -17,7 +17,7 @@ Array whole_sequence(Context& context, const Array& x) {
   return reshard(context, x, to);
 }
 
-// Of the queries' tokens, and of all keys'.
+// The segments of the queries' tokens, and of all keys' tokens.
 std::vector<Array> segments_of(Context& context, const Array& segments, const Array& q) {
   const Array own = reshard(context, segments, Sharding{{q.sharding().dims[0], q.sharding().dims[1]}, {}});
   return {own, whole_sequence(context, own)};

@@ -1,4 +1,4 @@
-// Sparse attention: the indexer's ops against finite differences and their scalar twins, on every mesh.
+// Sparse attention: the indexer's ops against finite differences and scalar references, on every mesh.
 #include "ops/indexer.h"
 
 #include "kernels/attention/reference/index_reference.h"

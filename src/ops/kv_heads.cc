@@ -46,7 +46,7 @@ class SpreadHeadsOp : public Op {
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  // The head of this rank's part.
+  // The head that belongs to this rank's part.
   std::int64_t head_of(const Context& c, const ArrayInfo& whole) const {
     const std::int64_t parts = c.mesh->product(axes_);
     const std::int64_t part = local_offset(*c.mesh, c.rank, {parts}, Sharding{{axes_}, {}})[0];

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kRank = 'r';
 
-// The labels of a weight's dims, by what they are.
+// The labels of a weight's dims, grouped into stack, inputs and outputs.
 struct WeightLabels {
   std::string stack, inputs, outputs;
 

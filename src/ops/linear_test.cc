@@ -1,4 +1,4 @@
-// Linear layers: what an adapter adds, and what frozen and packed weights leave of the gradients.
+// Linear layers: the effect of an adapter, and the gradients with frozen and packed weights.
 #include "ops/linear.h"
 
 #include "kernels/packed/packed_weights.h"

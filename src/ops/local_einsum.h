@@ -1,5 +1,5 @@
-// The local product behind einsum: labels to GEMM calls, copying an operand only when no loop of GEMMs fits
-// its layout.
+// The local product of einsum: maps labels to GEMM calls, and copies an operand only when no loop of GEMMs
+// fits its layout.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ struct EinsumSpec {
 };
 EinsumSpec parse_einsum(std::string_view spec);  // CHECKs the form
 
-// The sizes of b's labels. Where b is packed, its last contracted label is inputs and its last other label is
-// outputs, of which b.dim(i) counts blocks.
+// The sizes of b's labels. When b is packed, its last contracted label is inputs and its last other label is
+// outputs; for these, b.dim(i) counts blocks.
 Shape label_sizes_of_b(const EinsumSpec& spec, DType dtype, const Shape& b);
 
-// out = einsum of local blocks; f32 or bf16 inputs of one dtype, or a packed b; result in `out_dtype`. CHECKs
-// that a packed b has its other labels before the contracted ones, or the other way, as [.., in, .., out].
+// Einsum of local shards; f32 or bf16 inputs of one dtype, or a packed b; the result has `out_dtype`. CHECKs
+// that a packed b has its other labels all before or all after the contracted ones, as [.., in, .., out].
 Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
                     DType out_dtype);
 

@@ -5,14 +5,14 @@
 namespace switchyard {
 
 struct CrossEntropyOptions {
-  double count = 1;  // targets with weight over the whole batch: sums are divided by it
+  double count = 1;  // targets with weight in the whole batch: sums are divided by it
   double z_loss_multiplier = 0;
   float logit_soft_cap = 0;
 };
 
 struct CrossEntropy {
   Array loss;    // [] f32: (sum of cross entropies + z loss) / count, whole on every rank
-  Array z_loss;  // [] f32: its z part, for the log
+  Array z_loss;  // [] f32: the z loss part of `loss`, for the log
 };
 
 // Output projection and softmax cross-entropy (natural log) without ever holding [tokens, vocab]:
@@ -22,7 +22,7 @@ CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const A
                                   bool head_vocab_major, const Array& targets, const Array& segments,
                                   const CrossEntropyOptions& options);
 
-// cap * tanh(logits / cap) of float32 logits, as linear_cross_entropy caps them. cap > 0.
+// cap * tanh(logits / cap) for float32 logits, as in linear_cross_entropy. cap > 0.
 Array capped_logits(Context& context, const Array& logits, float cap);
 
 }  // namespace switchyard

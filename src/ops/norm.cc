@@ -13,7 +13,7 @@ namespace {
 
 class RmsNormOp : public Op {  // inputs: x, maybe its scale
  public:
-  // dims: how many of the last dims are normed together.
+  // dims: the number of last dims that are normed together.
   RmsNormOp(float epsilon, std::size_t dims, float scale_offset)
       : epsilon_(epsilon), dims_(dims), scale_offset_(scale_offset) {}
   std::string_view name() const override { return "rms_norm"; }

@@ -4,14 +4,14 @@
 
 namespace switchyard {
 
-// RMSNorm over the last dim (Zhang and Sennrich 2019): x / sqrt(mean(x²) + eps) * (scale + scale_offset). x
-// [..., M]; scale
-// [M] is brought to the layout of x's last dim. Where that dim is split, ranks exchange one sum a row, never
-// the tensor.
+// RMSNorm over the last dim (Zhang and Sennrich 2019): x /
+// sqrt(mean(x²) + eps) * (scale + scale_offset). x [..., M];
+// scale [M] is resharded to the layout of x's last dim. When that
+// dim is split, ranks exchange one sum per row, never the tensor.
 Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon, float scale_offset = 0);
-// The same without a scale, over a last dim that is whole.
+// RMSNorm without a scale; the last dim must be whole.
 Array rms_norm_without_scale(Context& context, const Array& x, float epsilon);
-// The same over the last two dims together, of all heads: x [B,S,N,D], scale [N,D]. Heads may be split.
+// RMSNorm over the last two dims, across all heads: x [B,S,N,D], scale [N,D]. Heads may be split.
 Array rms_norm_of_heads(Context& context, const Array& x, const Array& scale, float epsilon);
 
 }  // namespace switchyard

@@ -33,7 +33,7 @@ Tensor dense_operand(Context& c, const Tensor& weights, const Shape& dense, DTyp
   if (!is_packed(weights.dtype())) return weights;
   const Tensor values = c.empty(dtype, dense);
   if (values.size() == 0) return values;
-  // The dims up to the inputs' last are rows of blocks; all others are columns.
+  // The dims up to the last input dim are rows of blocks; all others are columns.
   std::size_t dims = 0;
   std::int64_t rows = 1;
   do rows *= weights.dim(dims);

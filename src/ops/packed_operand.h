@@ -1,17 +1,17 @@
-// Packed weights where no kernel reads their blocks: their values, for one product and no longer.
+// Dequantises packed weights for a single product, when no kernel reads their blocks.
 #pragma once
 
 #include "autograd/op.h"
 
 namespace switchyard {
 
-// `weights` as they are where they are dense, else the values of their blocks in `dtype`. `dense`: the shape
-// of the values. It differs from the blocks' in two dims: the last of the inputs, and the last of all.
+// Returns dense `weights` as they are, and packed weights as their values in `dtype`. `dense`: the shape of
+// the values, which differs from the blocks' shape in two dims: the last input dim, and the last dim.
 //
-// Every gradient that passes through packed weights to a product's other operand asks here.
+// The gradient of a product with packed weights, with respect to the other operand, uses this function.
 Tensor dense_operand(Context& context, const Tensor& weights, const Shape& dense, DType dtype);
 
-// The same of an array [in, out], with its layout. Packed weights have no gradient.
+// Dequantises an array [in, out]; the result has its sharding. Packed weights have no gradient.
 Array dense_weight(Context& context, const Array& weights, DType dtype);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Reshard: every pair of layouts keeps the value, is adjoint to its gradient, and moves what it should.
+// Reshard: every pair of layouts keeps the value, is adjoint to its gradient, and moves the expected bytes.
 #include "ops/reshard.h"
 
 #include "autograd/testing.h"

@@ -9,7 +9,7 @@ namespace {
 
 enum class ChunkOrder { contiguous, balanced };
 
-// Of 2P chunks over P ranks, two a rank.
+// The index among 2P chunks over P ranks, two chunks per rank.
 std::int64_t chunk_of(ChunkOrder layout, std::int64_t ranks, std::int64_t rank, std::int64_t half) {
   if (layout == ChunkOrder::contiguous) return 2 * rank + half;
   return half == 0 ? rank : 2 * ranks - 1 - rank;

@@ -4,8 +4,8 @@
 
 namespace switchyard {
 
-// x ⊙ sigmoid(gate). The gate is as x, or its last dim is 1: one number for all of x's. x's last dim may be
-// split then.
+// x ⊙ sigmoid(gate). The gate has x's shape, or its last dim is 1: one number for x's whole last dim, which
+// may then be split.
 Array sigmoid_gate(Context& context, const Array& x, const Array& gate);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// The up-projection of latent attention, in the form in which generation uses it.
+// The up-projection of latent attention, in the form that generation uses.
 #include "kernels/pointwise/strided_copy.h"
 #include "ops/attention_cache.h"
 #include "ops/reshard.h"

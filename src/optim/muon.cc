@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSteps = 5;
 
-// The steps on a few matrices x [matrices, in, out] of norm at most 1, through the smaller of XX' and X'X.
+// Five Newton-Schulz steps on x [matrices, in, out] of norm at most 1, by the smaller of XX' and X'X.
 void newton_schulz(ThreadPool& pool, const Memory& memory, const TensorView& x) {
   const std::int64_t matrices = x.dim(0), in = x.dim(1), out = x.dim(2), side = std::min(in, out);
   const bool wide = in <= out;

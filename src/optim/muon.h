@@ -1,6 +1,6 @@
-// Muon (Jordan et al. 2024): momentum whose every matrix is orthogonalised before it becomes the update.
+// Muon (Jordan et al. 2024): momentum SGD that orthogonalises each matrix of the momentum first.
 //
-// With g = grad * grad_scale, t = step + 1, for each matrix W of `in` rows and `out` columns by itself:
+// With g = grad * grad_scale, t = step + 1, for each matrix W of `in` rows and `out` columns separately:
 //   m = beta*m + (1-beta)*g
 //   d = beta*m/(1-beta^(t+1)) + (1-beta)*g/(1-beta^t)                      Nesterov, bias corrected
 //   U = five Newton-Schulz steps of d/(|d| + eps), X = 3.4445 X - 4.775 (XX')X + 2.0315 (XX')^2 X
@@ -8,9 +8,9 @@
 // scale = sqrt(max(1, out/in)), or consistent_rms*sqrt(max(in, out)), which makes the root mean square of the
 // update consistent_rms and lets Muon take the learning rate of AdamW.
 //
-// The first two lines and the last are elementwise, so flat ranges of a weight can take them apart; only the
-// orthogonalisation needs whole matrices. Arithmetic is in float32; results do not depend on the thread
-// count.
+// The first two lines and the last are elementwise, so flat ranges of a weight can be updated separately;
+// only the orthogonalisation needs whole matrices. Arithmetic is in float32; results do not depend on the
+// thread count.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct MuonConfig {
   double weight_decay = 0;
   double eps = 1e-8;
   std::optional<double> consistent_rms;
-  DType mu_dtype = DType::f32;  // of m
+  DType mu_dtype = DType::f32;  // type of m
 };
 
 // Error(usage) for a momentum decay outside [0, 1) or a negative epsilon.
@@ -44,7 +44,7 @@ void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices);
 double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out);
 
 // weight[i] -= learning_rate * (scale*update[i] + decay*weight[i]) for the elements of update, f32 [count];
-// weight is f32 or bf16; squares [1] f64 gets the sum of squares of the new weights.
+// weight is f32 or bf16; squares [1] f64 receives the sum of squares of the new weights.
 struct MuonStep {
   double learning_rate, scale, decay;
 };

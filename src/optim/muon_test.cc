@@ -24,7 +24,7 @@ std::vector<double> doubles_of(const Tensor& tensor) {
   return {floats.span<float>().begin(), floats.span<float>().end()};
 }
 
-// The definition in double precision, with XX' whatever the shape.
+// The reference implementation in double precision, with XX' for any shape.
 struct Matrix {
   std::size_t rows, columns;
   std::vector<double> x;

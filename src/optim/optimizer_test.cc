@@ -28,7 +28,7 @@ double rounded(double value, DType dtype) {
   return dtype == DType::f32 ? single : static_cast<float>(bfloat16(single));
 }
 
-// The definition in double precision, stored values rounded as documented.
+// The reference implementation in double precision; stored values are rounded as documented.
 struct Twin {
   OptimizerConfig config;
   DType weight_dtype;

@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-// Logged by the reference in float32.
+// Expects the rates that the reference logged in float32.
 void expect_rates(const ScheduleConfig& config, const std::vector<double>& rates) {
   check(config);
   for (std::size_t step = 0; step < rates.size(); ++step) {

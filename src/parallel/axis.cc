@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-// The name of a number stays where it is once the number is given out.
+// A number's name never moves in memory once the number is assigned.
 struct Names {
   std::mutex mutex;
   std::array<std::string, 256> names;  // the first is that of no axis

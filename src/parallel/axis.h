@@ -1,4 +1,4 @@
-// Axis: the name of a mesh axis as a number, which is compared and copied in one step.
+// Axis: the name of a mesh axis as a number, so that comparing and copying are cheap.
 #pragma once
 
 #include <compare>
@@ -10,8 +10,8 @@
 
 namespace switchyard {
 
-// Numbers are given to names as they come, one to a name in the whole process; for at most 255 names
-// (Error(usage)).
+// Names are numbered in the order of their first use in
+// the process; at most 255 names, then Error(usage).
 class Axis {
  public:
   Axis() = default;  // no axis
@@ -19,15 +19,15 @@ class Axis {
   Axis(const std::string& name) : Axis(std::string_view(name)) {}
   Axis(const char* name) : Axis(std::string_view(name)) {}
   const std::string& name() const;
-  auto operator<=>(const Axis&) const = default;  // in the order in which names came
+  auto operator<=>(const Axis&) const = default;  // in the order in which names were first used
 
  private:
   std::uint8_t number_ = 0;
 };
 
-// Ordered, major to minor, each once. A mesh has no more axes that are larger than 1.
+// Ordered, major to minor, each once. A mesh has at most 15 axes larger than 1.
 using Axes = InlineVector<Axis, 15>;
 
-std::string joined(const Axes& axes);  // "data+fsdp", as counters and errors name them
+std::string joined(const Axes& axes);  // "data+fsdp", as in counters and errors
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// AxisRules: from a tensor's logical dim names to its sharding, by the ordered rules of `logical_axis_rules`.
+// AxisRules: maps a tensor's logical dim names to its sharding, by the ordered `logical_axis_rules`.
 #pragma once
 
 #include <functional>
@@ -23,25 +23,25 @@ class AxisRules {
 
   struct Resolution {
     Sharding sharding;
-    // Per dim "name -> axis+axis" as the rule is written, "" without a rule; kept by the AxisRules.
+    // Per dim the matched rule, "name -> axis+axis", "" without a rule; owned by the AxisRules.
     InlineVector<std::string_view, kMostDims> matched_rules;
-    std::vector<std::string> warnings;  // one line per dim that lost axes because they do not divide it
+    std::vector<std::string> warnings;  // one line per dim that lost axes which do not divide it
   };
 
-  // Resolves the names of a tensor's dims for its global shape, same length.
+  // Returns the sharding for a tensor's dim names and its global shape, which have the same length.
   //
-  // The rules are walked in order. A rule assigns its axes to the first still unassigned dim of its name,
-  // unless another dim of this tensor uses one of them; axes count by name here, also those of size 1 or
-  // outside the mesh. Then axes of size 1 and outside the mesh are dropped, and of the rest the longest
+  // The rules are applied in order. A rule assigns its axes to the first still unassigned dim of its name,
+  // unless another dim of this tensor uses one of them; axes count by name here, even those of size 1 or
+  // outside the mesh. Then axes of size 1 and axes outside the mesh are dropped, and of the rest the longest
   // prefix whose product divides the dim stays. Experts ("exp", "activation_exp") must divide: Error(usage)
-  // naming num_experts, the axes and the nearest legal value.
+  // names num_experts, the axes and the nearest legal value.
   Resolution resolve(DimNames dims, const Shape& shape) const;
   Resolution resolve(std::span<const std::string> dims, const Shape& shape) const;
   Sharding sharding(std::initializer_list<std::string_view> dims, const Shape& shape) const {
     return resolve(DimNames(dims.begin(), dims.size()), shape).sharding;
   }
 
-  // From now on `observer` is told of every resolution. Only where one thread uses the rules.
+  // From now on, calls `observer` with every resolution. Only when one thread uses the rules.
   using Observer = std::function<void(DimNames dims, const Shape& shape, const Resolution&)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
 
@@ -49,8 +49,8 @@ class AxisRules {
   struct Rule {
     std::string name;
     std::size_t hash;        // of the name
-    std::vector<Axis> axes;  // all of them
-    Axes larger;             // those of the mesh that are larger than 1
+    std::vector<Axis> axes;  // all axes of the rule
+    Axes larger;             // the mesh axes among them that are larger than 1
     std::string text;
   };
   std::vector<Rule> rules_;

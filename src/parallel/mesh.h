@@ -1,6 +1,6 @@
 // Mesh: the ranks of a run arranged along named axes.
 //
-// A rank's coordinates are its index in row-major order over the axes, last axis fastest. An axis X has size
+// A rank's coordinates are its index in row-major order over the axes, last axis fastest. Axis X has size
 // dcn_X_parallelism x ici_X_parallelism, and its coordinate is dcn part * ici size + ici part.
 #pragma once
 
@@ -32,10 +32,10 @@ class Mesh {
 
   // Index of `rank` within the ranks that differ from it only along `axes` (axes[0] slowest).
   int index_along(int rank, std::span<const Axis> axes) const;
-  // Those ranks in that order.
+  // The ranks that differ from `rank` only along `axes`, in that order.
   std::vector<int> group(int rank, std::span<const Axis> axes) const;
 
-  Mesh without(Axis axis) const;  // the other axes, of the ranks at one coordinate of this one
+  Mesh without(Axis axis) const;  // the other axes, for the ranks at one coordinate of `axis`
 
   std::string to_string() const;  // the axes larger than 1: "data=2 expert=4"; "one rank" without any
 
@@ -51,25 +51,25 @@ class Mesh {
   int size_ = 1;
 };
 
-// dcn_<axis>_parallelism and ici_<axis>_parallelism of one mesh axis, -1 meaning the rest. The keys of the
-// mesh axis "stage" are called dcn_pipeline_parallelism and ici_pipeline_parallelism.
+// dcn_<axis>_parallelism and ici_<axis>_parallelism of one mesh axis; -1 means the remaining ranks. For the
+// mesh axis "stage" the keys are dcn_pipeline_parallelism and ici_pipeline_parallelism.
 struct ParallelismSizes {
   std::string axis;
   std::int64_t dcn = 1;
   std::int64_t ici = 1;
-  bool dcn_given = false;  // set by the user, rather than the default
+  bool dcn_given = false;  // true when the user set it
   bool ici_given = false;
 };
 
 // The mesh of `ranks` ranks over `mesh_axes`, in that order, axes of size 1 included. `num_slices` -1 means
-// unset: the slices are then the product of the dcn numbers and a dcn -1 is 1. A given -1 turns a default -1
-// of its group (dcn or ici) into 1. Throws Error(usage), naming keys, product and rank count, for two -1 in
-// one group, a size that is neither -1 nor positive, a size other than 1 for an axis the mesh does not have,
-// more than 15 axes larger than 1, and what does not multiply out.
+// unset: then the slices are the product of the dcn sizes and a dcn -1 is 1. A given -1 turns a default -1 of
+// its group (dcn or ici) into 1. Throws Error(usage), naming keys, product and rank count, for two -1 in one
+// group, a size that is neither -1 nor positive, a size other than 1 for an axis the mesh lacks, more than 15
+// axes larger than 1, and sizes whose product is not the rank count.
 Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes,
                 std::int64_t ranks, std::int64_t num_slices);
 
-// "1 rank", "8 ranks".
+// Formats a rank count: "1 rank", "8 ranks".
 std::string ranks_text(std::int64_t ranks);
 
 }  // namespace switchyard

@@ -58,7 +58,7 @@ TEST(Mesh, GroupAndIndexAgreeForEveryRank) {
 
 const Names kAxes{"data", "stage", "fsdp", "expert", "tensor"};
 
-// The reference's defaults, with what a user set on top.
+// The reference's defaults, overridden by a user's values.
 struct Given {
   const char* axis;
   std::int64_t dcn = 1;

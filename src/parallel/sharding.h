@@ -1,8 +1,8 @@
-// Sharding: how one tensor is laid over the ranks of a mesh.
+// Sharding: how one tensor is distributed over the ranks of a mesh.
 //
-// Per dim the ordered mesh axes it is split over, major to minor, in equal blocks; and `partial`, the axes
-// over which the true value is the sum of the local values. An axis appears at most once. Over every other
-// axis the tensor is whole: each rank holds the same values.
+// `dims` has, per dim, the ordered mesh axes that split it, major to minor, in equal blocks. `partial` has
+// the axes over which the true value is the sum of the local values. An axis appears at most once. Over every
+// other axis the tensor is whole: each rank holds the same values.
 #pragma once
 
 #include <string>
@@ -22,13 +22,13 @@ struct Sharding {
 Sharding replicated(std::size_t rank);            // `rank` dims, all whole
 std::string to_string(const Sharding& sharding);  // "[data+fsdp, -, tensor] partial(expert)"
 
-// Shape of every rank's block. Each dim must be divisible by the product of its axes (CHECK).
+// The shape of each rank's block. The product of a dim's axes must divide the dim (CHECK).
 Shape local_shape(const Mesh& mesh, const Shape& global, const Sharding& sharding);
-// Begin of this rank's block along each dim.
+// The first index of this rank's block along each dim.
 Shape local_offset(const Mesh& mesh, int rank, const Shape& global, const Sharding& sharding);
 
-// The sharding of the cotangent: the same dims, whole and partial exchanged. `partial` becomes the mesh axes
-// larger than 1 that are neither in dims nor in partial, in mesh order.
+// The sharding of the cotangent: the same dims, with whole and partial exchanged. Its `partial` has the mesh
+// axes larger than 1 that are neither in dims nor in partial, in mesh order.
 Sharding dual(const Mesh& mesh, const Sharding& sharding);
 
 }  // namespace switchyard

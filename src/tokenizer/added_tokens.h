@@ -1,4 +1,4 @@
-// Tokens of a tokenizer.json that are found in a text before anything else is done with it.
+// Added tokens of a tokenizer.json, which are found in a text before any other processing.
 #pragma once
 
 #include <array>
@@ -14,24 +14,24 @@ struct AddedToken {
   bool left_strip, right_strip, single_word;
 };
 
-// A part of a text: an added token, or with id -1 what is none.
+// A part of a text: an added token, or other text with id -1.
 struct AddedPart {
   std::size_t begin, end;
   std::int32_t id;
 };
 
-// Finds added tokens: the leftmost, and of several there the longest. A token may take the white space around
-// it, and may stand alone only: with no letter, digit or mark beside it.
+// Finds added tokens: the leftmost first, and the longest at one place. A token may include the white space
+// around it, or may only match alone: with no letter, digit or mark beside it.
 class AddedTokenFinder {
  public:
   void add(AddedToken token);
-  // The parts of a valid text in order, none empty.
+  // Cuts a valid text into its parts, in order, none empty.
   std::vector<AddedPart> cut(const std::string& text) const;
 
  private:
   const AddedToken* match(const std::string& text, std::size_t at) const;
   std::array<std::vector<AddedToken>, 256> by_first_byte_;
-  std::string first_bytes_;  // those that any token begins with
+  std::string first_bytes_;  // first bytes of all tokens
 };
 
 }  // namespace switchyard

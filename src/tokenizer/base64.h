@@ -1,4 +1,4 @@
-// Standard base64 (RFC 4648, with padding).
+// Decodes standard base64 (RFC 4648, with padding).
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-// Nothing when a character or the length is wrong.
+// Returns nothing when a character or the length is wrong.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace switchyard

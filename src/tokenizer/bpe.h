@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece of text: joins neighbouring symbols, always the pair of lowest rank and
-// among equals the leftmost, until no pair can be joined.
+// Byte-pair encoding of one piece of text: repeatedly joins the pair of neighbouring symbols with the lowest
+// rank (the leftmost among equals) until no pair can be joined.
 #pragma once
 
 #include <array>
@@ -21,25 +21,25 @@ struct BpeMerge {
   std::int32_t id;  // of the joined symbol
 };
 
-// `pair(left, right, begin)`: the merge of two neighbouring symbols that cover the piece from byte `begin`
-// on, if any.
+// `pair(left, right, begin)` returns the merge of two neighbouring symbols, if any; they cover the piece from
+// byte `begin` on.
 using BpePairLookup =
     std::function<std::optional<BpeMerge>(const BpeSymbol&, const BpeSymbol&, std::int32_t begin)>;
 
-// Appends the ids of the joined symbols. n log n for n symbols.
+// Appends the ids of the joined symbols. O(n log n) for n symbols.
 void bpe_merge_long(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair,
                     std::vector<std::int32_t>& ids);
 
 constexpr std::size_t kShortBpe = 32;
 
-// The same for at most kShortBpe symbols, n² but without memory of its own.
+// Merges at most kShortBpe symbols likewise: O(n²), but allocates no memory.
 template <typename Pair>
 void bpe_merge_short(const std::vector<BpeSymbol>& symbols, const Pair& pair,
                      std::vector<std::int32_t>& ids) {
   constexpr BpeMerge kNone{std::numeric_limits<std::int32_t>::max(), -1};
   std::array<BpeSymbol, kShortBpe> symbol;
   std::array<std::int32_t, kShortBpe> begin;
-  std::array<BpeMerge, kShortBpe> merge;  // of a symbol with the next one
+  std::array<BpeMerge, kShortBpe> merge;  // merge of each symbol with the next one
   std::size_t count = symbols.size();
   const auto look_up = [&](std::size_t i) {
     merge[i] = i + 1 < count ? pair(symbol[i], symbol[i + 1], begin[i]).value_or(kNone) : kNone;

@@ -1,5 +1,5 @@
-// Byte-pair encoding as a tokenizer.json states it, over bytes or characters. What the vocabulary lacks
-// becomes byte tokens, or the unknown token, or nothing.
+// Byte-pair encoding as a tokenizer.json defines it, over bytes or characters. Symbols outside the vocabulary
+// become byte tokens, the unknown token, or nothing.
 #include <fmt/format.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // A double array is a trie in one array of 32-bit units: the child of node n by byte b is at n.position ^ b,
-// and is there if that unit's label is b. A node that ends a key has a leaf at its position, whose low 31
-// bits are the value.
+// and exists if that unit's label is b. A node that ends a key has a leaf at its position, whose low 31 bits
+// are the value.
 #include <cstring>
 #include <memory>
 #include <optional>

@@ -22,7 +22,7 @@ ConfigToken token_of(const JsonReader& entry, bool special) {
   return token;
 }
 
-// A text, or an object with a content.
+// Reads a text, or an object with a content.
 ConfigToken named(const nlohmann::json& value, const JsonReader& settings, const std::string& key) {
   if (value.is_object()) return token_of(JsonReader(value, key), true);
   if (!value.is_string()) settings.fail(in_quotes(key) + " is not a token");

@@ -1,4 +1,4 @@
-// The last stage of a tokenizer.json, from tokens back to text.
+// The decoder stage of a tokenizer.json, which converts tokens back to text.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace switchyard {
 
-// Tokens, as the vocabulary writes them, to parts of the text. Parts may be broken UTF-8 in between.
+// Maps tokens, as written in the vocabulary, to parts of the text. Parts may be incomplete UTF-8.
 using Decoder = std::function<std::vector<std::string>(std::vector<std::string>)>;
 
-// Of the "decoder" entry: Sequence, ByteLevel, Metaspace, WordPiece, BPEDecoder, ByteFallback, Fuse, Strip,
-// Replace. Others are Error(usage).
+// Builds the decoder of a "decoder" entry: Sequence, ByteLevel, Metaspace, WordPiece, BPEDecoder,
+// ByteFallback, Fuse, Strip, Replace. Others are Error(usage).
 Decoder make_decoder(const JsonReader& entry);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Tokenizers in GGUF files against llama.cpp's ids of the same texts.
+// Tokenizers in GGUF files against llama.cpp's ids for the same texts.
 #include "gguf/gguf_tokenizer.h"
 
 #include <gtest/gtest.h>

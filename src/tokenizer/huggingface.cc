@@ -1,8 +1,8 @@
-// tokenizer.json: added tokens, normalizer, pre-tokenizer, model, and the way back.
+// tokenizer.json: added tokens, normalizer, pre-tokenizer, model, and decoder.
 //
-// encode: (1) added tokens that are matched in the text as it is are cut out; (2) the rest is normalised; (3)
-// added tokens that are matched in normalised text are cut out; (4) the rest is cut into pieces; (5) the
-// model makes ids of every piece.
+// encode: (1) added tokens that match the text as it is are cut out; (2) the rest is normalised; (3) added
+// tokens that match normalised text are cut out; (4) the rest is cut into pieces; (5) the model maps every
+// piece to ids.
 #include <algorithm>
 #include <optional>
 #include <unordered_map>

@@ -1,4 +1,4 @@
-// Reading of JSON whose form nobody guarantees.
+// Reads JSON of unchecked structure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-// A view of an object of a document. All throw Error(usage) naming `name` and the key.
+// A view of an object in a document. All functions throw Error(usage) naming `name` and the key.
 class JsonReader {
  public:
   JsonReader(const nlohmann::json& value, std::string name);

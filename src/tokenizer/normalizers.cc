@@ -15,7 +15,7 @@
 namespace switchyard {
 namespace {
 
-// The characters of `text` that `keep` wants.
+// The characters of `text` for which `keep` returns true.
 template <typename Keep>
 std::string filter(const std::string& text, Keep keep) {
   std::string kept;

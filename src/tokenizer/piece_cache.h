@@ -1,4 +1,4 @@
-// What pieces of text became the last time: most pieces of a text are words that came before.
+// Caches the ids of pieces of text: most pieces are words that occurred before.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace switchyard {
 
-// Of one thread, shared by all its tokenizers (`owner` tells them apart). Short pieces only; a new one takes
-// the place of another now and then.
+// One thread's cache, shared by all its tokenizers (`owner` tells them apart). Holds short pieces only; a new
+// piece may replace another one.
 class PieceCache {
  public:
   PieceCache() : entries_(kEntries) {}
@@ -60,13 +60,13 @@ class PieceCache {
   std::vector<Entry> entries_;
 };
 
-// The calling thread's.
+// Returns the calling thread's cache.
 inline PieceCache& piece_cache() {
   thread_local PieceCache cache;
   return cache;
 }
 
-// A number of its own for each tokenizer, from 1 on.
+// Returns a different number for each tokenizer, starting at 1.
 std::uint32_t next_cache_owner();
 
 }  // namespace switchyard

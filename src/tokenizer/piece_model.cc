@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-// Whole pieces or the unknown token.
+// Maps whole pieces to ids, and others to the unknown token.
 class WordLevel : public PieceModel {
  public:
   WordLevel(Vocabulary vocabulary, std::int32_t unknown)

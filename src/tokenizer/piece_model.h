@@ -1,4 +1,4 @@
-// The third stage of a tokenizer.json: a model makes ids of each piece of text.
+// The third stage of a tokenizer.json: a model maps each piece of text to ids.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace switchyard {
 
-// Ids below this.
+// The largest token id that is accepted.
 constexpr std::int64_t kMaxTokenId = (1 << 24) - 1;
 
-// Text to id, as the file writes it.
+// Maps a token's text, as written in the file, to its id.
 using Vocabulary = std::unordered_map<std::string, std::int32_t>;
 
 // Immutable, usable from several threads.
 class PieceModel {
  public:
   virtual ~PieceModel() = default;
-  // Appends the ids of a piece of valid UTF-8 (of a byte-level model: of any bytes).
+  // Appends the ids of a piece of valid UTF-8 (for a byte-level model: of any bytes).
   virtual void encode(const std::string& piece, std::vector<std::int32_t>& ids) const = 0;
 };
 
@@ -31,21 +31,21 @@ struct LoadedModel {
   Vocabulary vocabulary;
 };
 
-// Of the "model" entry: BPE, Unigram, WordPiece, WordLevel (a file without a type: by what it holds).
-// `byte_level`: pieces are bytes, which the vocabulary writes in the byte alphabet. Error(usage) for others
-// and for what is broken.
+// Builds the model of a "model" entry: BPE, Unigram, WordPiece, WordLevel (if there is no type, its members
+// decide). `byte_level`: pieces are bytes, which the vocabulary writes in the byte alphabet. Error(usage) for
+// other types and for broken entries.
 LoadedModel make_piece_model(const JsonReader& entry, bool byte_level);
 
-// The kinds, each with the entry of its own.
+// The model types, each with its own entry.
 LoadedModel make_bpe(const JsonReader& entry, bool byte_level);
 LoadedModel make_unigram(const JsonReader& entry);
 LoadedModel make_word_piece(const JsonReader& entry);
 LoadedModel make_word_level(const JsonReader& entry);
 
-// The "vocab" object, each id once.
+// Reads the "vocab" object, each id once.
 Vocabulary read_vocabulary(const JsonReader& entry);
 
-// Ids of the tokens <0x00> to <0xFF>, -1 where the vocabulary lacks one.
+// Ids of the tokens <0x00> to <0xFF>, -1 for those that the vocabulary lacks.
 std::vector<std::int32_t> byte_tokens(const Vocabulary& vocabulary);
 
 }  // namespace switchyard

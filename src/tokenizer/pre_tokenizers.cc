@@ -30,7 +30,7 @@ struct Range {
   bool match;
 };
 
-// The text as alternating matches and gaps, joined as `behavior` says.
+// Cuts the text into alternating matches and gaps, joined as `behavior` says.
 std::vector<Range> split_ranges(std::string_view text, const Regex& regex, Behavior behavior, bool invert) {
   std::vector<Range> ranges;
   const auto add = [&](std::size_t begin, std::size_t end, bool match) {

@@ -21,7 +21,7 @@ struct Regex::Code {
 
 namespace {
 
-// PCRE2's own \s has U+180E besides, its \w lacks marks.
+// PCRE2's own \s also has U+180E, and its \w lacks marks.
 constexpr std::string_view kSpaces =
     R"(\t-\r\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";

@@ -1,4 +1,4 @@
-// Regular expressions of tokenizers, by PCRE2.
+// Regular expressions of tokenizers, implemented by PCRE2.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace switchyard {
 
-// A compiled pattern with the meaning that the regular expressions of tokenizers have elsewhere (Oniguruma,
-// Rust): \s is the property White_Space, \w Alphabetic, marks, decimal digits and connectors, \p{Han} the
-// script itself. Immutable, usable from several threads.
+// A compiled pattern with the semantics of tokenizers' usual regular expressions (Oniguruma, Rust): \s is the
+// property White_Space, \w Alphabetic, marks, decimal digits and connectors, \p{Han} the script itself.
+// Immutable, usable from several threads.
 class Regex {
  public:
-  // What ^ and $ match: the ends of the whole text, or those of every line.
+  // Selects the positions that ^ and $ match: the ends of the whole text, or of every line.
   enum class Anchors { text, lines };
   // Error(usage) naming `where` for a pattern that does not compile, and for sets inside sets ([a&&[b]]).
   Regex(const std::string& pattern, const std::string& where, Anchors anchors = Anchors::lines);
 
-  // [begin, end) of all matches from left to right. `text` must be valid UTF-8. Empty matches are left out.
-  // Error(runtime) when matching takes unreasonably long, which only a hostile pattern brings about.
+  // Returns [begin, end) of all matches from left to right, without empty ones. `text` must be valid UTF-8.
+  // Error(runtime) when matching takes unreasonably long, which only a hostile pattern causes.
   std::vector<std::pair<std::size_t, std::size_t>> matches(std::string_view text) const;
 
  private:

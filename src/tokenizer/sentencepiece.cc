@@ -1,7 +1,7 @@
-// SentencePiece models, by its own library. Only the choice among a unigram model's ways is made here: the
-// library of Debian 12 (0.1.97) compares sums before they are rounded, later ones after it, so that equal
-// ways fall differently. Control tokens are found in a text before the library sees it: to the library they
-// are no text.
+// SentencePiece models, encoded by SentencePiece's own library, except that unigram segmentations are chosen
+// here: Debian 12's version (0.1.97) compares sums before they are rounded, later versions after it, so that
+// ties are decided differently. Control tokens are found in a text before the library sees it, because the
+// library does not recognise them in text.
 #include <sentencepiece_processor.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // A .tiktoken file: lines of a base64 token and its rank, which is both its id and its merge priority.
 //
-// The file states neither how a text is split nor the special tokens. Published ones are known by their
-// number of ranks; all others are taken to be like Llama-3's, where 256 special tokens follow the ranks, the
+// The file states neither how a text is split nor the special tokens. Published files are recognised by their
+// number of ranks; all others are treated like Llama-3's, where 256 special tokens follow the ranks, the
 // first of which begins a text and the second ends it.
 #include <algorithm>
 #include <charconv>

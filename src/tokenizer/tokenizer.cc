@@ -70,7 +70,7 @@ std::string content_of(const json& token) {
   return token.is_object() ? token.value("content", "") : token.is_string() ? token.get<std::string>() : "";
 }
 
-// added_tokens.json has ids by content. A token is special if it has a part to play.
+// added_tokens.json maps contents to ids. A token with a role is special.
 void add_tokens_by_content(const json& ids, json& settings) {
   std::set<std::string> special;
   for (const auto& [key, value] : settings.items()) {

@@ -28,7 +28,7 @@ std::array<std::uint32_t, 256> byte_alphabet() {
   return alphabet;
 }
 
-// Bytes of the broken sequence at text[at] that could have begun a character: at least 1.
+// Bytes of the broken sequence at text[at] that could have started a character: at least 1.
 std::size_t broken_length(std::string_view text, std::size_t at) {
   // Whatever completes a maximal subpart with continuation bytes to a character shows that it is one.
   for (std::size_t length = std::min<std::size_t>(3, text.size() - at); length > 1; --length) {

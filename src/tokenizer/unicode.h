@@ -1,4 +1,4 @@
-// The little of Unicode that tokenizers need: UTF-8, classes of characters, normal forms.
+// The parts of Unicode that tokenizers need: UTF-8, classes of characters, normal forms.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace switchyard {
 
-// Bytes in the UTF-8 character that begins at text[at]; 0 if there is none (broken, overlong, a surrogate,
+// Bytes of the UTF-8 character that begins at text[at]; 0 if there is none (broken, overlong, a surrogate,
 // cut off).
 std::size_t utf8_length(std::string_view text, std::size_t at);
 
-// The text with each byte that belongs to no character replaced by U+FFFD.
+// Replaces each byte that belongs to no character by U+FFFD.
 std::string valid_utf8(std::string_view text);
 
-// The text with each broken sequence replaced by one U+FFFD, as the Unicode standard recommends (3.9,
-// "maximal subparts") and what Rust and Python do on decoding.
+// Replaces each broken sequence by one U+FFFD, as the Unicode standard recommends (3.9, "maximal subparts")
+// and as Rust and Python do on decoding.
 std::string repaired_utf8(std::string_view text);
 
-// UTF-8 of a code point up to U+10FFFF.
+// Encodes a code point up to U+10FFFF as UTF-8.
 std::string utf8_of(std::uint32_t code_point);
 
-// The first character of a non-empty text; U+FFFD where it is cut off.
+// The first character of a non-empty text; U+FFFD if it is cut off.
 std::uint32_t code_point(std::string_view character);
 
 // Calls body(character) for the characters of a valid text in order.
@@ -45,15 +45,15 @@ bool is_punctuation(std::uint32_t code_point);
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 std::string normal_form(const std::string& text, NormalForm form);
 
-// Each character's full lower case, whatever stands around it.
+// Each character's full lower case, regardless of its neighbours.
 std::string lower_case(std::string_view text);
 
 // Ends of the extended grapheme clusters of a valid text, in bytes, ascending.
 std::vector<std::size_t> grapheme_ends(std::string_view text);
 
-// GPT-2's alphabet for bytes: printable Latin-1 stands for itself, the others for U+0100 and on, in order.
+// GPT-2's byte alphabet: printable Latin-1 bytes map to themselves, the others to U+0100 and up, in order.
 std::string bytes_to_alphabet(std::string_view bytes);
-// The bytes; nothing when there is another character in it.
+// The inverse; nothing when the text has a character outside the alphabet.
 std::optional<std::string> alphabet_to_bytes(std::string_view text);
 
 }  // namespace switchyard

@@ -1,6 +1,6 @@
-// Unigram: the way through a piece whose tokens have the highest sum of scores (Viterbi; of equal sums the
-// one found first). A character without a token of its own may be taken at ten below the lowest score; such
-// characters in a row are one unknown token, or bytes.
+// Unigram: the segmentation of a piece into tokens with the highest sum of scores (Viterbi; of equal sums the
+// one found first). A character that is no token may be used at ten below the lowest score; such characters
+// in a row become one unknown token, or byte tokens.
 #include <fmt/format.h>
 
 #include <algorithm>

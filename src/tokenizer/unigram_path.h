@@ -1,5 +1,5 @@
-// The way through a text whose tokens have the highest sum of scores (Viterbi; of equal sums the one found
-// first).
+// Finds the segmentation of a text into tokens with the highest sum of scores (Viterbi; of equal sums the one
+// found first).
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace switchyard {
 
-// Byte strings to values, walked byte by byte.
+// A trie that maps byte strings to values, walked byte by byte.
 class ByteTrie {
  public:
   static constexpr std::uint32_t kNone = 0;
@@ -42,10 +42,10 @@ class ByteTrie {
     return (std::uint64_t{node} << 8) | static_cast<unsigned char>(c);
   }
   std::unordered_map<std::uint64_t, std::uint32_t> edges_;
-  std::vector<std::int32_t> values_{-1};  // of nodes; the root is 0, and nobody's child
+  std::vector<std::int32_t> values_{-1};  // by node; the root is 0, and is no node's child
 };
 
-// Sums are of type Score: which of nearly equal ways is best depends on its roundings.
+// Sums have type Score: its rounding decides between nearly equal segmentations.
 template <typename Score>
 class UnigramPath {
  public:
@@ -54,15 +54,15 @@ class UnigramPath {
     std::int32_t id;  // -1: a character without a token
   };
 
-  // `id` -1 where a token stands for unknown text.
+  // `id` is -1 for a token that stands for unknown text.
   void add(std::string_view token, std::int32_t id, Score score) {
     trie_.add(token, static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back({score, id});
   }
-  // What a character costs that is no token by itself.
+  // Sets the score of a character that is no token by itself.
   void set_unknown_score(Score score) { unknown_score_ = score; }
 
-  // The parts of a valid text, in order.
+  // Returns the parts of a valid text, in order.
   std::vector<Part> best(std::string_view text) const {
     const std::vector<Step> steps = steps_of(text);
     std::vector<Part> parts;
@@ -77,7 +77,7 @@ class UnigramPath {
     Score score;
     std::int32_t id;
   };
-  // The best way to an end: its last token, from `begin` on.
+  // The best segmentation up to an end: its last token, from `begin` on.
   struct Step {
     std::size_t begin = 0;
     Score score = -std::numeric_limits<Score>::infinity();

@@ -1,5 +1,5 @@
-// WordPiece: from the left the longest token each time; tokens inside a word have a prefix. A word that
-// cannot be covered, or is too long, is one unknown token.
+// WordPiece: takes the longest token from the left each time; tokens inside a word have a prefix. A word that
+// cannot be covered, or is too long, becomes one unknown token.
 #include <fmt/format.h>
 
 #include <algorithm>

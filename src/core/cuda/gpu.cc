@@ -1,4 +1,4 @@
-// The GPU by way of CUDA's runtime, which is linked statically: the program starts where there is no driver.
+// The GPU by CUDA's runtime, which is linked statically: the program also starts where there is no driver.
 #include "core/gpu.h"
 
 #include <cuda_runtime_api.h>

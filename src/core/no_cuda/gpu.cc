@@ -1,4 +1,4 @@
-// A build without CUDA.
+// The GPU functions of a build without CUDA.
 #include "core/gpu.h"
 
 #include <chrono>

@@ -7,7 +7,7 @@
 namespace switchyard {
 namespace {
 
-// What decides the time: bytes that this rank sends, or those that it receives where they are more.
+// The bytes that determine the time: sent by this rank, or received when these are more.
 Transfer transfer_of(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
   switch (call.kind) {
     case Collective::all_reduce:

@@ -1,6 +1,6 @@
-// A backend that moves nothing: one rank of a mesh of any size, alone in its process.
+// A backend that moves no data: it acts as one rank of a mesh of any size, alone in its process.
 //
-// Calls, bytes and axes are counted by the same code as in a run; buffers are never touched.
+// The code of a real run counts calls, bytes and axes; buffers are never touched.
 #pragma once
 
 #include <functional>
@@ -11,28 +11,28 @@
 
 namespace switchyard {
 
-// A collective that would have run: what this rank sends to the others.
+// A collective that a run would carry out: the data that this rank sends to others.
 struct Transfer {
   Collective kind;
   const ProcessGroup& group;
   std::int64_t bytes = 0;
 };
 
-// Takes the time of transfers; what is returned becomes the wait_seconds of counts().
+// Models the time of transfers; the returned seconds become the wait_seconds of counts().
 class TransferClock {
  public:
   virtual ~TransferClock() = default;
-  // One that the rank waits for: its seconds.
+  // Returns the seconds of a transfer that the rank waits for.
   virtual double transfer(const Transfer& transfer) = 0;
-  // One that goes on while the rank does other things: when it is done. wait() for that: the seconds still to
-  // wait.
+  // Returns the end time of a transfer that overlaps the rank's other work. wait() with that time returns the
+  // seconds still to wait.
   virtual double start(const Transfer& transfer) = 0;
   virtual double wait(double done) = 0;
 };
 
 class AbstractBackend : public CommBackend {
  public:
-  // Neighbouring ranks, `ranks_per_process` of them, are in one process.
+  // Each process has `ranks_per_process` neighbouring ranks.
   AbstractBackend(int rank, int size, int ranks_per_process, TransferClock& clock)
       : rank_(rank), size_(size), ranks_per_process_(ranks_per_process), clock_(clock) {}
   int rank() const override { return rank_; }
@@ -41,7 +41,7 @@ class AbstractBackend : public CommBackend {
   Position& position() override { return position_; }
   std::shared_ptr<void> shared(const std::string&,
                                const std::function<std::shared_ptr<void>()>& make) override {
-    return make();  // the only rank there is asks once
+    return make();  // called once, by the only rank there is
   }
   double carry_out(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) override;
   void start(const std::shared_ptr<StartedCollective>& started) override;

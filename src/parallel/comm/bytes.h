@@ -1,4 +1,4 @@
-// Untyped memory in communicators.
+// Helpers for untyped memory in communicators.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-// Nothing when there is nothing to copy, or nowhere to.
+// Copies `bytes` bytes; does nothing when there are none, or `to` equals `from`.
 inline void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }

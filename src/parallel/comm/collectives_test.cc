@@ -1,4 +1,4 @@
-// What every backend promises: on threads, and under mpirun (mpi_test.cc) on processes and their threads.
+// Tests every backend's promises: on threads, and under mpirun (mpi_test.cc) on processes with threads.
 #include <gtest/gtest.h>
 
 #include <atomic>

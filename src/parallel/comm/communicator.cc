@@ -26,7 +26,7 @@ void* address(const TensorView& x) {
   return x.device_address();
 }
 
-// The only part of a group of one. Nothing is moved where there is no memory.
+// Copies the only part of a group of one rank. Nothing is moved when there is no memory.
 void copy_own(const TensorView& to, const TensorView& from) {
   if (to.is_abstract() || from.size() == 0) return;
   void* const out = address(to);

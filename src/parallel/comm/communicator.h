@@ -1,6 +1,6 @@
 // Communicator: collectives among the ranks of a run, one object per rank, used by one thread at a time.
 //
-// What holds for every backend:
+// Rules for every backend:
 //
 // - *Order.* All members of a group call the same collectives in the same order with the same ordered ranks.
 //   Kind, axis, dtype and sizes are compared between ranks in every build; a difference is Error(runtime) on
@@ -9,20 +9,20 @@
 // - *Sums* add in group order, starting from the first rank's value, in float32 (float32, bfloat16), float64
 //   (float64) or int64 (int32), and are rounded once. So backends and reruns agree bit for bit.
 //
-// - *Return.* A call returns when this rank's output is complete and its input may be reused; on a GPU: for
-//   what is given to its stream from then on. It fails with Error(runtime) when another rank failed or the
-//   deadline passed; after that the communicator is dead.
+// - *Return.* A call returns when this rank's output is complete and its input may be reused; on a GPU, for
+//   work issued to its stream from then on. It fails with Error(runtime) when another rank failed or the
+//   deadline passed; after that the communicator cannot be used.
 //
 // - *One rank.* A group of one rank copies locally and is not counted.
 //
-// - *Started collectives* go over a channel of their own, in the order of the starts, which is the same on
-// all ranks of a group: they never meet what the rank's own thread calls meanwhile. Between GPUs of several
-// processes they have one order with these calls, which all ranks of a group must share.
+// - *Started collectives* use their own channel, in the order of the starts, which is the same on all ranks
+//   of a group: they never mix with collectives that the rank's own thread calls meanwhile. Between GPUs of
+//   several processes, both kinds share one order, which must be the same on all ranks of a group.
 //
-// - *Gradients* (whole and partial exchange, see sharding.h): all_gather <-> reduce_scatter; all_reduce is
-// its
-//   own (partial -> whole), as is all_to_all; ragged_all_to_all's is the call with sends and receives
-//   exchanged.
+// - *Gradients* (whole and partial exchange, see sharding.h): all_gather <-> reduce_scatter.
+//   all_reduce is its own gradient (partial -> whole), and so is all_to_all.
+//   The gradient of ragged_all_to_all is the same call
+//   with sends and receives exchanged.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ namespace switchyard {
 class OverlappedBackend;
 class SharedMemory;
 
-// A view of numbers of the host: what is not a tensor but travels all the same. Types that are no DType are
-// bytes.
+// A view of the host's numbers, for data that is not a tensor but is sent all the same. A type without a
+// DType is viewed as bytes.
 template <typename T, std::size_t N>
 TensorView host_view(std::span<T, N> values) {
   using Element = std::remove_const_t<T>;
@@ -73,103 +73,103 @@ class Communicator {
 
   int rank() const { return top_->rank(); }
   int size() const { return top_->size(); }
-  int process_of(int rank) const { return top_->process_of(rank); }  // the process that has a rank
+  int process_of(int rank) const { return top_->process_of(rank); }  // the process that runs `rank`
   bool in_one_process() const { return process_of(0) == process_of(size() - 1); }
-  // Says where the tensors of this rank are. Ranks do not read each other's memory where it is a GPU's.
+  // Sets the device of this rank's tensors. Ranks do not read each other's memory on a GPU.
   void use_device(const Device& device) {
     if (device.is_gpu()) shared_memory_.reset();
   }
-  // What only ranks that read each other's memory can do; null where these ranks do not.
+  // Operations of ranks that read each other's memory; null when these ranks do not.
   SharedMemory* shared_memory() const { return shared_memory_.get(); }
 
   Position& position() { return top_->position(); }
   const Position& position() const { return top_->position(); }
-  // Makes the fault happen at a collective of this rank; for tests of what a fault does to a run.
+  // Makes the fault happen at a collective of this rank; tests use it to see how a run reacts.
   void inject(const Fault& fault);
 
-  // Below, P is the size of the group. Views have no gaps; input and output must not overlap unless said.
+  // Below, P is the group's size. Views have no gaps; input and output must not overlap unless noted.
 
-  // Every rank gives `in`; `out` gets the P inputs in group order. `in` may be this rank's place in `out`.
+  // Every rank passes `in`; `out` gets the P inputs in group order. `in` may be this rank's part of `out`.
   void all_gather(const ProcessGroup& group, const TensorView& in, const TensorView& out);
   // `in`: [runs, P, out.size() / runs] elements; `out`: the sum over ranks of this rank's part, run after
-  // run. float32, bfloat16, int32. `out` has the dtype of `in`, or is the float32 sum of bfloat16, not
-  // rounded.
+  // run. float32, bfloat16, int32. `out` has the dtype of `in`, or is the unrounded float32 sum of bfloat16
+  // inputs.
   void reduce_scatter(const ProcessGroup& group, const TensorView& in, const TensorView& out,
                       std::int64_t runs = 1);
-  // Sum over ranks, in place. float32, bfloat16, int32, float64.
+  // Sums over ranks, in place. float32, bfloat16, int32, float64.
   void all_reduce(const ProcessGroup& group, const TensorView& x);
   // Part j of the P parts of `in` goes to group rank j, where it becomes part `group.index` of `out`.
   void all_to_all(const ProcessGroup& group, const TensorView& in, const TensorView& out);
-  // Rows are those of dim 0: send.counts[j] rows from row send.offsets[j] of `in` go to group rank j;
-  // receive.counts[i] rows of group rank i land at row receive.offsets[i] of `out`. All four spans have P
+  // Exchanges rows along dim 0: send.counts[j] rows from row send.offsets[j] of `in` go to group rank j;
+  // receive.counts[i] rows of group rank i arrive at row receive.offsets[i] of `out`. All four spans have P
   // entries; counts must agree between ranks.
   void ragged_all_to_all(const ProcessGroup& group, const TensorView& in, const RaggedRows& send,
                          const TensorView& out, const RaggedRows& receive);
-  // `x` of group rank `root` to all.
+  // Sends `x` of group rank `root` to all ranks of the group.
   void broadcast(const ProcessGroup& group, int root, const TensorView& x);
   void barrier(const ProcessGroup& group);
 
-  // From now on a progress thread carries out what is started below, unless the backend does so without one
-  // (between GPUs of several processes). All ranks call it alike. Error(usage) where MPI serves one thread
-  // only.
+  // From now on a progress thread carries out the collectives started below, unless the backend does so
+  // without a thread (between GPUs of several processes). All ranks must call it. Error(usage) when MPI
+  // serves one thread only.
   void start_progress_thread();
-  // The same as above, going on while this thread does other things. `buffers` keep `in` and `out` alive;
-  // neither may be touched before finish(). Where nobody carries them out meanwhile nothing happens until
-  // then.
+  // Start the collectives above and return at once, so that they overlap other work. `buffers` keep `in` and
+  // `out` alive; neither may be touched before finish(). Without a progress thread, finish() does all the
+  // work.
   using Buffers = std::vector<std::shared_ptr<void>>;
   std::shared_ptr<StartedCollective> start_all_gather(const ProcessGroup& group, const TensorView& in,
                                                       const TensorView& out, Buffers buffers);
-  // Of a group of several ranks.
+  // The group must have several ranks.
   std::shared_ptr<StartedCollective> start_ragged_all_to_all(const ProcessGroup& group, const TensorView& in,
                                                              const RaggedRows& send, const TensorView& out,
                                                              const RaggedRows& receive, Buffers buffers);
-  // Waits until it is done. Throws what ended it; a message names the place where it was started.
+  // Waits until the collective is done. Throws its failure; the message names the place where it was started.
   void finish(StartedCollective& started);
-  // Where the progress thread's events go; null: nowhere. Nothing may be on its way.
+  // Sets the log of the progress thread's events; null: none. No collective may be in flight.
   void trace_progress(TraceLog* log);
 
   std::vector<CollectiveCount> counts() const { return counted_->counts(); }
   void reset_counts() { counted_->reset_counts(); }
 
-  // One object shared by all ranks of the process under `key`: the first caller makes it, the others get the
-  // same. Not collective; thread safe. Held until the ranks end. A `make` that throws leaves nothing behind.
+  // Returns one object shared by all ranks of the process under `key`; the first caller makes it. Not
+  // collective; thread safe. Held until the ranks end. When `make` throws, nothing is stored.
   std::shared_ptr<void> shared(const std::string& key, const std::function<std::shared_ptr<void>()>& make) {
     return top_->shared(key, make);
   }
 
  private:
   friend class SharedMemory;
-  // CHECKs that the call and the group make sense and that the group names this rank.
+  // CHECKs that the call and the group are consistent and that the group contains this rank.
   void check(const ProcessGroup& group, const CollectiveCall& call) const;
   void carry_out(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands);
   std::shared_ptr<StartedCollective> start(std::shared_ptr<StartedCollective> started);
 
   std::unique_ptr<CommBackend> top_;         // decorators around the backend
-  CountedBackend* counted_ = nullptr;        // one of them
-  OverlappedBackend* overlapped_ = nullptr;  // another one, once there is a progress thread
+  CountedBackend* counted_ = nullptr;        // one of the decorators
+  OverlappedBackend* overlapped_ = nullptr;  // another decorator, once there is a progress thread
   std::unique_ptr<SharedMemory> shared_memory_;
 };
 
-// What ranks that read each other's memory can do beside the collectives. Counted like the collective that
-// would have moved the bytes.
+// Extra operations of ranks that read each other's memory. Each is counted like the collective that would
+// have moved the bytes.
 class SharedMemory {
  public:
   explicit SharedMemory(Communicator& comm) : comm_(comm) {}
 
   using Make = std::function<std::shared_ptr<void>()>;
   using Place = std::function<void(void* made)>;
-  // An all-gather of `bytes` a rank with one result for all: what `make` returns, which one rank calls first;
-  // then every rank calls `place` on it, to write its part. `place` must not throw. Whoever changes the
-  // result changes it for all.
+  // An all-gather of `bytes` per rank with one result shared by all ranks. One rank calls `make` first; then
+  // every rank calls `place` on the result, to write its part. `place` must not throw. A change of the result
+  // is a change for all ranks.
   std::shared_ptr<void> all_gather(const ProcessGroup& group, std::int64_t bytes, const Make& make,
                                    const Place& place);
-  // The same where nothing would be moved, and nothing is counted: each rank makes a part of what all would
-  // make alike. Of several ranks.
+  // An all_gather without the count, as no bytes would be moved: every rank would compute the same result,
+  // and instead each computes a part. The group must have several ranks.
   std::shared_ptr<void> make_together(const ProcessGroup& group, const Make& make, const Place& place);
 
-  // The two exchanges, in which each rank takes its parts from the others' memory where they lie: take(i, in)
-  // is called with the `in` of group rank i, of the dtype and shape of this rank's own, but for the rows of a
-  // ragged exchange. It must not throw.
+  // The two exchanges, where each rank reads its parts directly from the others' memory: take(i, in) is
+  // called with the `in` of group rank i, whose dtype and shape are those of this rank's `in`, except the
+  // rows of a ragged exchange. It must not throw.
   using Take = std::function<void(std::size_t index, const TensorView& in)>;
   void all_to_all(const ProcessGroup& group, const TensorView& in, const Take& take);
   void ragged_all_to_all(const ProcessGroup& group, const TensorView& in,
@@ -183,7 +183,7 @@ class SharedMemory {
   Communicator& comm_;
 };
 
-// All ranks of the run, under the name `axis`.
+// The group of all ranks of the run, under the name `axis`.
 ProcessGroup everyone(const Communicator& comm, std::string axis);
 
 }  // namespace switchyard

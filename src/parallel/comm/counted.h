@@ -1,4 +1,4 @@
-// Decorators that say what a rank's collectives were: counts for metrics and `plan`, events for traces.
+// Decorators that record a rank's collectives: counts for metrics and `plan`, events for traces.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace switchyard {
 
-// What this rank did since the last reset. `bytes`: bytes_sent(). `wait_seconds`: time spent waiting for
-// other ranks to arrive.
+// This rank's collectives of one kind since the last reset. `bytes`: bytes_sent(). `wait_seconds`: time spent
+// waiting for other ranks to arrive.
 struct CollectiveCount {
   std::string kind;
   std::string axis;
@@ -23,7 +23,7 @@ struct CollectiveCount {
   double wait_seconds = 0;
 };
 
-// Counts a started collective where its result is asked for; its wait_seconds are those spent there.
+// A started collective is counted where its result is needed; its wait_seconds are the wait there.
 class CountedBackend : public CommDecorator {
  public:
   using CommDecorator::CommDecorator;
@@ -40,7 +40,7 @@ class CountedBackend : public CommDecorator {
   std::map<std::tuple<std::string, std::string, std::string>, CollectiveCount> counts_;
 };
 
-// Writes an event for each collective where the position has a trace.
+// Writes an event for each collective when the position has a trace.
 class TracedBackend : public CommDecorator {
  public:
   using CommDecorator::CommDecorator;

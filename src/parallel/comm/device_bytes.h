@@ -1,4 +1,4 @@
-// Copies in communicators, within one kind of memory.
+// Copies within one kind of memory, for communicators.
 #pragma once
 
 #include "core/device.h"
@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// Within the memory of a GPU, in the order of its stream, or of the host where `device` is null. Nothing when
-// there is nothing to copy, or nowhere to.
+// Copies within a GPU's memory, in the order of its stream, or within the host's if `device` is null. Does
+// nothing when there are no bytes, or `to` equals `from`.
 inline void move_bytes(const Device* device, void* to, const void* from, std::int64_t bytes) {
   if (device == nullptr || device->kind() != DeviceKind::cuda) return copy_bytes(to, from, bytes);
   if (bytes > 0 && to != from) gpu::move(to, from, static_cast<std::size_t>(bytes));

@@ -1,6 +1,6 @@
-// What collectives promise of a GPU's memory, emulated: among ranks of one process, and under mpirun
-// (tests/mpi/nccl_test.cc) among processes with the stand-in for NCCL. Sums have the bits of the host's sums
-// in rank order.
+// Tests collectives on an emulated GPU's memory: among ranks of one process, and under mpirun
+// (tests/mpi/nccl_test.cc) among processes with a stand-in for NCCL. Sums must have the bits of the host's
+// sums in rank order.
 #include <cmath>
 #include <cstring>
 

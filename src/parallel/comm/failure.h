@@ -1,4 +1,4 @@
-// What a rank's failure is called in messages.
+// Messages for the failure of a rank.
 #pragma once
 
 #include <exception>
@@ -10,14 +10,14 @@
 
 namespace switchyard {
 
-// A collective that failed; its message says where the rank was.
+// A collective that failed; its message names the rank's place.
 class CollectiveError : public Error {
  public:
   explicit CollectiveError(const std::string& message) : Error(Kind::runtime, message) {}
 };
 
-// The message of what ended a rank at `position`, and where that was, unless the message or the user knows
-// it.
+// Returns the message of a failure that ended a rank at `position`, followed by that place, unless the
+// message already has it or the failure is the user's mistake.
 inline std::string message_with_place(const std::exception& failure, const Position& position) {
   if (dynamic_cast<const std::bad_alloc*>(&failure) != nullptr)
     return "[memory] out of memory; make the model or the batch smaller" + to_string(position);

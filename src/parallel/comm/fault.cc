@@ -66,7 +66,7 @@ void set(Fault& fault, const std::string& item) {
   if (!known) fail_at(item);
 }
 
-// Of any kind but mismatch and the numeric ones, to the calling rank.
+// Makes a fault of any kind but mismatch and the numeric ones happen to the calling rank.
 void happen(const Fault& fault) {
   switch (fault.kind) {
     case Fault::Kind::kill:

@@ -1,18 +1,18 @@
-// Every collective that moves much has the same shape: publish pointers, wait until all have (1), read the
-// others' memory, wait until all have read (2). A wait suspends every rank but the last, so what needs
-// only the first has no second: small inputs, of which the others read copies; results that the ranks share,
-// where each writes its part beforehand; work for all, which the last to come does before the others go on.
+// Every large collective has the same shape: publish pointers, wait until all have published (1), read the
+// other ranks' memory, wait until all have read (2). A wait suspends every rank but the last, so calls that
+// need no second wait have none: small inputs, of which the others read copies; shared results, where each
+// rank writes its part beforehand; and shared work, which the last rank does before the others go on.
 //
-// What keeps memory safe when ranks fail:
-// 1. Only wait (1) can fail. Once all ranks of a group have arrived, each of them goes on to wait (2), and
-//    leaves it only when all are there; so nobody's buffers go away while another rank reads them, or works
-//    for all (`closing`). When they disagree, nobody reads anything and all throw after wait (1).
-// 2. After a failure (`stopped_by_`) no wait (1) completes any more, but where all have arrived: ranks that
+// Memory stays valid when ranks fail, because of these rules:
+// 1. Only wait (1) can fail. Once all ranks of a group have arrived, each continues to wait (2), and leaves
+//    it only when all are there; so no buffer goes away while another rank reads it, or works for all
+//    (`closing`). When the ranks disagree, nobody reads anything and all throw after wait (1).
+// 2. After a failure (`stopped_by_`) no wait (1) completes any more, unless all have arrived: ranks that
 //    wait in one leave, later ones do not enter.
-// 3. A group's two copies of an input take turns. One is written again after another wait, for which all came
-//    when they had read it.
-// 4. The scratch space of all-reduce belongs to the group. It is read after wait (2), and written only after
-//    wait (1) of the next collective, when all have read it.
+// 3. A group's two copies of an input take turns. A copy is written again only after another wait, at which
+//    all ranks arrived after they had read it.
+// 4. The scratch space of all-reduce belongs to the group. It is read after wait (2), and written only
+//    after wait (1) of the next collective, when all have read it.
 #include "parallel/comm/local.h"
 
 #include <algorithm>

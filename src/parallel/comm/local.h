@@ -1,4 +1,4 @@
-// Ranks that share a process: collectives read the other ranks' memory directly.
+// Collectives between ranks that share a process: each reads the other ranks' memory directly.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@ namespace switchyard {
 
 // Runs body(communicator of rank r) for all ranks of `workers` and returns when all have ended. The first
 // exception of any rank makes the other ranks' collectives fail at once, and is rethrown when all have ended:
-// for more than one rank as Error with the rank before the message (runtime unless it was an Error of another
-// kind). A rank that returns early is not an error by itself. `timeout_seconds` is the deadline of one
-// collective, from this rank's arrival; the error names rank, collective, axis and the ranks that did not
-// come. A rank cannot be ended from outside: where another one has not ended four seconds after a failure,
+// with several ranks as an Error whose message begins with the rank (its kind is runtime unless the exception
+// was an Error of another kind). A rank that returns early is not an error by itself. `timeout_seconds` is
+// the deadline of one collective, from this rank's arrival; the error names rank, collective, axis and the
+// missing ranks. Nothing can end a rank from outside: when a rank has not ended four seconds after a failure,
 // the message goes to standard error and the process ends with the error's exit status.
 void run_local_ranks(Workers& workers, double timeout_seconds,
                      const std::function<void(Communicator&)>& body);
 
-// The same for `ranks` ranks on all cores.
+// Runs `ranks` ranks on all cores.
 void run_local_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body);
 
 }  // namespace switchyard

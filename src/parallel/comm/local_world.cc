@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long failed ranks wait for the others to end.
+// The time that failed ranks wait for the others to end.
 constexpr std::chrono::seconds kGrace{4};
 
 // Thrown in ranks whose collective another rank's failure ended; never the failure to report.

@@ -1,4 +1,4 @@
-// LocalWorld: where ranks of one process meet for a collective, and what becomes of them when one fails
+// LocalWorld: the meeting point of one process's ranks for collectives, and the handling of their failures
 // (internal to local.cc, whose invariants it keeps).
 #pragma once
 
@@ -24,13 +24,13 @@
 
 namespace switchyard {
 
-// What a rank shows to the others during a collective.
+// One rank's data that the others see during a collective.
 struct Slot {
   CollectiveCall call;
   const Position* position = nullptr;
   Operands operands;  // others read `in`, and write this rank's part of a sum to `out`
   bool arrived = false;
-  std::vector<std::byte> copies[2];  // of a small input, in turns; invariant 3
+  std::vector<std::byte> copies[2];  // of a small input, used alternately; invariant 3
   std::shared_ptr<Buffer> scratch;   // this rank's slice of an all-reduce; invariant 4
 };
 
@@ -40,13 +40,13 @@ struct Meeting {
   std::vector<Slot> slots;  // in group order
   int arrived = 0;
   std::atomic<std::uint64_t> generation{0};  // changed with the world's mutex held
-  bool closing = false;                      // all are here, and the last one works for them
-  std::string error;                         // of the collective for which all came last, if they disagree
+  bool closing = false;                      // all have arrived, and the last one does the shared work
+  std::string error;                         // of the collective that all joined last, if they disagree
   RankCondition all_here;
 
-  std::mutex making;           // guards what follows
-  std::shared_ptr<void> made;  // what the first to come made for all
-  Collective made_for{};       // the kind of collective, and its size
+  std::mutex making;           // guards the members below
+  std::shared_ptr<void> made;  // the result that the first rank made for all
+  Collective made_for{};       // the kind of collective that `made` belongs to, and its size
   std::int64_t made_size = 0;
 };
 
@@ -58,8 +58,8 @@ class LocalWorld {
 
   Meeting& meeting_of(const std::vector<int>& ranks, int channel);
 
-  // Wait (1). Throws when the deadline passes or another rank failed. Returns the seconds waited. Where all
-  // make the same call, the last to come calls its own `close` before anyone goes on; it must not throw.
+  // Wait (1). Throws when the deadline passes or another rank failed. Returns the seconds waited. When all
+  // make the same call, the last to arrive runs its `close` before anyone continues; `close` must not throw.
   using Close = std::function<void()>;
   double arrive(Meeting& meeting, int index, const Close& close = {});
 
@@ -72,8 +72,8 @@ class LocalWorld {
   Error failure() const;
   void rethrow_failure() const;
 
-  // Every rank calls this last. A rank that failed waits for the others here; when one of them does not come
-  // to an end within the grace, nothing can end it but the end of the process.
+  // Every rank calls this last. A failed rank waits here for the others; when one of them does not end within
+  // the grace period, only the end of the process can end it.
   void end_rank(bool failed);
 
   SharedObjects& objects() { return objects_; }
@@ -85,9 +85,9 @@ class LocalWorld {
     std::string message;
   };
 
-  // Counts one more rank in: true for the last one.
+  // Counts one more arrived rank; true for the last one.
   static bool enter(Meeting& meeting);
-  // Lets all of them go on.
+  // Lets all arrived ranks continue.
   static void open(Meeting& meeting);
 
   void stop(int rank);
@@ -96,7 +96,7 @@ class LocalWorld {
 
   static std::vector<int> missing(const Meeting& meeting);
 
-  // The missing ranks may wait for others themselves: "; in no collective: rank 5" then names who keeps all.
+  // The missing ranks may wait elsewhere; "; in no collective: rank 5" then names the rank that blocks all.
   std::string silent(const Meeting& here) const;
 
   const int size_;
@@ -110,7 +110,7 @@ class LocalWorld {
   SharedObjects objects_;
 };
 
-// Empty when all ranks make the same call, else the error message, the same on every rank.
+// Empty when all ranks make the same call; else the error message, the same on every rank.
 std::string disagreement(const Meeting& meeting);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Position: where a rank is in its run, for messages about faults and for counters.
+// Position: the point that a rank has reached in its run, for fault messages and for counters.
 #pragma once
 
 #include <atomic>
@@ -10,17 +10,17 @@
 
 namespace switchyard {
 
-// Trainer and decoder set it; any thread reads it.
+// The trainer and the decoder set it; any thread reads it.
 struct Position {
   std::atomic<std::int64_t> step{-1};       // -1 before the first one
   std::atomic<std::int64_t> layer{-1};      // -1 outside the layers
   std::atomic<const char*> phase{"start"};  // a literal
-  TraceLog* trace = nullptr;                // of the rank's own thread, which alone reads and sets it
+  TraceLog* trace = nullptr;                // used only by the rank's own thread
 };
 // " in layer 2, step 17 (backward)"; empty before the first step.
 std::string to_string(const Position& position);
 
-// A phase of the step while it lives; the one before comes back at its end.
+// Sets the phase of the step while alive; its end restores the previous phase.
 class PhaseMark {
  public:
   PhaseMark(Position& position, const char* phase)

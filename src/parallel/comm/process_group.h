@@ -1,5 +1,5 @@
-// ProcessGroup: the ranks that take part in a collective, this rank's place among them, and what messages and
-// counters call them.
+// ProcessGroup: the ranks that take part in a collective, this rank's index among them, and the group's name
+// in messages and counters.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace switchyard {
 
 struct ProcessGroup {
-  std::vector<int> ranks;  // of the run, in order
+  std::vector<int> ranks;  // ranks of the run, in order
   int index = 0;           // ranks[index] is this rank
   std::string axis;  // the mesh axes that the ranks differ in ("data", "data+fsdp"), or a name like "world"
 

@@ -42,7 +42,7 @@ int number_of(const char* variable, int otherwise) {
 }  // namespace
 
 Launch launch_from_environment() {
-  // Open MPI; MPICH and what descends from it; Slurm's PMIx, which leaves the size to its own variable.
+  // Open MPI; MPICH and its derivatives; Slurm's PMIx, which has a separate variable for the size.
   constexpr std::array<std::array<const char*, 2>, 3> kLaunchers{
       {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
        {"PMI_RANK", "PMI_SIZE"},

@@ -44,7 +44,7 @@ void ProgressThread::work() {
     if (!failure_) failure_ = carry_out(*started);
     lock.lock();
     queue_.pop_front();
-    // Whoever waits must find itself the only owner, so that buffers are freed by their rank's own thread.
+    // The waiting rank must be the only owner, so that its own thread frees the buffers.
     started->buffers.clear();
     started->error = failure_;
     started->done = true;

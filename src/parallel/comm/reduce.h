@@ -1,4 +1,4 @@
-// The one summation every backend uses, so that threads and processes agree bit for bit.
+// The summation that every backend uses, so that threads and processes agree bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace switchyard {
 // "bfloat16 as float32" the inputs are bfloat16 and the sum stays float32. `out` overlaps no input.
 void sum_in_order(std::string_view type, std::span<const void* const> inputs, void* out, std::int64_t count);
 
-// Bytes of one element of an input, and of the sum.
+// Bytes of one input element, and of one element of the sum.
 std::int64_t element_bytes(std::string_view type);
 std::int64_t sum_bytes(std::string_view type);
 

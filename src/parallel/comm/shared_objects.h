@@ -1,4 +1,4 @@
-// One object a process under each key: what Communicator::shared promises.
+// Stores one object per process and key: implements Communicator::shared.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace switchyard {
 
 class SharedObjects {
  public:
-  // The object under `key`; the first caller makes it while the others wait.
+  // Returns the object under `key`; the first caller makes it while the others wait.
   std::shared_ptr<void> get(const std::string& key, const std::function<std::shared_ptr<void>()>& make) {
     Entry* entry = nullptr;
     {

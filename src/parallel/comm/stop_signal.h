@@ -1,4 +1,4 @@
-// Signals that ask a run to stop after its step instead of ending the process where it is.
+// Signals that ask a run to stop after its current step instead of ending the process at once.
 #pragma once
 
 #include <csignal>
@@ -6,21 +6,21 @@
 
 namespace switchyard {
 
-// What batch systems, terminals and people send.
+// The signals that batch systems, terminals and people send.
 inline constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
-// From now on the first of kStopSignals is noted, and a second one ends the process as it always would. A
-// signal that the process was started to ignore (nohup) stays ignored.
+// From now on the first of kStopSignals is recorded, and a second one ends the process as usual. A signal
+// that the process was started to ignore (nohup) stays ignored.
 void catch_stop_signals();
 
-// For those who receive signals by another way, such as the watch of an MPI process: false when the signal
-// should end the process, because nobody catches or one was noted before.
+// For code that gets signals by another way, such as an MPI process's watch. Returns false when the signal
+// should end the process: signals are not caught, or one was recorded before.
 bool note_stop_signal(int signal);
 
-// The noted signal; 0 without one.
+// The recorded signal; 0 without one.
 int stop_signal();
 
-// "SIGTERM", for one of kStopSignals.
+// The name of one of kStopSignals, such as "SIGTERM".
 std::string name_of_signal(int signal);
 
 }  // namespace switchyard

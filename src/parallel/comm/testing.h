@@ -1,4 +1,4 @@
-// What tests of collectives share.
+// Helpers shared by tests of collectives.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace switchyard {
 
-// The processes of this test program: one, or those of the mpirun that tests/mpi starts it with.
+// The processes of this test program: one, or the processes of the mpirun that tests/mpi starts.
 class TestJob : public testing::Environment {
  public:
   void SetUp() override { processes_ = join_processes(); }

@@ -1,5 +1,5 @@
-// Collectives over processes: each rank sends what others need straight to them and sums what it owns in
-// group order with the thread backend's own summation, so both give the same bits.
+// Collectives over processes: each rank sends data directly to the ranks that need it and sums its own part
+// in group order with the thread backend's summation, so both backends give the same bits.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Processes over MPI.
+// Processes implemented over MPI.
 #include "parallel/comm/processes.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Watch: a thread that notices at once when another process of this machine ends, and that receives SIGTERM.
+// Watch: a thread that detects at once when another process of this machine ends, and receives SIGTERM.
 #pragma once
 
 #include <sys/types.h>
@@ -11,28 +11,28 @@
 
 namespace switchyard {
 
-// Blocks SIGTERM for the calling thread and all that it starts, so that the watch gets it.
+// Blocks SIGTERM for the calling thread and its later child threads, so that the watch receives it.
 void leave_sigterm_to_watch();
 
 class Watch {
  public:
-  // What happens in the watch's thread.
+  // Callbacks, run on the watch's thread.
   struct Events {
     std::function<void(int process)> died;
-    // SIGTERM came, and nobody was seen to die shortly before or after. Returns false where the signal should
-    // end the process.
+    // SIGTERM arrived, and no watched process died shortly before or after. Returns false when the signal
+    // should end the process.
     std::function<bool()> terminated;
-    std::function<void()> overdue;  // finish() was called and its time is over
+    std::function<void()> overdue;  // finish() was called and its time has passed
   };
 
-  // `pids[p]`: process p of the run, -1 for this one and those of other machines. Where the system cannot
-  // watch processes (before Linux 5.3) deaths go unnoticed here.
+  // `pids[p]`: process p of the run, -1 for this process and for those of other machines. On systems that
+  // cannot watch processes (before Linux 5.3) deaths are not detected.
   Watch(const std::vector<pid_t>& pids, Events events);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // From now on processes may end, and this one has `seconds` to do so.
+  // From now on other processes may end, and this process must end within `seconds`.
   void finish(double seconds);
 
  private:
@@ -42,7 +42,7 @@ class Watch {
   void end_by_sigterm();
 
   Events events_;
-  std::vector<int> processes_, handles_;  // of the watched
+  std::vector<int> processes_, handles_;  // of the watched processes
   int signals_ = -1, stop_ = -1;          // file descriptors
   std::atomic<Clock::rep> finish_by_{0};  // 0: not finishing
   Clock::time_point terminate_at_ = Clock::time_point::max();

@@ -1,7 +1,7 @@
-// Wire: bytes between the processes of an MPI job, and nothing else. No call blocks.
+// Wire: sends and receives bytes between the processes of an MPI job. No call blocks.
 //
-// All calls of MPI happen under one mutex, so that any thread may make them (MPI_THREAD_SERIALIZED). Progress
-// is made by whoever asks for it: each test of a transfer moves everybody's bytes.
+// All calls of MPI are made under one mutex, so any thread may make them (MPI_THREAD_SERIALIZED). Transfers
+// progress only while some thread tests: each test of a transfer moves the bytes of all transfers.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +15,7 @@
 
 namespace switchyard {
 
-// Sends and receives on their way, tested together. Their buffers must live until all are done, or until the
+// Sends and receives in flight, tested together. Their buffers must live until all are done, or until the
 // process ends.
 class Transfers {
  public:
@@ -23,7 +23,7 @@ class Transfers {
     requests_.clear();
     ranks_.clear();
   }
-  // The other ranks of those that are not done, ascending.
+  // The peers of unfinished transfers, ascending.
   std::vector<int> pending() const;
 
  private:
@@ -33,23 +33,23 @@ class Transfers {
   std::vector<int> finished_;
 };
 
-// A short message that may come at any time.
+// A short message that may arrive at any time.
 struct News {
   enum class Kind : std::int32_t { fault, stalled, resumed, ending };
   Kind kind = Kind::fault;
   std::int32_t process = 0;
-  std::int32_t rank = -1;    // who says so; -1 for the process
-  std::int32_t channel = 0;  // which of its threads waits
+  std::int32_t rank = -1;    // the sender; -1 for the process
+  std::int32_t channel = 0;  // the waiting thread's channel
   std::int32_t status = 1;   // exit status of a fault
-  std::int32_t late = 0;     // stalled: past the deadline, not only asked because another rank is
-  std::int32_t missing = 0;  // stalled: how many of `ranks` are given
+  std::int32_t late = 0;     // stalled: past the deadline, not only asked by a rank that is
+  std::int32_t missing = 0;  // stalled: number of valid entries in `ranks`
   std::int32_t ranks[64] = {};
   char text[700] = {};
 };
 
-// What processes tell each other at the start.
+// The data that processes exchange at the start.
 struct ProcessInfo {
-  char host[112] = {};   // boot and process namespace: processes with the same can see each other
+  char host[112] = {};   // boot and process namespace: equal for processes that can see each other
   char cores[128] = {};  // the affinity mask
   std::int64_t pid = 0;
 };
@@ -58,35 +58,35 @@ class Wire {
  public:
   // Joins the job. Error(usage) when MPI does not know the processes that the launcher started.
   explicit Wire(int launched_processes);
-  // Does nothing more unless close() came before: a failed process just ends.
+  // Does nothing if close() was not called: a failed process just ends.
   ~Wire() = default;
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
   void
-  close();  // waits, without a deadline, until all processes close; tell() and hear() do nothing from then on
+  close();  // waits, without a deadline, until all processes close; afterwards tell() and hear() do nothing
 
   int process() const { return process_; }
   int processes() const { return processes_; }
-  bool any_thread() const { return any_thread_; }  // false: only the thread that made the wire may use it
+  bool any_thread() const { return any_thread_; }  // false: only the thread that created the wire may use it
   const std::vector<ProcessInfo>& infos() const { return infos_; }
-  int sharing() const;  // how many processes, with this one, may use the same cores
+  int sharing() const;  // number of processes, this one included, that may use the same cores
 
-  // The other end of a transfer: `rank` is its name in messages.
+  // The other end of a transfer; messages call it `rank`.
   struct Peer {
     int process;
     int tag;
     int rank;
   };
-  // Transfers between two processes with the same tag arrive in the order of their sends. Both sides give the
-  // same number of bytes; zero bytes are no transfer.
+  // Transfers between two processes with the same tag arrive in the order of their sends. Both sides pass the
+  // same number of bytes; zero bytes make no transfer.
   void send(Transfers& transfers, const Peer& peer, const void* data, std::int64_t bytes);
   void receive(Transfers& transfers, const Peer& peer, void* data, std::int64_t bytes);
-  // True when all are done. `progress` becomes true when one of them finished just now.
+  // True when all are done. Sets `progress` to true when one of them finished in this call.
   bool test(Transfers& transfers, bool& progress);
 
   void tell(int process, const News& news);
-  bool hear(News& news);  // false when there is none
-  bool push();            // moves what tell() left behind; true when all of it is on its way
+  bool hear(News& news);  // false when there is no message
+  bool push();            // sends the rest of what tell() queued; true when all is in flight
 
  private:
   void exchange_infos();
@@ -100,7 +100,7 @@ class Wire {
   std::vector<ProcessInfo> infos_;
   News incoming_;
   MPI_Request listening_ = MPI_REQUEST_NULL;
-  std::deque<News> told_;  // kept: a send may read them for as long as the process lives
+  std::deque<News> told_;  // kept: a send may read them until the process ends
   std::vector<MPI_Request> telling_;
 };
 

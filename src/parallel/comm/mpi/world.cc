@@ -21,7 +21,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// For everybody's word on whom they miss.
+// The time to wait for all ranks to report the ranks they miss.
 constexpr milliseconds kStallGrace{1000};
 // What a process said before it died is there already, it only has to be taken out.
 constexpr milliseconds kLastWords{50};

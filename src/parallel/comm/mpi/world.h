@@ -1,14 +1,14 @@
-// World: what one process knows of the whole run: which rank is where, who waits for whom, and what went
-// wrong.
+// World: one process's view of the whole run: the process of each rank, the waits between ranks, and the
+// failures.
 //
-// How a run ends when something goes wrong, in every process with one line and a nonzero exit status:
-// 1. A rank that throws, or finds that others call something else, tells all processes (News::fault) and ends
-//    its own. Those that hear of it while they wait, or see its process end, end theirs.
-// 2. A process that dies is seen by the watches of its machine; they tell the others.
-// 3. A rank that waited for the deadline says so to all (News::stalled). Now every rank that waits says whom
-//    it misses. A second later each of them knows who is missed without being in a collective itself, which
-//    is where the fault is: ranks that wait for ranks that wait are not to blame. Where those that were late
-//    get on within that second (News::resumed), the run goes on.
+// When something goes wrong, the run ends in every process with one line and a nonzero exit status:
+// 1. A rank that throws, or finds that others make another call, tells all processes (News::fault) and ends
+//    its own. A process that hears of it while it waits, or sees that process end, ends itself.
+// 2. The watches of a machine see a process die and tell the other processes.
+// 3. A rank that waited until the deadline tells all (News::stalled). Then every waiting rank says which
+//    ranks it misses. A second later each knows the ranks that are missed without being in a collective: the
+//    fault lies there, because a rank that waits for waiting ranks is not to blame. When the late ranks
+//    continue within that second (News::resumed), the run goes on.
 #pragma once
 
 #include <atomic>
@@ -39,35 +39,35 @@ class World {
   int ranks() const { return per_process_ * wire_.processes(); }
   int ranks_a_process() const { return per_process_; }
   int process_of(int rank) const { return rank / per_process_; }
-  // Who calls collectives: a rank's own thread (channel 0) or its progress thread (channel 1).
+  // The thread that calls collectives: a rank's own (channel 0) or its progress thread (channel 1).
   struct Caller {
-    int rank = -1;  // -1: nobody in particular
+    int rank = -1;  // -1: no particular rank
     int channel = 0;
     auto operator<=>(const Caller&) const = default;
   };
-  // Where a caller of this process is; must live until the process ends or leave() is called.
+  // Registers a caller's position, which must live until the process ends or leave() is called.
   void enter(Caller caller, const Position& position);
   void leave(Caller caller);
 
-  // A collective as the waiting caller sees it.
+  // A collective from the view of the waiting caller.
   struct Waiting {
     Caller caller;
     const CollectiveCall& call;
     std::size_t members;  // of the group
-    bool arriving;  // waits for others to come, else for bytes to move: then every bit of progress counts
+    bool arriving;  // true: waits for arrivals; false: waits for bytes, and any progress counts
   };
-  // Returns when all transfers are done; ends the process on a fault. Error(runtime) for an error of MPI's.
+  // Returns when all transfers are done; ends the process on a fault. Error(runtime) when MPI fails.
   void wait(const Waiting& waiting, Transfers& transfers);
-  // The same for what is no transfer of MPI's: until done(progress) says so, whatever it throws being thrown.
-  // missing() are the ranks, ascending, that may be what it waits for.
+  // Waits likewise for something other than MPI transfers: until done(progress) returns true; passes on what
+  // done() throws. missing() returns the ranks, ascending, that the caller may be waiting for.
   using Missing = std::function<std::vector<int>()>;
   void wait(const Waiting& waiting, const std::function<bool(bool& progress)>& done, const Missing& missing);
-  // The same for the time before ranks: `what` is waited for.
+  // Waits for transfers before ranks exist: `what` names the thing waited for.
   void wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers);
 
   // Ends all processes of the run because of an error of this rank.
   [[noreturn]] void fail(int rank, Error::Kind kind, const std::string& message);
-  // The run is over: other processes may end, and this one will within the time.
+  // The run is over: other processes may end, and this one must end within the time.
   void finish(double timeout_seconds) { watch_.finish(timeout_seconds); }
 
  private:
@@ -92,20 +92,20 @@ class World {
 
   Wire& wire_;
   std::atomic<int> per_process_{0};  // 0 before start_ranks
-  bool own_cores_ = false;           // every rank on these cores has one
+  bool own_cores_ = false;           // every rank on these cores has its own core
   double timeout_ = 0;
-  std::mutex mutex_;              // guards all below
-  std::map<Caller, Seat> seats_;  // of this process
+  std::mutex mutex_;              // guards all members below
+  std::map<Caller, Seat> seats_;  // of this process's callers
   std::optional<News> fault_;
-  std::map<Caller, std::vector<int>> stalled_;      // who waits -> the ranks it misses
-  std::set<Caller> late_;                           // those of them that are past the deadline
-  std::optional<Clock::time_point> stalled_since_;  // set while any is
+  std::map<Caller, std::vector<int>> stalled_;      // waiting caller -> the ranks it misses
+  std::set<Caller> late_;                           // callers past the deadline
+  std::optional<Clock::time_point> stalled_since_;  // set while any caller is stalled
   std::atomic<bool> ending_{false};
   const std::thread::id maker_ = std::this_thread::get_id();
-  std::vector<std::atomic<bool>> told_;  // a process; it has printed its line
+  std::vector<std::atomic<bool>> told_;  // per process: it has printed its line
   std::vector<std::atomic<bool>>
-      dead_;     // a process; MPI must not be asked to reach one, it may give up over it
-  Watch watch_;  // last: its thread uses all of the above
+      dead_;     // per process: MPI must not contact it, as MPI might abort
+  Watch watch_;  // last: its thread uses all members above
 };
 
 }  // namespace switchyard

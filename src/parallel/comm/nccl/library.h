@@ -1,4 +1,4 @@
-// NCCL, loaded when it is needed: the program starts on machines without it.
+// Loads NCCL at run time: the program also starts on machines without it.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace switchyard {
 
 class NcclLibrary {
  public:
-  // That of this process: libnccl.so.2 as the loader finds it, or what the environment variable
-  // SWITCHYARD_NCCL names, which device=cuda_emulated demands. Error(usage) for one that is missing, or of an
-  // unknown version.
+  // Returns this process's NCCL: libnccl.so.2 as the loader finds it, or the library that the environment
+  // variable SWITCHYARD_NCCL names, which device=cuda_emulated requires. Error(usage) when the library is
+  // missing or its version is unknown.
   static const NcclLibrary& for_device(const Device& device);
 
   const nccl::Api& api() const { return api_; }
@@ -26,7 +26,7 @@ class NcclLibrary {
   std::string name_;
 };
 
-// Error(usage) unless a GPU of each of several processes with so many ranks can reach the others.
+// Error(usage) unless the processes' GPUs, with so many ranks a process, can reach each other.
 void require_nccl(const Device& device, int ranks_a_process);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// The C functions of NCCL that are used, as they have been since version 2.14: a build needs no nccl.h.
+// The C functions of NCCL that are used, stable since version 2.14: a build needs no nccl.h.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ using Status = int;  // ncclResult_t
 constexpr Status kSuccess = 0, kUnhandledCudaError = 1, kSystemError = 2, kInternalError = 3,
                  kInvalidArgument = 4, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7;
 
-constexpr int kBytes = 0;  // ncclDataType_t: ncclInt8, all that is moved
+constexpr int kBytes = 0;  // ncclDataType_t: ncclInt8, the only type used
 
 struct Comm;  // ncclComm
 
@@ -17,7 +17,7 @@ struct UniqueId {
   char internal[128];
 };
 
-// ncclConfig_t of 2.14. Later versions read as much of it as `size` says and take their defaults for what
+// ncclConfig_t of 2.14. Later versions read only `size` bytes of it and use their defaults for members that
 // `version` did not have.
 struct Config {
   std::size_t size = sizeof(Config);

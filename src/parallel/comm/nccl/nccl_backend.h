@@ -1,28 +1,28 @@
-// Collectives among GPUs, one process and one rank a GPU.
+// Collectives between GPUs; each process has one rank and one GPU.
 //
-// What lies in a GPU's memory goes through NCCL: gathers and broadcasts are its own, exchanges are grouped
-// sends and receives, and sums are exchanges of parts and a sum in group order on the GPU, so that all
-// backends give the same bits. The host's memory goes through the processes' backend. It also carries the id
-// of each new communicator, compares before each transfer what the ranks call, and has the deadlines: NCCL's
-// communicators do not block, and while the host waits for one it hears of other ranks' failures.
+// Data in a GPU's memory goes through NCCL: gathers and broadcasts are NCCL's own; exchanges are grouped
+// sends and receives; sums are exchanges of parts and a sum in group order on the GPU, so all backends give
+// the same bits. Data of the host goes through the backend between processes. It also sends the id of each
+// new communicator, compares the ranks' calls before each transfer, and has the deadlines: NCCL's
+// communicators do not block, and a host that waits for one learns of other ranks' failures.
 //
-// *Streams.* All transfers and their sums go to the GPU's stream of communication. It first waits for what
-// the stream of computation was given before, which wrote the operands. start() returns when a transfer is in
-// that stream; finish() has the stream of computation wait for its end, and the host for nothing. So started
-// transfers go on beside products, without a thread. What is released after finish() is released in the order
-// of the stream of computation, which comes after the transfer.
+// *Streams.* All transfers and their sums go to the GPU's communication stream. It first waits for the work
+// issued before to the computation stream, which wrote the operands. start() returns when a transfer is in
+// that stream; finish() makes the computation stream, not the host, wait for its end. So started transfers
+// overlap matrix products, without a thread. Memory released after finish() is released in the order of the
+// computation stream, which comes after the transfer.
 //
 // *Order.* One stream does all transfers of a process in the order in which its rank's thread starts or calls
-// them. All ranks of a group start and call in one order, which agree() makes sure of: so GPUs never wait for
-// each other crosswise. Two threads could give the stream two collectives in an order that another process
-// does not have: so there is no second channel.
+// them. All ranks of a group start and call in one order, which agree() enforces: so GPUs never deadlock. Two
+// threads could issue two collectives to the stream in an order that another process does not have: so there
+// is no second channel.
 //
 // *Deadlines.* The host waits for other hosts before a transfer, and until NCCL has put it into the stream.
-// From then on a TransferWatch waits for its end, and ends the process where that does not come, whatever the
-// rank's own thread waits for meanwhile.
-//
-// A run that fails ends its processes, and their work on GPUs with them: nothing is aborted before, which
-// might wait itself.
+// From then on a TransferWatch waits for the transfer's end, and ends the process when it does not come in
+// time, even while the rank's own thread waits for something else.
+// A run that fails ends its processes, and
+// their work on GPUs with them. Nothing is
+// aborted before that, as an abort might block.
 #pragma once
 
 #include <functional>
@@ -51,7 +51,7 @@ class NcclBackend : public CommDecorator {
   std::unique_ptr<CommBackend> second_channel() override { return nullptr; }
 
  private:
-  // A collective that all ranks are known to call.
+  // A collective that all ranks are known to have called.
   struct Round {
     const StartedCollective& started;
     nccl::Comm* comm;
@@ -60,10 +60,10 @@ class NcclBackend : public CommDecorator {
     const Operands& operands() const { return started.operands; }
     int parts() const { return static_cast<int>(group().ranks.size()); }
   };
-  // Bytes to or from another rank of the group.
+  // Bytes sent to or received from another rank of the group.
   struct Move {
     int peer;
-    const void* from;  // null: they are received
+    const void* from;  // null: the bytes are received
     void* to;
     std::int64_t bytes;
   };
@@ -84,10 +84,10 @@ class NcclBackend : public CommDecorator {
   }
   void exchange(const Round& round, std::span<const Move> moves);
   nccl::Status enqueue(const Round& round, std::span<const Move> moves);
-  // Waits until a call that NCCL answered with `status` is on the GPU's stream.
+  // Waits until an NCCL call that returned `status` is on the GPU's stream.
   void settle(const Round& round, nccl::Status status, const char* what);
-  // Whether NCCL has nothing left to do but what is on the stream. `failing_since`: when it first told the
-  // caller of an error, in seconds of the steady clock; throws a second later.
+  // True when NCCL has no work left except on the stream. `failing_since`: when NCCL first reported an error
+  // to the caller, in seconds of the steady clock; throws a second later.
   bool settled(const Round& round, std::optional<double>& failing_since, const char* what);
   [[noreturn]] void fail(const Round& round, nccl::Status status, const char* what);
   std::byte* scratch(std::int64_t bytes);
@@ -97,11 +97,11 @@ class NcclBackend : public CommDecorator {
   Device& device_;
   void* const stream_;
   std::map<std::vector<int>, nccl::Comm*> comms_;
-  std::mutex calls_;                 // held around NCCL's calls: the watch asks communicators, too
-  std::unique_ptr<Buffer> scratch_;  // of the stream of communication
+  std::mutex calls_;                 // held during NCCL's calls: the watch queries communicators, too
+  std::unique_ptr<Buffer> scratch_;  // of the communication stream
   std::vector<Move> moves_;
   std::vector<const void*> inputs_;
-  std::unique_ptr<TransferWatch> watch_;  // last: its thread uses what is above
+  std::unique_ptr<TransferWatch> watch_;  // last: its thread uses the members above
 };
 
 }  // namespace switchyard

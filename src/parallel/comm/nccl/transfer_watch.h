@@ -1,4 +1,4 @@
-// TransferWatch: a thread that waits for what a rank's collectives left to a GPU, while the rank goes on.
+// TransferWatch: a thread that waits for the transfers that a rank left to a GPU, while the rank goes on.
 #pragma once
 
 #include <condition_variable>
@@ -14,18 +14,18 @@ namespace switchyard {
 
 class TransferWatch {
  public:
-  // `channel`: a second channel of the backend between the processes, whose deadlines and news of faults
-  // count: what goes wrong ends the run from the watch's thread, with the line that the rank itself would
-  // have had.
+  // `channel`: a second channel of the backend between processes; its deadlines and fault messages apply. A
+  // failure ends the run from the watch's thread, with the same message that the rank itself would have
+  // printed.
   explicit TransferWatch(std::unique_ptr<ProcessBackend> channel);
-  // Waits until all is done. By then the run has ended, or transfers can end.
+  // Waits until all transfers are done. By then the run has ended, or the transfers are able to end.
   ~TransferWatch();
   TransferWatch(const TransferWatch&) = delete;
   TransferWatch& operator=(const TransferWatch&) = delete;
 
-  // Transfers are done in the order in which they are added: the deadline of each runs from the end of the
-  // one before it, or from when it was added, which of both is later. done() is asked on the watch's thread
-  // until it is true; what it throws ends the run.
+  // Transfers finish in the order in which they are added: the deadline of each starts at the end of the one
+  // before or when it was added, whichever is later. The watch's thread polls done() until it returns true;
+  // an exception from done() ends the run.
   void add(std::shared_ptr<const StartedCollective> started, std::function<bool()> done);
 
  private:
@@ -41,7 +41,7 @@ class TransferWatch {
   std::condition_variable changed_;
   std::deque<Entry> queue_;
   bool stop_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last: it uses all members above
 };
 
 }  // namespace switchyard

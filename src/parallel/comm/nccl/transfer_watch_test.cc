@@ -1,5 +1,5 @@
-// The watch waits for transfers in their order, at their places, and beside the thread that adds them; what
-// goes wrong with one ends the run there. That it keeps deadlines is wait_until()'s promise.
+// The watch waits for transfers in order, at their places, beside the thread that adds them; a failure of one
+// ends the run there. Tests of wait_until() cover the deadlines.
 #include "parallel/comm/nccl/transfer_watch.h"
 
 #include <gtest/gtest.h>
