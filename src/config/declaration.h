@@ -39,7 +39,7 @@ enum class KeyRole {
   generation,  // how prompts are read and tokens are chosen
   run,         // the machine, and when a run stops
   output,      // what is measured, logged and written
-  elsewhere,   // keys that matter only to other programs and models of the reference (configs/inert_keys.json)
+  elsewhere,   // keys for other programs and models of the reference (configs/inert_keys.json)
 };
 constexpr KeyRole kKeyRoles[] = {KeyRole::model,    KeyRole::strategy, KeyRole::layout,     KeyRole::memory,
                                  KeyRole::training, KeyRole::data,     KeyRole::generation, KeyRole::run,

@@ -85,9 +85,9 @@ inline constexpr std::string_view kPredictionEmbedding = "embed_tokens.weight",
 
 // Checks the whole set of tensors before any is read: each tensor that
 // `our_parameters` (name -> shape) need exists with the right shape, and no others
-// exist. Error(usage) lists up to five of the missing, mis-shaped and surplus
-// names. Returns notices of the skipped tensors: those of hub_left_out() (one for
-// all tensors of prediction layers), and one for each tensor without elements.
+// exist. Error(usage) lists up to five of the missing, mis-shaped and surplus names.
+// Returns notices of the skipped tensors: those of hub_left_out() (one for all
+// tensors of prediction layers together), and those of tensors without elements.
 std::vector<std::string> check_hub_tensors(const HubWeights& folder, const ModelFamily& family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers);
