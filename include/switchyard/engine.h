@@ -1,16 +1,16 @@
-// Switchyard as a library: a Mixture-of-Experts model with its weights on a mesh of ranks, to be called.
+// Switchyard as a library: a Mixture-of-Experts model with its weights on a mesh of ranks.
 //
 //   Engine engine = Engine::open(Settings::parse({"model_name=deepseek3-tiny", "ranks=4"}));
 //   const Logits logits = engine.forward({1, 5, {3, 1, 4, 1, 5}});
 //   for (std::int32_t token : engine.generate({3, 1, 4}, {.most_tokens = 20})) ...
 //
-// The settings are those of the command line. Every function throws Error (switchyard/error.h); nothing that
+// Settings are those of the command line. Every function throws Error (switchyard/error.h); no argument that
 // a caller passes ends the process.
 //
-// Under mpirun the ranks are spread over the processes, as many in each. Every process then calls the same
-// functions of Engine and TokenStream with the same arguments in the same order, and gets the same results.
-// One engine may be open at a time. A failure while ranks work, and calls that differ, end all processes with
-// one line, as those that wait for each other in MPI cannot be brought back.
+// Under mpirun the ranks are divided evenly over the processes. Every process then calls the same functions
+// of Engine and TokenStream with the same arguments in the same order, and gets the same results. One engine
+// may be open at a time. A failure while ranks work, and calls that differ, end all processes with one line,
+// because processes that wait for each other in MPI cannot recover.
 #pragma once
 
 #include <cstddef>
@@ -26,15 +26,15 @@
 
 namespace switchyard {
 
-// Checked settings of a model, its mesh and its training.
+// The checked settings of a model, its mesh and its training.
 class Settings {
  public:
-  // `key=value` texts as on the command line of `switchyard train`. The first one may be a YAML file, or a
-  // folder or file with weights (a Hugging Face folder, a checkpoint, a run, a GGUF file), which then says
-  // what the model is. Error(usage) that names the key, its value and the nearest legal one.
+  // Parses `key=value` texts as on the command line of `switchyard train`. The first text may be a YAML file,
+  // or a folder or file with weights (a Hugging Face folder, a checkpoint, a run, a GGUF file), which then
+  // defines the model. Error(usage) that names the key, its value and the nearest legal one.
   static Settings parse(const std::vector<std::string>& arguments);
 
-  // A key's value as text, with defaults and what the keys before it derive. Error(usage) for an unknown key.
+  // A key's value as text, defaults and derived values included. Error(usage) for an unknown key.
   std::string value(std::string_view key) const;
 
   struct Checked;
@@ -44,83 +44,83 @@ class Settings {
   std::shared_ptr<const Checked> checked_;
 };
 
-// Sequences of one length. `tokens` has rows * length ids, one sequence after the other.
+// Sequences of equal length. `tokens` has rows * length ids, one sequence after the other.
 struct TokenBatch {
   std::int64_t rows = 0, length = 0;
   std::vector<std::int32_t> tokens;
 };
 
-// float32 [rows, positions, vocabulary], the last dim fastest.
+// float32 [rows, positions, vocabulary], with the last dim contiguous.
 struct Logits {
   std::int64_t rows = 0, positions = 0, vocabulary = 0;
   std::vector<float> values;
 };
 
-enum class Positions { all, last };  // of which the logits are wanted
+enum class Positions { all, last };  // the positions to return logits for
 
 // A batch to train on. Without `targets`, the target of a token is the next token of its sequence, and the
-// last token has none. A negative target is none.
+// last token has no target. A negative target means none.
 struct TrainBatch {
   TokenBatch inputs;
-  std::vector<std::int32_t> targets = {};  // as inputs.tokens
+  std::vector<std::int32_t> targets = {};  // same layout as inputs.tokens
 };
 
 // The result of one optimizer step. Losses are means over the targets of the step.
 struct TrainStep {
   std::int64_t step = 0;  // from 0
-  double loss = 0;        // all that is minimised
+  double loss = 0;        // the whole loss that is minimised
   double cross_entropy = 0, balance_loss = 0;
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
   double targets = 0;
-  std::string skipped;  // why the weights were left as they were; empty: they were not
+  std::string skipped;  // the reason why the step was skipped; empty: it was not
 };
 
-// How tokens are drawn, in place of the decode_* keys. With all defaults the most probable one is taken.
+// How tokens are sampled, in place of the decode_* keys. By default the most probable token is taken.
 struct Sampling {
   std::int64_t most_tokens = 128;
   double temperature = 0;               // 0: the most probable token
-  std::int64_t top_k = 0;               // 0: of all tokens
+  std::int64_t top_k = 0;               // 0: all tokens are candidates
   double top_p = 1, min_p = 0;          // as in `serve`
-  std::uint32_t seed = 0;               // the same seed, the same text
-  std::vector<std::int32_t> ends = {};  // tokens that end a text, beside the model's own
-  bool ends_by_model = true;            // whether the model's own end tokens end it
+  std::uint32_t seed = 0;               // the same seed gives the same text
+  std::vector<std::int32_t> ends = {};  // tokens that end a text, in addition to the model's own
+  bool ends_by_model = true;            // true: the model's own end tokens end a text
 };
 
 struct ParameterInfo {
   std::string name;                 // "layers.3.moe.wi_0"
   std::vector<std::int64_t> shape;  // of the whole parameter
   std::string dtype;                // "float32", "bfloat16", or a packed type such as "int4"
-  std::vector<std::string> axes;    // of each dim: the mesh axes that split it, "expert+fsdp"; "" for none
-  std::vector<std::int64_t> block;  // shape of a rank's block
+  std::vector<std::string> axes;    // for each dim, the mesh axes that split it ("expert+fsdp"); "" for none
+  std::vector<std::int64_t> block;  // shape of a rank's shard
   bool trained = true;
 };
 
-// One rank's block of a parameter.
+// One rank's shard of a parameter.
 struct Shard {
   int rank = 0;
-  std::vector<std::int64_t> offset, shape;  // in the whole parameter
-  const void* data = nullptr;  // the weights themselves, in their dtype, the last dim fastest; null on a GPU
+  std::vector<std::int64_t> offset, shape;  // within the whole parameter
+  const void* data = nullptr;  // the weights in their dtype, with the last dim contiguous; null on a GPU
   std::size_t bytes = 0;
 };
 
 // A parameter and the shards of this process's ranks. `data` is valid until the next train_step() or the end
-// of the engine. Ranks that hold the same block may share it.
+// of the engine. Ranks with the same shard may share it.
 struct ParameterView : ParameterInfo {
   std::vector<Shard> shards;
 };
 
 class Engine;
 
-// The tokens of one text as they are made. The text holds a row of the engine until its end, or until the
-// stream is destroyed.
+// The tokens of one text, as they are generated. The text holds
+// a slot of the engine until it ends or the stream is destroyed.
 class TokenStream {
  public:
   TokenStream(TokenStream&&) noexcept;
   TokenStream& operator=(TokenStream&&) = delete;
   ~TokenStream();
 
-  // The next token, or nothing at the end of the text.
+  // The next token, or nothing after the end of the text.
   std::optional<std::int32_t> next();
 
   class Iterator {
@@ -151,40 +151,40 @@ class TokenStream {
   std::unique_ptr<State> state_;
 };
 
-// Calls from several threads are carried out one after the other. Several engines may be in one process;
-// their ranks share its cores. After an Error(runtime) or Error(internal) of a mesh of several ranks an
-// engine throws at every further call: ranks that wait for each other cannot be brought back.
+// Calls from several threads run one after the other. A process may have several engines; their ranks share
+// its cores. After an Error(runtime) or Error(internal) on a mesh of several ranks, every further call to the
+// engine throws, because ranks that wait for each other cannot recover.
 class Engine {
  public:
-  // Makes the mesh and the weights: random ones, or those of the settings' folder or load_parameters_path.
+  // Builds the mesh and the weights: random, or from the settings' folder or from load_parameters_path.
   static Engine open(const Settings& settings);
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) = delete;
-  ~Engine();  // ends the ranks
+  ~Engine();  // ends the rank threads
 
-  // Remarks on the start, for a user: "random weights: load_parameters_path is not set".
+  // Notes about the start, for a user: "random weights: load_parameters_path is not set".
   const std::vector<std::string>& notes() const;
   std::int64_t vocabulary() const;
   int ranks() const;
 
-  // Logits of the token after each position, or after the last.
+  // Logits for the token after each position, or after the last position only.
   Logits forward(const TokenBatch& batch, Positions positions = Positions::all);
 
-  // One optimizer step. The batch has per_device_batch_size * ranks * gradient_accumulation_steps sequences.
+  // Runs one optimizer step on per_device_batch_size * ranks * gradient_accumulation_steps sequences.
   TrainStep train_step(const TrainBatch& batch);
 
-  // Goes on from a prompt of one token or more, with the weights of the moment. The prompt and the new tokens
-  // together are at most max_target_length. Texts that can be made side by side: one, or where
-  // per_device_batch_size is given, that times the mesh's ranks.
+  // Continues a prompt of one token or more with the current weights. Prompt and new tokens together are at
+  // most max_target_length tokens. The number of texts at the same time is at most 1 or, when
+  // per_device_batch_size is given, per_device_batch_size times the mesh's ranks.
   TokenStream generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling = {});
 
-  // With the model's tokenizer. Error(usage) where the settings name none.
+  // Encodes and decodes with the model's tokenizer. Error(usage) when the settings name none.
   std::vector<std::int32_t> encode(std::string_view text) const;
   std::string decode(const std::vector<std::int32_t>& tokens) const;
 
   std::vector<ParameterInfo> parameters();
   ParameterView parameter(std::string_view name);
-  // The whole parameter in float32, the last dim fastest. Error(usage) for one that is packed.
+  // A whole parameter in float32, with the last dim contiguous. Error(usage) for a packed parameter.
   std::vector<float> read_parameter(std::string_view name);
 
  private:

@@ -1,4 +1,4 @@
-// The errors of Switchyard: what a user can cause, and what only a mistake of the library can.
+// The errors of Switchyard: errors that a user can cause, and errors that only a bug in the library can.
 #pragma once
 
 #include <stdexcept>
@@ -11,8 +11,8 @@ class Error : public std::runtime_error {
  public:
   enum class Kind {
     usage,     // a wrong setting, file or argument, found before any work
-    runtime,   // a failure while working, such as a full disk or numbers that are none
-    internal,  // a mistake of the library: file, line and condition
+    runtime,   // a failure while working, such as a full disk or numbers that are not finite
+    internal,  // a bug in the library: the message has file, line and condition
   };
   Error(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
   Kind kind() const { return kind_; }

@@ -12,11 +12,11 @@ struct Case {
   const char* name;
   const char* help;
   std::vector<Key> (*keys)();
-  // What to measure. Throws Error(usage) for values that make no sense together, before anything is measured.
+  // Lists what to measure. Throws Error(usage) for values that do not fit together, before measuring.
   std::vector<Job> (*jobs)(const Keys& keys);
-  bool own_threads = false;  // as many as its ranks need: the key threads means nothing to it
-  bool on_device = false;    // may work on a GPU: the key device
-  bool with_config = false;  // CONFIG.yml and a config's keys may stand beside its own
+  bool own_threads = false;  // has as many threads as its ranks need; the key `threads` has no effect
+  bool on_device = false;    // can run on a GPU: has the key `device`
+  bool with_config = false;  // also accepts CONFIG.yml and config keys
 };
 
 std::vector<Key> gmm_keys();

@@ -1,4 +1,4 @@
-// Choices of experts that follow a wanted load, in place of a router's.
+// Generates choices of experts with a wanted load, in place of a router's.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,12 @@
 
 namespace switchyard::bench {
 
-// i32 [1, tokens, topk]: distinct experts for every token. balanced: all experts equally often, in a random
-// order of tokens and experts; `round` goes on through the experts, so that those of few tokens change from
-// round to round. zipf: drawn in proportion to 1/rank of the expert. one_hot: the same topk experts for all.
+// i32 [1, tokens, topk]: distinct experts for each token. balanced: all experts equally often, in a random
+// order of tokens and experts; each `round` goes on where the last ended, so few tokens change experts. zipf:
+// drawn in proportion to 1/rank of the expert. one_hot: every token gets the same topk experts.
 Tensor choices(const MoeShape& shape, const std::string& skew, std::int64_t round);
 
-// Hands out choices by step, from the first again after the last.
+// Hands out choices by step, cyclically.
 class FixedChoices : public RoutingTape {
  public:
   explicit FixedChoices(std::vector<Tensor> choices) : choices_(std::move(choices)) {}
@@ -21,7 +21,7 @@ class FixedChoices : public RoutingTape {
                 const ArrayInfo& logits) override;
   void record(Context&, std::int64_t, std::int64_t, std::int64_t, const Array&, const Array&,
               const Routing&) override {}
-  double mean_experts_used() const;  // a step
+  double mean_experts_used() const;  // per step
 
  private:
   std::vector<Tensor> choices_;

@@ -1,4 +1,4 @@
-// The model that `train` and `generate` measure where no other is named.
+// The model that `train` and `generate` measure when the call names no other.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace switchyard::bench {
 
-// The config of `settings` (a command line's), on top of a run in bfloat16 on synthetic tokens, and of a
-// mixtral of 140 M parameters where they name no other model. Error(usage) naming the case for other data.
+// The config of `settings` (a command line) over defaults: bfloat16, synthetic tokens, and a mixtral of 140 M
+// parameters where `settings` name no model. Error(usage) that names the case for other data.
 Config model_run_config(const std::string& case_name, const std::vector<std::string>& settings);
 
-// What a result calls its model.
+// The name of the model in a result.
 std::string model_label(const Config& config);
 
 }  // namespace switchyard::bench

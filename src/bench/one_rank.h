@@ -1,4 +1,4 @@
-// A world of one rank for ops that want a context.
+// A mesh of one rank, for ops that need a context.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace switchyard::bench {
 
-// Calls body on this thread with a context that works on `pool`, with tensors in `memory`.
+// Calls body on this thread with a context that uses `pool` and allocates tensors in `memory`.
 void on_one_rank(ThreadPool& pool, const Memory& memory, const std::function<void(Context&)>& body);
 
 }  // namespace switchyard::bench

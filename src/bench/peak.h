@@ -1,4 +1,4 @@
-// This machine's peaks, measured: what every other case is compared with.
+// Measures this machine's peaks, with which every other case is compared.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@ struct PeakReport {
   std::vector<Measurement> results;  // products in bf16 and f32, copy, update in place, read
 };
 
-// Bytes of each of the two arrays that bandwidth is measured with: twice the last-level cache, at least 256
-// MiB, at most an eighth of the free memory.
+// Bytes of each of the two arrays for measuring bandwidth: twice the last-level cache, at least 256 MiB, at
+// most an eighth of the free memory.
 std::size_t default_copy_bytes();
 
-// `threads` threads side by side; about five times `budget` seconds. The best of several rounds counts: a
-// peak is what the machine can do. With `details` also what a core's tile loads and stores and reads from
-// each cache take.
+// Measures with `threads` threads side by side, for about five times `budget`
+// seconds. The best round counts: a peak is what the machine can do. `details` adds
+// the time of a core's tile loads and stores and of its reads from each cache.
 PeakReport measure_peaks(int threads, double budget, std::size_t copy_bytes, bool details);
 
-// The same of the GPU: large products of our own kernels, and copies within its memory.
+// Measures the GPU's peaks: large products of our own kernels, and copies within its memory.
 PeakReport measure_gpu_peaks(ThreadPool& pool, double budget);
 std::string gpu_name();
 

@@ -1,4 +1,4 @@
-// Numbers to compute with.
+// Random tensors for benchmarks.
 #pragma once
 
 #include "bench/measure.h"
@@ -7,10 +7,10 @@
 
 namespace switchyard::bench {
 
-// Uniform in (-scale, scale), the same for any number of threads; dtype f32 or bf16. Fast rather than good.
+// Uniform in (-scale, scale), f32 or bf16; does not depend on the number of threads. Fast rather than good.
 Tensor random_tensor(ThreadPool& pool, DType dtype, const Shape& shape, std::uint32_t seed, float scale = 1);
 
-// The same on a bench's device.
+// A random tensor on the bench's device.
 Tensor random_tensor(const Bench& bench, DType dtype, const Shape& shape, std::uint32_t seed,
                      float scale = 1);
 

@@ -1,4 +1,4 @@
-// Running a case: peaks first, then its jobs one after another.
+// Runs a case: first the peaks, then the case's jobs one after another.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@
 
 namespace switchyard::bench {
 
-// All cases, `peak` among them.
+// All cases, including `peak`.
 std::span<const Case> cases();
 
-// Keys that every case has beside its own: copy_mib, and threads unless it has threads of its own.
+// A case's keys and those that every case has: copy_mib, and threads unless the case sets its own.
 std::vector<Key> all_keys(const Case& chosen);
 
-// Measures the machine's peaks and then the case, each measurement for about `seconds`; `line` gets every
-// line for people as soon as it is known. Returns {"version", "machine", "results"}. Error(usage) for a key
-// or value that is wrong, before anything is measured.
+// Measures the machine's peaks and then the case, each measurement for about `seconds`. `line` gets every
+// line for people as soon as it is known. Returns {"version", "machine", "results"}. Error(usage) for a wrong
+// key or value, before anything is measured.
 nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string> settings, double seconds,
                                 const std::function<void(const std::string&)>& line);
 

@@ -1,4 +1,4 @@
-// `switchyard bench`: how fast this machine is, and how close the kernels come.
+// `switchyard bench`: measures how fast this machine is, and how close the kernels come to its peaks.
 #pragma once
 
 #include <span>

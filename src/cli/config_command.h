@@ -1,4 +1,4 @@
-// switchyard config: shows the settings a command line gives, or the table of all keys.
+// switchyard config: shows the settings that a command line gives, or the table of all keys.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// switchyard data: text to a folder of tokens, and what is in one.
+// switchyard data: turns text into a folder of tokens, and shows what such a folder holds.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// `switchyard eval`: how well a stored model predicts a text, and how far it is from other weights.
+// `switchyard eval`: measures how well a stored model predicts a text, and how far other weights differ.
 #pragma once
 
 #include <span>

@@ -5,7 +5,7 @@
 
 namespace switchyard {
 
-// `switchyard explain`: how every parameter and activation is laid out, and why. Returns the exit status.
+// `switchyard explain`: shows the layout of every parameter and activation, and why. Returns the exit status.
 int explain_command(std::span<const std::string> args);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// switchyard generate: text from a model, token after token.
+// switchyard generate: generates text with a model, token by token.
 #pragma once
 
 #include <span>

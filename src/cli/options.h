@@ -1,4 +1,4 @@
-// What commands that look at a config have in common on the command line.
+// Command-line options that commands with a config share.
 #pragma once
 
 #include <map>
@@ -12,23 +12,23 @@ namespace switchyard {
 struct Options {
   bool help = false;                          // --help, -h
   std::string json_file;                      // --json FILE; "" without
-  std::set<std::string> flags;                // of the command's own, those given
-  std::map<std::string, std::string> values;  // of its options with a value, those given
+  std::set<std::string> flags;                // flags of the command that were given
+  std::map<std::string, std::string> values;  // options of the command that were given, with their values
   std::vector<std::string> settings;          // CONFIG.yml and key=value, in order
 };
 
-// Error(usage) that names `command` for an option it does not have, for one without its value, and for a
-// --json FILE that cannot be written. A command that writes none has `writes_json` false.
+// Error(usage) that names `command` for an unknown option, for an option without its value, and for a --json
+// FILE that cannot be written. `writes_json` is false for a command without --json.
 Options parse_options(const std::string& command, const std::set<std::string>& flags,
                       std::span<const std::string> args, const std::set<std::string>& with_values = {},
                       bool writes_json = true);
 
-// A number that an option gives. Error(usage) for another text, and outside [least, most].
+// The number in option `name`. Error(usage) for other text, and for a number outside [least, most].
 std::int64_t number_option(const std::string& command, const Options& options, const std::string& name,
                            std::int64_t without, std::int64_t least, std::int64_t most);
 
-// Error(usage) where `file`, of --json, is in no folder that can be written: before what takes long. None is
-// "".
+// Error(usage) when `file`, given to --json, is in no writable
+// folder, so that a long command fails early. Accepts "" (no file).
 void require_writable(const std::string& command, const std::string& file);
 
 }  // namespace switchyard

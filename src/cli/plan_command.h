@@ -5,7 +5,7 @@
 
 namespace switchyard {
 
-// `switchyard plan`: memory, collectives and time of a step, without running it. Returns the exit status.
+// `switchyard plan`: a step's memory, collectives and time, without running it. Returns the exit status.
 int plan_command(std::span<const std::string> args);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Commands that run in all the processes that mpirun started, or in one.
+// Runs a command in all the processes that mpirun started, or in a single process.
 #pragma once
 
 #include <functional>
@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// Joins the other processes and runs `body`, whose exit status this returns. An error is agreed on, reported
-// once, and gives the status.
+// Joins the other processes, runs `body` and returns its exit status. The processes agree on an error, which
+// is reported once and gives the status.
 int run_in_processes(const std::function<int(Processes&)>& body);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// How a command's failure reaches the user: one line on standard error and an exit status.
+// Reports a command's failure to the user: one line on standard error and an exit status.
 #pragma once
 
 #include <exception>
@@ -10,10 +10,10 @@ namespace switchyard {
 // status. Call it within a catch block.
 int report_error();
 
-// Exit status of what a signal stopped after it saved its state: the same command resumes it.
+// The exit status after a signal stopped a run that saved its state: the same command resumes it.
 constexpr int kStoppedBySignal = 75;
 
-// `switchyard: message` on standard error: one line, whatever text of the user's or of a file's is in it.
+// Prints `switchyard: message` on standard error as one line, whatever text from users or files is in it.
 void print_error(std::string message);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// switchyard selftest: every kernel on this machine against its scalar twin.
+// switchyard selftest: compares every kernel on this machine with its reference implementation.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace switchyard {
 
 int selftest_command(std::span<const std::string> args);
 
-// The same of other kernels than all. Returns the exit status: 0, or 3 where one differs.
+// Tests the given kernels instead of all. Returns the exit status: 0, or 3 when one differs.
 int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const std::string> args);
 
 }  // namespace switchyard

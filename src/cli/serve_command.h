@@ -1,4 +1,4 @@
-// switchyard serve: texts from a model over HTTP.
+// switchyard serve: serves a model's texts over HTTP.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Text of unknown origin as a terminal may be shown it.
+// Makes text of unknown origin safe to show on a terminal.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace switchyard {
 
-// The text in which each broken UTF-8 sequence and each control character but newline and tab is U+FFFD.
+// Replaces each broken UTF-8 sequence and each control character except newline and tab by U+FFFD.
 std::string terminal_text(std::string_view text);
 
 }  // namespace switchyard

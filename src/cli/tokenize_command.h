@@ -1,4 +1,4 @@
-// switchyard tokenize: text to ids and back, by any tokenizer file.
+// switchyard tokenize: converts text to ids and back, with any tokenizer file.
 #pragma once
 
 #include <span>

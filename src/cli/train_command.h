@@ -1,4 +1,4 @@
-// switchyard train: trains a model and leaves metrics, plots and a summary.
+// switchyard train: trains a model and writes metrics, plots and a summary.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// For tests that hold stored cases against a device.
+// Test support: runs stored cases on a device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace switchyard {
 
-// `switchyard verify STORED KEYS...` passes; what it printed is shown where it does not.
+// Expects that `switchyard verify STORED KEYS...` passes; shows its output when it does not.
 inline void expect_verified(const std::filesystem::path& stored, const std::vector<std::string>& keys) {
   std::vector<std::string> args{stored};
   args.insert(args.end(), keys.begin(), keys.end());

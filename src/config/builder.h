@@ -1,4 +1,4 @@
-// Puts a Config together, layer by layer. Used by Config::from_args and Config::from_map only.
+// Builds a Config, layer by layer. Used by Config::from_args and Config::from_map only.
 #pragma once
 
 #include <filesystem>
@@ -18,10 +18,10 @@ class ConfigBuilder {
  public:
   ConfigBuilder();
 
-  // Keys a user gave; a later one wins. Those of one source that are given twice are said once.
+  // Adds keys that a user gave; a later value wins. A key given twice in one source is noted once.
   void add_arguments(std::span<const std::string> arguments);
   void add_map(const std::map<std::string, nlohmann::json>& keys);
-  // The CONFIG.yml of the command line.
+  // Sets the CONFIG.yml of the command line.
   void set_config_file(const std::string& path) { config_path_ = path; }
 
   // Reads the files, merges, checks, derives. Throws Error(usage). Call it once.
@@ -68,20 +68,20 @@ class ConfigBuilder {
   std::map<std::string, nlohmann::json> model_values_;
   std::string model_source_;
   std::vector<nlohmann::json> rule_layers_;  // from the bottom up
-  std::vector<std::string> known_dims_;      // those that base.yml has rules for
+  std::vector<std::string> known_dims_;      // the dims that base.yml has rules for
 };
 
-// `key=value` -> its two parts; throws Error(usage) when there is no `=`.
+// Splits `key=value` in two; throws Error(usage) when there is no `=`.
 std::pair<std::string, std::string> split_argument(const std::string& argument);
 
-// logical_axis_rules as rules: [name, axis], [name, [axis, …]] or [name, null] each.
+// Converts logical_axis_rules into rules; each is [name, axis], [name, [axis, …]] or [name, null].
 std::vector<AxisRule> axis_rules_of(const nlohmann::json& rules);
 
-// Error(usage) for a name of mesh_axes that no key gives a size.
+// Error(usage) for a name in mesh_axes whose size no key gives.
 void check_axis_name(const std::string& axis);
-// Whether the settings fit together (experts, heads, groups, widths). Throws Error(usage).
+// Checks that the settings fit together (experts, heads, groups, widths). Throws Error(usage).
 void check_consistency(const Config& config);
-// A line for each key the user set that other keys leave without effect.
+// One line for each key that the user set and that other keys leave without effect.
 std::vector<std::string> ineffective_keys(const Config& config);
 
 }  // namespace switchyard

@@ -27,22 +27,22 @@ namespace switchyard {
 
 struct KeyDeclaration;
 
-// compat: MaxText as it was in August 2026.
+// The value of `compat` for MaxText as of August 2026.
 inline constexpr std::string_view kCompat202608 = "maxtext-2026-08";
 
 class Config {
  public:
-  // `args` is `[CONFIG.yml] key=value …` as on the command line. Throws Error(usage) with one line that names
+  // Parses `[CONFIG.yml] key=value …` as on the command line. Throws Error(usage) with one line that names
   // the key or file, the value and what is expected.
   static Config from_args(std::span<const std::string> args);
 
-  // The same from a key -> value map (a case of `verify`, a Hugging Face config), with `overrides`
+  // Builds a Config from a key -> value map (a case of `verify`, a Hugging Face config), with `overrides`
   // (`key=value …`) on top. `expert_parallelism` means ici_expert_parallelism here.
   static Config from_map(const std::map<std::string, nlohmann::json>& keys,
                          std::span<const std::string> overrides);
 
-  // Values by type. An undeclared key, or one of another type, is a bug and aborts; get_float also reads
-  // integers.
+  // Values by type. An undeclared key or a key of another
+  // type is a bug and aborts; get_float also reads integers.
   bool get_bool(std::string_view key) const;
   std::int64_t get_int(std::string_view key) const;
   double get_float(std::string_view key) const;
@@ -51,22 +51,22 @@ class Config {
   std::vector<std::int64_t> get_ints(std::string_view key) const;
   // A list of [id, number] pairs, each id once. Error(usage) for anything else in nested lists.
   std::vector<std::pair<std::int64_t, double>> get_numbers_by_id(std::string_view key) const;
-  bool is_none(std::string_view key) const;  // None, or an empty string
+  bool is_none(std::string_view key) const;  // true for None and for an empty string
 
-  // compat=maxtext, of any version.
+  // True for compat=maxtext, in any version.
   bool follows_maxtext() const;
 
-  // Whether the command line, the overrides or the case's map gave the key (with whatever value).
+  // True when the command line, the overrides or the case's map gave the key, with any value.
   bool is_set_by_user(std::string_view key) const;
 
-  // Sets a derived value, typed and checked like any other. `source` says where it came from ("mesh file",
-  // …).
+  // Sets a derived value, typed and checked like any other.
+  // `source` names where the value came from ("mesh file", …).
   void set(std::string_view key, nlohmann::json value, std::string source);
 
-  // Mesh axes, major to minor, and the ordered rules, after custom_mesh_and_rule.
+  // The mesh axes, major to minor, and the ordered rules, as custom_mesh_and_rule sets them.
   std::vector<std::string> mesh_axes() const;
   std::vector<AxisRule> axis_rules() const;
-  // The rules of evaluations within a training: those of custom_mesh_and_rule_for_eval, or the same.
+  // The rules for evaluations during training: from custom_mesh_and_rule_for_eval, or else axis_rules().
   std::vector<AxisRule> axis_rules_for_eval() const;
 
   // Lines to print once at start: inert keys, keys given twice, cloud folders that became local ones.
@@ -74,9 +74,9 @@ class Config {
 
   // Every key with its value, as an object.
   nlohmann::json resolved() const;
-  // Whether a run without any settings has another value.
+  // True when a run without any settings has another value.
   bool is_changed(std::string_view key) const;
-  // Every key, or those that are changed, with its value and its source, one a line (log_config=true).
+  // Every key, or every changed key, with its value and its source, one a line (log_config=true).
   std::string describe(bool only_changed = false) const;
 
  private:
@@ -92,7 +92,7 @@ class Config {
   const Entry& entry(std::string_view key) const;
 
   std::map<std::string, Entry, std::less<>> entries_;
-  nlohmann::json rules_for_eval_;  // null: as logical_axis_rules
+  nlohmann::json rules_for_eval_;  // null: logical_axis_rules apply
   std::vector<std::string> notices_;
 };
 

@@ -1,4 +1,4 @@
-// The declaration of a key: everything the program knows about it. See keys_*.cc for the tables.
+// The declaration of a key: everything that the program knows about it. The tables are in keys_*.cc.
 #pragma once
 
 #include <cstdint>
@@ -22,43 +22,43 @@ enum class KeyType {
 };
 
 enum class KeyStatus {
-  active,   // does what its help says
-  inert,    // means nothing to this program; accepted, listed once at start
-  planned,  // known, not built yet; any value but the default is an error
+  active,   // the key does what its help says
+  inert,    // the key has no effect in this program; accepted, listed once at start
+  planned,  // known but not implemented yet; any value but the default is an error
   derived,  // the reference computes it from other keys; any value but None is an error
 };
 
-// What a key is about. Every list of keys in the program is read from it.
+// The topic of a key. The program groups every list of keys by it.
 enum class KeyRole {
-  model,       // which function of its weights a model computes, and which weights it has
-  strategy,    // how experts are run: any choice is the same model
+  model,       // which function a model computes and which weights it has
+  strategy,    // how experts are run; every choice computes the same model
   layout,      // ranks, mesh and sharding
-  memory,      // what backward keeps, recomputes or moves away
+  memory,      // what is kept for backward, recomputed or moved to other memory
   training,    // how weights change
   data,        // rows of tokens, and where they come from
-  generation,  // how prompts are read and tokens picked
-  run,         // the machine, and what stops a run
+  generation,  // how prompts are read and tokens are chosen
+  run,         // the machine, and when a run stops
   output,      // what is measured, logged and written
-  elsewhere,   // other programs and models of the reference (configs/inert_keys.json)
+  elsewhere,   // keys for other programs and models of the reference (configs/inert_keys.json)
 };
 constexpr KeyRole kKeyRoles[] = {KeyRole::model,    KeyRole::strategy, KeyRole::layout,     KeyRole::memory,
                                  KeyRole::training, KeyRole::data,     KeyRole::generation, KeyRole::run,
                                  KeyRole::output,   KeyRole::elsewhere};
 
-// Which of the two ways through the experts a key is for (sparse_matmul).
+// The execution path for experts (sparse_matmul) on which a key has effect.
 enum class ExpertPath { both, sparse, dense };
 
-// What another value than the checkpoint's means to a run that goes on from it.
+// What happens when a resumed run's value differs from the checkpoint's: allowed, noted or refused.
 enum class OnResume { free, noted, refused };
 
-// What a value must satisfy beyond its type. For lists it holds for every element.
+// The condition that a value must meet beyond its type. For lists, every element must meet it.
 struct KeyCheck {
   std::optional<double> minimum;
   bool minimum_excluded = false;
   std::optional<double> maximum;
   std::optional<double> also;        // one value allowed outside the range, such as -1
   std::vector<std::string> choices;  // empty: any text
-  std::vector<std::string> planned;  // known choices that are not built yet
+  std::vector<std::string> planned;  // known choices that are not implemented yet
 };
 
 struct KeyDeclaration {
@@ -68,14 +68,14 @@ struct KeyDeclaration {
   std::string help;
   KeyStatus status = KeyStatus::active;
   KeyCheck check;
-  std::optional<KeyRole> role;  // the table's where a key has none of its own; all_keys() have one
+  std::optional<KeyRole> role;  // none: the table's role; set for every key of all_keys()
   ExpertPath path = ExpertPath::both;
   std::optional<OnResume> on_resume;  // in all_keys(): noted where the role is training or data, else free
   bool optional = false;              // None is a value
-  bool verbatim = false;              // a text in which spaces, quotes and brackets are what they are
+  bool verbatim = false;              // a text whose spaces, quotes and brackets are kept
 };
 
-// Builders, so that a table reads as one line a key.
+// Builders, so that a table has one line for each key.
 KeyDeclaration boolean_key(std::string name, bool value, std::string help);
 KeyDeclaration integer_key(std::string name, std::int64_t value, KeyCheck check, std::string help);
 KeyDeclaration float_key(std::string name, double value, KeyCheck check, std::string help);
@@ -93,7 +93,7 @@ KeyDeclaration sparse_only(KeyDeclaration key);
 KeyDeclaration dense_only(KeyDeclaration key);
 KeyDeclaration may_change(KeyDeclaration key);  // OnResume::free
 KeyDeclaration must_stay(KeyDeclaration key);   // OnResume::refused
-KeyDeclaration optional(KeyDeclaration key);    // None is allowed, and is the default
+KeyDeclaration optional(KeyDeclaration key);    // None is allowed and is the default
 
 KeyCheck any_number();
 KeyCheck at_least(double minimum);
@@ -103,7 +103,7 @@ KeyCheck at_least_or(double minimum, double also);
 KeyCheck more_than_or(double minimum, double also);
 KeyCheck one_of(std::vector<std::string> choices, std::vector<std::string> planned = {});
 
-// The tables by topic.
+// The tables, by topic.
 std::vector<KeyDeclaration> run_keys();
 std::vector<KeyDeclaration> output_keys();
 std::vector<KeyDeclaration> generation_keys();
@@ -115,26 +115,26 @@ std::vector<KeyDeclaration> parallelism_keys();
 std::vector<KeyDeclaration> memory_keys();
 std::vector<KeyDeclaration> train_keys();
 std::vector<KeyDeclaration> data_keys();
-// Those of configs/inert_keys.json, which the build puts into the program.
+// The keys in configs/inert_keys.json, which the build embeds in the program.
 std::vector<KeyDeclaration> keys_from_elsewhere();
 
 // All declarations, in the order of the tables. No key occurs twice.
 const std::vector<KeyDeclaration>& all_keys();
-// Null when there is no such key.
+// The key's declaration, or null when there is no such key.
 const KeyDeclaration* find_key(std::string_view name);
 // The nearest declared name by edit distance; empty when none is near.
 std::string nearest_key(std::string_view name);
 // The nearest of `candidates`; empty when none is near.
 std::string nearest_of(std::string_view name, std::span<const std::string> candidates);
-// The same for the end of a message: "; the nearest is NAME", or empty.
+// The nearest name as the end of a message: "; the nearest is NAME", or empty.
 std::string nearest_hint(std::string_view name, std::span<const std::string> candidates);
 
-// "integer", "boolean", …, as shown to users.
+// The name of a key's type as shown to users: "integer", "boolean", …
 std::string type_name(const KeyDeclaration& key);
 std::string status_name(KeyStatus status);
-// A heading: "strategy: how experts are run …".
+// The heading for a role: "strategy: how experts are run …".
 std::string role_heading(KeyRole role);
-// What a legal value is, in words: "an integer of at least 1", "one of adamw, sgd".
+// Describes a legal value in words: "an integer of at least 1", "one of adamw, sgd".
 std::string expected_value(const KeyDeclaration& key);
 
 }  // namespace switchyard

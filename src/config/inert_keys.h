@@ -1,4 +1,4 @@
-// The text of configs/inert_keys.json, which the build puts into the program (cmake/inert_keys.cc.in).
+// The text of configs/inert_keys.json, which the build embeds in the program (cmake/inert_keys.cc.in).
 #pragma once
 
 #include <string_view>

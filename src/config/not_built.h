@@ -1,4 +1,4 @@
-// What of the reference's models is not built here, in words for an error.
+// Explains in errors which of the reference's models are not implemented here.
 #pragma once
 
 #include <string>
@@ -6,13 +6,13 @@
 
 namespace switchyard {
 
-// What a decoder_block of the reference has that no block here has; empty of any other word.
+// The feature of the reference's decoder_block `block` that is not implemented here; empty for other names.
 std::string_view missing_in_block(std::string_view block);
 
-// Why a model of the reference cannot be had, as the end of an error after its name; empty of any other name.
+// The reason why the reference's model `model` is unavailable, to end an error; empty for other names.
 std::string reason_not_built(std::string_view model);
 
-// Why weights in fp8 are not trained, and what to do instead.
+// The reason why weights in fp8 are not trained, and what to do instead.
 extern const std::string_view kNoFp8Training;
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Helpers of the tests of this folder.
+// Helpers for the tests in this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ inline Config config_of(std::vector<std::string> arguments) {
   return Config::from_args(arguments);
 }
 
-// The message of the Error that a command line causes; empty when it causes none.
+// The message of the Error that a command line causes; empty without an error.
 inline std::string problem_of(const std::vector<std::string>& arguments) {
   try {
     Config::from_args(arguments);
@@ -35,7 +35,7 @@ inline bool mentions(const std::string& text, const std::vector<std::string>& pa
   return true;
 }
 
-// Whether a line of the config's notices has all the parts.
+// True when one line of the config's notices contains all the parts.
 inline bool notices_mention(const Config& config, const std::vector<std::string>& parts) {
   for (const std::string& line : config.notices()) {
     if (mentions(line, parts)) return true;

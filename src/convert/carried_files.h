@@ -1,4 +1,4 @@
-// Files beside the weights that go with them: of the tokenizer, and how to generate.
+// Files that go with the weights: those of the tokenizer, and the generation settings.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace switchyard {
 
-// Of a Hugging Face folder: its own; and its config.json, so that a way back finds what is no part of the
-// model. Named as in a checkpoint: "tokenizer/tokenizer.json".
+// The files of a Hugging Face folder, and its config.json, from which a conversion back takes what is not
+// part of the model. Names are those in a checkpoint: "tokenizer/tokenizer.json".
 std::vector<ExtraFile> files_of_hub(const std::string& folder);
 
-// Of a checkpoint: those below tokenizer/, named without that folder. Error(usage) for one whose hash is not
-// the manifest's.
+// The files below a checkpoint's tokenizer/, named without that
+// folder. Error(usage) when a file's hash differs from the manifest's.
 std::vector<ExtraFile> files_of_checkpoint(const CheckpointFolder& checkpoint);
 
 }  // namespace switchyard

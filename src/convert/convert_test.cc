@@ -1,4 +1,4 @@
-// The parts of conversion and inspection by themselves; the commands are in tests/cli/convert_test.cc.
+// Tests the parts of conversion and inspection alone; the commands are in tests/cli/convert_test.cc.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Names that differ in numbers only, as one: "layers.{0-31}.moe.experts.{0-7}.wo".
+// Folds names that differ only in numbers into one: "layers.{0-31}.moe.experts.{0-7}.wo".
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace switchyard {
 
 struct FoldedName {
   std::string name;
-  std::vector<std::size_t> members;  // indices into the names given, in their order
+  std::vector<std::size_t> members;  // indices into the given names, in order
 };
 
-// Folds names that are equal but for whole parts of digits between dots and that have equal `kinds` (one of
-// each name: its dtype and shape, say), in order of first appearance. Only full sets are folded: a group
-// that lacks a combination of its numbers stays apart by its first numbers until its pieces are full.
+// Folds names that are equal except for dot-separated parts that are all digits, and whose `kinds` (one for
+// each name, such as its dtype and shape) are equal; ordered by first appearance. Only complete sets fold: a
+// group without some combination of its numbers is split by its first number until its pieces are complete.
 std::vector<FoldedName> fold_names(const std::vector<std::string>& names,
                                    const std::vector<std::string>& kinds);
 

@@ -1,4 +1,4 @@
-// Models of gated delta nets in GGUF files, written here as llama.cpp's converter orders and changes them.
+// Tests GGUF files of gated delta nets, written here as llama.cpp's converter orders and changes tensors.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Architectures of GGUF files: those of llama.cpp's converter have transformers' logits; what a file says in
-// few words, or not at all, is read as llama.cpp reads it.
+// Tests the architectures of GGUF files: files of llama.cpp's converter give transformers' logits; settings
+// that a file states briefly, or not at all, are read as llama.cpp reads them.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Qwen2 in a GGUF file, written here as llama.cpp's converter does: every tensor as it is, biases among them.
+// Tests Qwen2 in a GGUF file, written here as llama.cpp's converter does: all tensors unchanged, with biases.
 #include <gtest/gtest.h>
 
 #include <cstring>

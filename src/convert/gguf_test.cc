@@ -1,4 +1,4 @@
-// Models in GGUF files: their logits against transformers with the dequantized weights, and as checkpoints.
+// Tests GGUF files: logits equal those of transformers on dequantized weights; conversion to checkpoints.
 #include <gtest/gtest.h>
 
 #include <algorithm>

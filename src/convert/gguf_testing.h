@@ -1,4 +1,4 @@
-// GGUF files that tests write.
+// Writes GGUF files for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace switchyard {
 
-// A GGUF file of float32 tensors, or of random Q8_0 blocks.
+// Writes a GGUF file of float32 tensors, or of random Q8_0 blocks.
 class GgufWriter {
  public:
   void text(const std::string& key, const std::string& value) {

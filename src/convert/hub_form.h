@@ -1,5 +1,5 @@
-// The same function as a model that a Hugging Face family has: where a model of ours states something that no
-// config.json can, a factor on some weights, or weights of zero, may say it instead.
+// Restates our model as an equal one that a Hugging Face family has. A setting that no config.json can state
+// may be stated by a factor on some weights, or by zero weights.
 #pragma once
 
 #include <map>
@@ -12,20 +12,20 @@
 namespace switchyard {
 
 struct HubForm {
-  Config config;  // of the model as it is written; config_to_hub() takes it
-  // End of a parameter's name ("attention.query") -> what its elements are multiplied by.
+  Config config;  // config of the model as it is written; the input of config_to_hub()
+  // End of a parameter's name ("attention.query") -> the factor on its elements.
   std::map<std::string, float> factors;
-  // Whether both models give the same bits: every factor a power of two, every operation in the same order.
+  // True when both models give the same bits: factors are powers of two, and operations keep their order.
   bool same_bits = true;
-  std::vector<std::string> notices;  // one line for each thing that is written in another way
+  std::vector<std::string> notices;  // one line for each setting that is written in another way
 
   float factor_of(const std::string& parameter) const;  // 1 for most
 };
 
-// `config` unchanged where a family has it as it is, or where none ever will: that is for config_to_hub().
+// `config` unchanged when a family has it as it is, or none ever will (config_to_hub() reports that).
 HubForm hub_form(const Config& config);
 
-// The tensor times the factor, as `dtype`: computed in float32, rounded once.
+// The tensor times the factor as `dtype`: computed in float32, rounded once.
 Tensor scaled(const Tensor& tensor, float factor, DType dtype);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Folders whose settings are easily passed over: their logits are those of transformers 5.24.
+// Tests folders with settings that are easily overlooked: their logits are those of transformers 5.24.
 #include <gtest/gtest.h>
 
 #include <algorithm>

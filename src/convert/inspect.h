@@ -1,4 +1,4 @@
-// What `switchyard inspect` says of one source of tensors: as text for people, as data for programs.
+// The report of `switchyard inspect` on one source of tensors: as text for people, as data for programs.
 #pragma once
 
 #include <map>
@@ -11,17 +11,17 @@
 namespace switchyard {
 
 struct InspectOptions {
-  bool all = false;         // a line for each tensor; otherwise tensors that differ in numbers only are one
+  bool all = false;         // one line for each tensor; false: tensors that differ only in numbers share one
   bool statistics = false;  // reads every element
   bool hashes = false;      // reads every byte
 };
 
 struct Inspection {
-  std::map<std::string, Statistics> statistics;  // of tensors whose dtype is numeric
+  std::map<std::string, Statistics> statistics;  // of numeric tensors
   std::map<std::string, std::string> hashes;     // XXH3-64 of a tensor's bytes, 16 digits
   std::int64_t parameters = 0;                   // without optimizer state
-  std::int64_t active_parameters = 0;            // that a token meets; as parameters where that is not known
-  std::int64_t bytes = 0;                        // of all files
+  std::int64_t active_parameters = 0;            // used by each token; `parameters` when unknown
+  std::int64_t bytes = 0;                        // size of all files
 };
 
 // Reads what the options ask for, one tensor after the other.

@@ -1,4 +1,4 @@
-// Logits of stored weights, computed layer by layer: memory for the largest layer, not for the model.
+// Logits of stored weights, computed layer by layer: memory is that of the largest layer, not of the model.
 #pragma once
 
 #include <optional>
@@ -9,16 +9,16 @@
 namespace switchyard {
 
 struct StoredLogits {
-  Tensor tokens;  // i32 [B,S], random, the same for the same vocabulary
+  Tensor tokens;  // i32 [B,S], random; depends on the vocabulary only
   Tensor logits;  // f32 [B,S,V]
 };
 
-// Of a Hugging Face folder, a GGUF file or a checkpoint (of a run the newest), in float32 on one rank.
-// `dtype`: weights are rounded to it first, the router's bias excepted. `as_exported`: a checkpoint's weights
-// are rounded as an export with a factor on them (convert/hub_form.h) rounds them, which is once at most.
-// Error(usage) for a folder that does not hold the model of its config.
+// Logits of a Hugging Face folder, a GGUF file or a checkpoint (the newest one of a run), in float32 on one
+// rank. `dtype`: weights except the router's bias are rounded to it first. `as_exported`: a checkpoint's
+// weights are rounded as an export with factors (convert/hub_form.h) rounds them, at most once. Error(usage)
+// for a folder whose tensors are not the model of its config.
 StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported);
-// The same for tokens i32 [B,S] that are given, with weights as they are.
+// Logits for given tokens i32 [B,S], with unrounded weights.
 Tensor stored_logits_of(const std::string& path, const Tensor& tokens);
 
 }  // namespace switchyard

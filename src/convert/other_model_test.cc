@@ -1,4 +1,4 @@
-// A checkpoint of another model is told from one's own: by differing_key, by what a run goes on from and by
+// Tests that a checkpoint of another model is recognised by differing_key, when a run resumes, and by
 // inspect, whichever key makes the difference.
 #include <gtest/gtest.h>
 

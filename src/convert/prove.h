@@ -1,4 +1,4 @@
-// Every byte of a checkpoint against its hashes.
+// Compares every byte of a checkpoint with its hashes.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace switchyard {
 
-// What is damaged, one line each: the folder itself, a tensor, a file carried along. Empty: all is as
-// written.
+// One line for each damage: of the folder itself, of a
+// tensor, of a carried file. Empty: the checkpoint is intact.
 std::vector<std::string> damage_of(const std::string& checkpoint);
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
-// config.json as the files of well-known models have it, in full size: which model it is here, and that the
-// tensors asked for are those that are published, by their count and by their elements.
+// Tests the config.json of well-known models in full size: it gives the right model here, and the tensors
+// asked for match the published ones in count and in elements.
 #include <gtest/gtest.h>
 
 #include <map>

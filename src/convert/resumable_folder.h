@@ -1,10 +1,10 @@
-// ResumableFolder: a folder of large files that appears whole, and whose making goes on where it was ended.
+// ResumableFolder: a folder of large files that appears all at once, and whose writing can be resumed.
 //
-// 1. Files are made in a folder of their own beside the destination (.saving-<name>). Among them lies a
-//    journal, .conversion.json, which says what is being made from what and is locked by who makes it.
-// 2. A file is written under another name, flushed, and renamed: one that has its final name is complete.
+// 1. Files are written in a separate folder beside the destination (.saving-<name>). It also holds a
+//    journal, .conversion.json, which says what is made from what. The process that writes locks it.
+// 2. A file is written under another name, flushed, and renamed: a file with its final name is complete.
 // 3. At the end the folder is flushed and renamed to the destination; then the journal is removed.
-// A later attempt with the same journal keeps the files of step 2; one with another begins anew.
+// A later attempt with the same journal keeps the files of step 2; one with another journal starts over.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@
 
 namespace switchyard {
 
-// A safetensors file to be written: its header, and where each tensor's bytes go.
+// A safetensors file to write: its header, and the place of each tensor's bytes.
 struct PlannedFile {
   struct Place {
-    std::size_t tensor;   // the caller's number
-    std::int64_t offset;  // from the file's begin
+    std::size_t tensor;   // the caller's index
+    std::int64_t offset;  // from the start of the file
     std::int64_t bytes;
   };
   std::string name;
@@ -35,28 +35,28 @@ struct PlannedFile {
 
 class ResumableFolder {
  public:
-  // `job` is the journal: anything by which two conversions differ. `marker`: the file that is written into
-  // the renamed folder last of all, "" where there is none. Error(usage) when the destination exists (an
-  // empty folder and what an earlier attempt left excepted) or another process is writing it.
+  // `job` is the journal: any data by which two conversions differ. `marker`: the file to write last into the
+  // renamed folder; "": no such file. Error(usage) when the destination exists (unless it is empty or from an
+  // earlier attempt) or another process is writing it.
   ResumableFolder(FileSystem& files, const std::string& destination, const nlohmann::json& job,
                   const std::string& marker);
   ~ResumableFolder();
   ResumableFolder(const ResumableFolder&) = delete;
   ResumableFolder& operator=(const ResumableFolder&) = delete;
 
-  // Whether an earlier attempt was ended after the last rename: nothing is left to do but finish().
+  // True when an earlier attempt ended after the final rename: only finish() remains.
   bool is_done() const { return done_; }
   const SavePlace& place() const { return place_; }
 
-  // Whether the file is there already, of an earlier attempt.
+  // True when an earlier attempt completed the file.
   bool has(const PlannedFile& file) const;
-  // Makes the file. `make` gives a tensor's bytes; the next is made while the last one is written, so two are
-  // in memory.
+  // Writes the file. `make` returns a tensor's bytes. The next tensor
+  // is made while the last one is written, so two are in memory.
   void write(const PlannedFile& file, const std::function<Tensor(std::size_t tensor)>& make);
-  // A small file, below the folder.
+  // Writes a small file below the folder.
   void write_small(const std::string& name, const std::string& content);
 
-  // Flushes and renames the folder, where commit() of a checkpoint has not done so, and removes the journal.
+  // Flushes and renames the folder, unless commit() of a checkpoint has done so, and removes the journal.
   void finish();
 
  private:

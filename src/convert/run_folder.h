@@ -1,4 +1,4 @@
-// The folder of a training run: its checkpoints and what summary.json says.
+// Reads the folder of a training run: its checkpoints and summary.json.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,8 +9,8 @@ namespace switchyard {
 
 struct RunCheckpoint {
   std::string name, path;
-  std::int64_t bytes = 0;  // of all files
-  std::string problem;     // why it cannot be read; "" when its marker, manifest and headers are right
+  std::int64_t bytes = 0;  // size of all files
+  std::string problem;     // why it cannot be read; "" when its marker, manifest and headers are valid
 };
 
 struct RunFolder {
@@ -19,7 +19,7 @@ struct RunFolder {
   nlohmann::json summary;                  // summary.json; null without
 };
 
-// Whether `path` is such a folder: it has a summary.json or a folder `checkpoints`.
+// True when `path` has a summary.json or a folder `checkpoints`.
 bool is_run_folder(const std::string& path);
 RunFolder open_run_folder(const std::string& path);
 

@@ -1,5 +1,5 @@
-// The tensors of a model as they are stored: here one by one under our names, expert by expert, and what each
-// is called in a Hugging Face folder.
+// The tensors of a model as they are stored: one by one under our
+// names, each expert alone, with the Hugging Face name of each.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace switchyard {
 
-// One tensor on both sides; its elements are the same, transposed where `hub.transposed`.
+// One tensor on both sides. The elements are the same, transposed where `hub.transposed` is set.
 struct StoredPair {
   std::string ours;    // "layers.3.moe.experts.17.wi_0"
   Shape shape;         // ours: [M,H]
   std::string theirs;  // "model.layers.3.mlp.experts.17.gate_proj.weight"
-  HubTensors hub;      // that one tensor
+  HubTensors hub;      // `theirs`, as hub_tensors() describes it
 };
 
-// In the order of `specs`, experts in ascending order.
+// Lists tensors in the order of `specs`, with experts in ascending order.
 std::vector<StoredPair> stored_pairs(const std::vector<ParameterSpec>& specs, const ModelFamily& family);
 
 }  // namespace switchyard

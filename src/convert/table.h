@@ -8,9 +8,9 @@ namespace switchyard {
 
 class Table {
  public:
-  // A column whose title begins with '>' (which is not shown) is set to the right.
+  // A column whose title begins with '>' (not shown) is aligned to the right.
   explicit Table(std::vector<std::string> titles);
-  void add(std::vector<std::string> cells);  // CHECKs that there is one for each column
+  void add(std::vector<std::string> cells);  // CHECKs that there is one cell for each column
   bool empty() const { return rows_.size() == 1; }
   std::string text(const std::string& indent) const;
 

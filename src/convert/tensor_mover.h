@@ -1,5 +1,5 @@
-// TensorMover: one stored tensor made from another by several threads, slab by slab: a few rows are read,
-// scaled, rounded, and placed where they belong. So memory is that of the result and a slab a thread.
+// TensorMover: converts a stored tensor into another with several threads, slab by slab: reads a few rows,
+// scales, rounds and places them. So memory is the result and one slab for each thread.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@
 
 namespace switchyard {
 
-// What is to become of a stored tensor.
+// The conversion of a stored tensor.
 struct TensorMove {
-  Shape from;  // as it is stored
+  Shape from;  // the stored shape
   Shape to;
   DType dtype = DType::f32;
-  float factor = 1;  // on every element
-  // As matrices the one is the other's transpose: `from` is [matrix_rows, rest]. Otherwise the elements
-  // follow each other in the same order.
+  float factor = 1;  // multiplies every element
+  // Transposes the tensor as a matrix: `from` is [matrix_rows,
+  // rest]. Otherwise the elements keep their order.
   bool transposed = false;
   std::int64_t matrix_rows = 0;
 };
@@ -28,15 +28,15 @@ class TensorMover {
  public:
   explicit TensorMover(int threads) : pool_(threads) {}
 
-  // Rows [begin, end) of the stored tensor's first dimension, f32 or bf16. Called by several threads at once;
-  // what it throws ends the move and is thrown on.
+  // Reads rows [begin, end) of the stored tensor's first dim, f32 or bf16. Several threads call it at once;
+  // an exception ends the move and is rethrown.
   using ReadRows = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
   Tensor move(const TensorMove& move, const ReadRows& read);
 
-  // The blocks nearest to a dense matrix [inputs, rest] of whatever dims; false where a value is not finite.
+  // Packs a dense matrix [inputs, rest] (any dims) into the nearest blocks; false when a value is not finite.
   bool pack(const Tensor& dense, std::int64_t inputs, const Tensor& packed);
 
-  // Hashes of a tensor cut as a checkpoint cuts it.
+  // Hashes of a tensor, in the chunks that a checkpoint uses.
   std::vector<Chunk> chunks_of(const StoredTensor& tensor, const std::byte* data);
 
  private:

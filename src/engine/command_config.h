@@ -1,4 +1,4 @@
-// The config of a command line, whose first word may be a folder or file with weights.
+// The config of a command line whose first word may be a folder or file with weights.
 #pragma once
 
 #include <span>
@@ -9,11 +9,11 @@
 namespace switchyard {
 
 // Reads `FOLDER key=value ...` (or a GGUF file) or `[CONFIG.yml] key=value ...`, with at least one rank for
-// each of so many processes. Error(usage), which names `command`.
+// each of `processes` processes. Error(usage) that names `command`.
 Config config_to_run(const std::string& command, int processes, std::span<const std::string> settings);
 
-// The same for a training, whose FOLDER is a Hugging Face folder or a GGUF file: a checkpoint's model is a
-// start only by load_parameters_path.
+// Reads a training's command line. FOLDER is a Hugging Face folder or a GGUF file: training starts from a
+// checkpoint's weights only by load_parameters_path.
 Config config_to_train(int processes, std::span<const std::string> settings);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// The engine as a program calls it.
+// Tests the engine as a calling program uses it.
 #include "switchyard/engine.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Initial weights: what a run starts from where load_parameters_path names a folder.
+// Initial weights: those that a run starts from when load_parameters_path names a folder.
 #pragma once
 
 #include <string>
@@ -9,33 +9,33 @@
 
 namespace switchyard {
 
-// What weights are loaded for.
+// The use that weights are loaded for.
 enum class WeightUse {
   train,  // they will change
-  run,    // they stay: a checkpoint's are used where they lie in its files, where that is possible
+  run,    // they do not change: where possible, a checkpoint's are used directly from its files
 };
 
-// Blocks of the weights in load_parameters_path, in the parameters' dtype: of a Hugging Face folder or a GGUF
-// file, or of one of our checkpoints (of a run's folder: the newest). Null without the key, for a random
-// start. Of a packed parameter its blocks where the checkpoint has them, or else dense values in float32.
-// Error(usage) for what does not fit the model; what is left out on purpose is told in `notes`.
+// Reads blocks of the weights in load_parameters_path, in the parameters' dtype, from a Hugging Face folder,
+// a GGUF file, or a checkpoint (the newest of a run's folder). Null without the key: a random start. For a
+// packed parameter it returns the checkpoint's blocks, or else dense float32 values. Error(usage) for weights
+// that do not fit the model; `notes` says what is left out on purpose.
 Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& model,
                                       const std::vector<ParameterSpec>& specs,
                                       std::vector<std::string>* notes, WeightUse use);
 
-// parameter_specs(model) in the bits that the key weight_format names, or as the checkpoint holds them that
-// load_parameters_path names; the key then says so, too. Error(usage) where the two differ.
+// parameter_specs(model) in the bits that the key weight_format names, or that the checkpoint in
+// load_parameters_path has; the key is then set to them. Error(usage) when the two differ.
 std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model,
                                         std::vector<std::string>* notes);
-// The same for training, where weight_format packs frozen parameters alone. Error(usage) where the checkpoint
-// has packed weights that are to be trained.
+// The specs for training, where weight_format packs only frozen parameters. Error(usage) when the checkpoint
+// has packed weights that would be trained.
 std::vector<ParameterSpec> specs_to_train(const Config& config, const ModelConfig& model,
                                           std::vector<std::string>* notes);
 
-// `specs` with those packed that load_parameters_path holds in blocks of a packed type, where
-// weight_format=stored: their fill is those blocks, bit for bit. `notes` tells how many there are, and how
-// many are dense since `mesh` would cut their blocks or since the gate and the up-projection of a layer's
-// experts differ in type.
+// `specs` for weight_format=stored: a parameter that load_parameters_path holds in
+// blocks of a packed type is packed, and its fill is those blocks, bit for bit.
+// `notes` says how many are packed, and how many are dense because `mesh` would cut
+// their blocks or because gate and up projection of a layer's experts differ in type.
 std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mesh, const ModelConfig& model,
                                            std::vector<ParameterSpec> specs, std::vector<std::string>* notes);
 

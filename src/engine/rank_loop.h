@@ -1,4 +1,4 @@
-// RankLoop: the ranks of a model that stay between calls, and carry out one job after another.
+// RankLoop: keeps a model's ranks alive between calls, and runs one job after another on them.
 #pragma once
 
 #include <condition_variable>
@@ -17,18 +17,18 @@ class RankLoop {
  public:
   using Job = std::function<void(Context& context)>;
 
-  // Starts the ranks that the model has in this process; the model must live as long. `last` is what each of
-  // them does before it ends, whatever failed.
+  // Starts the model's ranks in this process; the model must outlive
+  // the loop. Every rank runs `last` before it ends, whatever failed.
   RankLoop(const ModelOnRanks& model, Job last);
   ~RankLoop();
   RankLoop(const RankLoop&) = delete;
   RankLoop& operator=(const RankLoop&) = delete;
 
-  // Carries out the job on every rank of this process and returns when all have done it. From any thread;
-  // calls are carried out one after the other. Throws what a rank threw. A single rank goes on after that; of
-  // several the others may have been waiting for the one that failed, so they end, and this call and all
-  // further ones throw that error. Ranks of several processes need the same jobs in the same order in each
-  // process, and there an error of a rank ends all processes, as in Processes::run_ranks.
+  // Runs the job on every rank of this process and returns when all are done. May be called from any thread;
+  // calls run one after the other. Rethrows a rank's exception. A single rank then continues. Of several
+  // ranks, others may have been waiting for the failed one: they end, and this and all further calls throw
+  // that error. Ranks of several processes need the same jobs in the same order in each process, and there a
+  // rank's error ends all processes, as in Processes::run_ranks.
   void run(const Job& job);
 
  private:
@@ -36,18 +36,18 @@ class RankLoop {
   void carry_out(Context& context, const Job& job);
 
   const bool alone_;  // the model has one rank
-  const int ranks_;   // of this process
+  const int ranks_;   // ranks in this process
   const Job last_;
-  std::mutex turn_;  // held by the call that is carried out
+  std::mutex turn_;  // held by the running call
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   RankCondition came_;
   std::condition_variable done_;
   const Job* job_ = nullptr;
-  std::int64_t jobs_ = 0;  // that came so far
-  int finished_ = 0;       // ranks that have done the last one
-  bool over_ = false;      // no job will come
-  bool ended_ = false;     // the session has
+  std::int64_t jobs_ = 0;  // number of jobs so far
+  int finished_ = 0;       // ranks that have done the last job
+  bool over_ = false;      // no more jobs will come
+  bool ended_ = false;     // the session has ended
   std::exception_ptr failure_;
 
   std::thread session_;

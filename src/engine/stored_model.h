@@ -1,4 +1,4 @@
-// What a folder with weights says of itself: its model and its tokenizer.
+// Reads what a folder with weights says about itself: its model and its tokenizer.
 #pragma once
 
 #include <map>
@@ -7,12 +7,12 @@
 
 namespace switchyard {
 
-// Whether `path` has weights: a Hugging Face folder, a GGUF file, a checkpoint, or a run.
+// True when `path` has weights: a Hugging Face folder, a GGUF file, a checkpoint, or a run.
 bool is_stored_model(const std::string& path);
 
-// The config keys of such a path: those of its model, its types, `max_target_length` as the model was
-// trained, load_parameters_path, its tokenizer's two where it has one, and the decode_* keys that its folder
-// gives (generate/generation_defaults.h). Error(usage).
+// The config keys of such a path: those of its model and types, `max_target_length` of the model's training,
+// load_parameters_path, the two tokenizer keys if it has a tokenizer, and the decode_* keys that its folder
+// states (generate/generation_defaults.h). Error(usage).
 std::map<std::string, nlohmann::json> keys_of_stored_model(const std::string& path);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Every token is scored once, with the figures of the model's own logits, on any layout.
+// Tests that each token is scored once, with the values of the model's own logits, on any layout.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What a model's logits say of the token that came, and how far they are from another model's.
+// Scores a token by a model's logits, and compares the logits with another model's.
 #pragma once
 
 #include <cstdint>
@@ -9,40 +9,40 @@
 namespace switchyard {
 
 struct TokenScore {
-  float nats = 0;  // minus the log of the probability that the model gave the token
-  // Against another model, where there is one:
+  float nats = 0;  // -log of the probability that the model gave the token
+  // Set when another model is given:
   float kl = 0;  // nats: KL(against || evaluated), the sum over tokens of p_against log(p_against / p)
-  bool same_top = false;  // both find the same token most probable; of equal ones that is the smaller id
+  bool same_top = false;  // both rank the same token first; among equal logits the smaller id wins
 };
 
-// `logits` of the whole vocabulary; `against` of the other model, as many, or none. Sums are in float64. What
-// is not finite in the logits is not finite in the score either.
+// `logits` of the whole vocabulary; `against`: as many from the other model, or none. Sums are in float64.
+// Logits that are not finite make the score not finite.
 TokenScore score_token(std::span<const float> logits, std::int32_t token, std::span<const float> against);
 
-// The scores of a text, token after token.
+// The scores of a text, token by token.
 struct TextScores {
-  std::vector<float> nats, kl;  // kl: only against another model
-  std::int64_t same_top = 0;    // tokens
+  std::vector<float> nats, kl;  // kl: only with another model
+  std::int64_t same_top = 0;    // number of tokens
 };
 
 struct AgainstSummary {
-  double mean_kl = 0, median_kl = 0, p99_kl = 0;  // nats a token
-  double same_top = 0;                            // share of the tokens
+  double mean_kl = 0, median_kl = 0, p99_kl = 0;  // nats per token
+  double same_top = 0;                            // share of tokens
 };
 
 struct EvalSummary {
-  std::int64_t tokens = 0;    // scored
+  std::int64_t tokens = 0;    // scored tokens
   double nats_per_token = 0;  // mean
   double perplexity = 0;      // exp of it
   double bits_per_byte = 0;
   std::optional<AgainstSummary> against;
 };
 
-// Of one token or more, which stand for `bytes` > 0 bytes of text.
+// Summarises the scores of one or more tokens, which represent `bytes` > 0 bytes of text.
 EvalSummary summarise(const TextScores& scores, std::int64_t bytes);
 
-// Where the share `q` of the sorted values lies below: between two neighbours on the straight line between
-// them. CHECKs that there is a value.
+// The quantile `q` of sorted values, by linear interpolation
+// between neighbouring values. CHECKs that there is a value.
 double quantile(std::span<const float> sorted, double q);
 
 }  // namespace switchyard

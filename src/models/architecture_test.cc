@@ -1,4 +1,4 @@
-// What makes a model what it is: every field of it is noticed, each by itself.
+// Tests that a difference in any single field of an architecture is noticed.
 #include "models/architecture.h"
 
 #include <gtest/gtest.h>

@@ -8,17 +8,17 @@
 
 namespace switchyard {
 
-// Which rows of which step a batch holds, for random routing.
+// The step and the batch rows that a call computes, for random routing.
 struct DrawnRows {
   std::int64_t step = 0, first_row = 0;
 };
 
 struct LayerOutput {
   Array x;                       // [B,S,M], laid out as the layer's input
-  std::optional<MoeOutput> moe;  // of a layer with experts
+  std::optional<MoeOutput> moe;  // set for a layer with experts
 };
 
-// Layer number `layer`, of x [B,S,M].
+// Runs layer number `layer` on x [B,S,M].
 LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, const DrawnRows& rows);
 
 }  // namespace switchyard

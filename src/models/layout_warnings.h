@@ -1,4 +1,4 @@
-// Lines for tensors that a mesh splits less than its rules ask for. Layers that are alike share a line.
+// Warnings for tensors that a mesh splits less than the axis rules ask for. Like layers share one line.
 #pragma once
 
 #include <span>
@@ -10,11 +10,11 @@
 
 namespace switchyard {
 
-// "layers.*.moe.gate" for "layers.2.moe.gate"; a name outside the layers is itself.
+// Returns "layers.*.moe.gate" for "layers.2.moe.gate". Other names are returned unchanged.
 std::string name_without_layer(const std::string& parameter);
 
-// "layers.*.attention.query: dim 'q_heads' of size 4 is not divisible by expert=8; replicated", in the order
-// of the parameters. A line that holds for some of a tensor's layers only says for which.
+// Lines such as "layers.*.attention.query: dim 'q_heads' of size 4 is not divisible by expert=8; replicated",
+// in the order of the parameters. A line that holds for only some layers says for which.
 std::vector<std::string> layout_warnings(const AxisRules& rules, std::span<const ParameterSpec> specs);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// What a config makes of a model.
+// Tests the model that a config describes.
 #include "models/model_config.h"
 
 #include <gtest/gtest.h>

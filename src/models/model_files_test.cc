@@ -1,4 +1,4 @@
-// Every model file of the reference: it is here, as the reference has it, or it is refused with a reason.
+// Tests every model file of the reference: it exists here with the same values, or is refused with a reason.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

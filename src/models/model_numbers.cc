@@ -1,4 +1,4 @@
-// What follows from a model's config: frequencies of rotations, operations of a token.
+// Numbers derived from a model's config: rotation frequencies, and operations for a token.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

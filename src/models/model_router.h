@@ -1,4 +1,4 @@
-// What a config says of the router and of the experts' parts: a piece of model_config().
+// Reads the config keys of the router and of the experts: a part of model_config().
 #pragma once
 
 #include "config/config.h"
@@ -6,15 +6,15 @@
 
 namespace switchyard {
 
-// Sets how experts are chosen and weighed in `m.moe`, whose block, name and compat are known. Error(usage)
-// for keys that the block cannot honour.
+// Sets how experts are chosen and weighted in `m.moe`. The block, name and compat of `m` must be set.
+// Error(usage) for keys that the block cannot honour.
 void read_router(const Config& c, ModelConfig& m);
 // Sets biases and clamps of the experts in `m.moe`. Error(usage) as above.
 void read_experts(const Config& c, ModelConfig& m);
-// Sets the balance loss in `m.moe_execution` and the rate of bias updates; the router is read. Error(usage) as
-// above.
+// Sets the balance loss in `m.moe_execution` and the rate of bias
+// updates. read_router() must come first. Error(usage) as above.
 void read_balance(const Config& c, ModelConfig& m);
-// Whether the routers' biases are parameters that the optimizer decays, as MaxText has it for some models.
+// True when the optimizer decays the routers' biases, as MaxText does for some models.
 bool decays_router_bias(const ModelConfig& m);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Parameters chosen by regular expressions, as the reference chooses them.
+// Selects parameters by regular expressions, as MaxText does.
 #pragma once
 
 #include <regex>
@@ -10,13 +10,13 @@ namespace switchyard {
 class NamePatterns {
  public:
   NamePatterns() = default;
-  // Expressions in the syntax of ECMAScript, lookahead included. Error(usage) that names `key` for one that
-  // is none.
+  // Expressions in ECMAScript syntax, lookahead included.
+  // Error(usage) that names `key` for an invalid expression.
   NamePatterns(const std::string& key, const std::vector<std::string>& patterns);
 
   bool empty() const { return expressions_.empty(); }
-  // Whether one of them is found anywhere in the name. Layers are parts of names ("layers.2.moe.gate"), which
-  // an expression may also write with slashes ("moe/gate").
+  // True when an expression matches anywhere in the name. Layers are parts of names ("layers.2.moe.gate"). An
+  // expression may also use slashes ("moe/gate").
   bool find_in(const std::string& name) const;
 
  private:

@@ -1,4 +1,4 @@
-// Which weights a model has, in their order.
+// Lists the weights of a model, in their fixed order.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

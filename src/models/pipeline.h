@@ -2,8 +2,8 @@
 //
 // Every stage runs its own program: it receives activations from the stage before, runs its layers, sends the
 // result on, and later does the same with gradients in the other direction. No rank computes in a bubble and
-// none runs another stage's layers. Which pass comes when is said in models/pipeline_schedule.h. With one
-// stage every schedule is a loop of forward and backward passes, so this is how every training step runs.
+// none runs another stage's layers. models/pipeline_schedule.h gives the order of the passes. With one
+// stage every schedule is a loop of forward and backward passes, so every training step runs through here.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@
 
 namespace switchyard {
 
-// What a block of layers made of one microbatch: the activations for the next block (undefined on the last),
-// and what it adds to the loss (undefined where it adds nothing).
+// The result of a block of layers for one microbatch: the activations for the next block (undefined on the
+// last) and the block's part of the loss (undefined where it adds nothing).
 struct StageOutput {
   Array output, loss;
 };
@@ -27,14 +27,14 @@ class Pipeline {
   // `input` is undefined for the first block. Each block is called for microbatches 0, 1, … in order.
   using Forward = std::function<StageOutput(const PipelinePass& pass, const Array& input)>;
 
-  // Activations between stages are `shape` in `sharding`, alike on both sides.
+  // Activations that go between stages have `shape` and `sharding` on both sides.
   Pipeline(Context& context, PipelineSchedule schedule, DType dtype, Shape shape, Sharding sharding);
 
-  // Forward and backward passes of `count` microbatches; gradients are left on the leaves. `backward` is
-  // called around every backward pass (to time it).
+  // Runs forward and backward passes of `count` microbatches and leaves gradients on the leaves. `backward`
+  // wraps every backward pass (to time it).
   void train(std::int64_t count, const Forward& forward,
              const std::function<void(const std::function<void()>&)>& timed_backward);
-  // One microbatch forward only, through one block of the stage after the other.
+  // Runs one microbatch forward only, through the stage's blocks in order.
   void evaluate(const Forward& forward);
 
  private:
@@ -45,8 +45,8 @@ class Pipeline {
   using Place = std::pair<int, std::int64_t>;  // block and microbatch
   static Place place_of(const PipelinePass& pass) { return {pass.block, pass.microbatch}; }
   void run_forward(const PipelinePass& pass, const Tensor& input, const Forward& forward);
-  Tensor run_backward(const PipelinePass& pass, const Tensor& cotangent);  // the input's cotangent
-  // What a pass made, for another stage.
+  Tensor run_backward(const PipelinePass& pass, const Tensor& cotangent);  // returns the input's cotangent
+  // Takes the result of a pass, which goes to another stage.
   Tensor take_result(const PipelinePass& pass);
   Tensor exchange(int neighbour, const Tensor& send, bool receive);
 
@@ -56,15 +56,15 @@ class Pipeline {
   Shape shape_;
   Sharding sharding_;
   std::map<Place, InFlight> in_flight_;
-  std::map<Place, Tensor> cotangents_;  // of inputs, until the stage before takes them
+  std::map<Place, Tensor> cotangents_;  // cotangents of inputs, until the stage before takes them
 };
 
-// The largest of all ranks' values, place by place. Collective.
+// Replaces each value by the largest that any rank has at that index. Collective.
 void max_over_run(Context& context, std::span<float> values);
 
 // Sums in float64 over all ranks of the run, each rank's own contribution counted once. Collective.
 void sum_over_run(Context& context, std::span<double> values);
-// The same of whole numbers.
+// Sums whole numbers in the same way.
 void sum_over_run(Context& context, std::span<std::int32_t> values);
 
 }  // namespace switchyard

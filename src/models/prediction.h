@@ -1,10 +1,10 @@
 // Multi-token prediction (DeepSeek-V3): after a model's layers come layers each of which predicts one token
 // further ahead than the one before.
 //
-// h_0 is what the last layer gives, before the final norm. Prediction layer k = 1, 2, … gives
-//   h_k = layer([norm(embedding of the token k places on), norm(h_(k-1))] · projection)
-// and its logits are those of the final norm and the head, the model's own: position t is told the tokens up
-// to t + k and predicts the target of t + k. Positions and segments are those of t.
+// h_0 is the output of the last layer, before the final norm. Prediction layer k = 1, 2, … computes
+//   h_k = layer([norm(embedding of the token k positions ahead), norm(h_(k-1))] · projection)
+// and its logits come from the model's own final norm and head: position t reads the tokens up to t + k and
+// predicts the target of t + k. Positions and segments are those of t.
 #pragma once
 
 #include <vector>
@@ -14,20 +14,20 @@
 
 namespace switchyard {
 
-// What a prediction layer is given and is to predict: inputs and targets of the batch k places on; i32 [B,S].
-// A position whose token k places on is in another segment, or past the end, has token 0 and no target.
+// Inputs and targets of a prediction layer: those of the batch k positions ahead; i32 [B,S]. A position whose
+// token k ahead is in another segment, or past the end, gets token 0 and no target.
 struct FurtherTokens {
   Array inputs, targets, target_segments;
 };
 
-// The rows of `batch` for each of `predictions` layers, as a batch each (its positions and segments stay).
+// The shifted rows of `batch` for each of `predictions` layers, one batch each. Positions, segments stay.
 std::vector<Batch> further_batches(const Batch& batch, std::int64_t predictions);
 
-// Targets that count, of all prediction layers together, in the rows that are given.
+// Number of targets that count, over all prediction layers, in the given rows.
 double count_further_targets(const Batch& batch, std::int64_t predictions);
 
-// The input [B,S,M] of a prediction layer's own layer, laid out as `hidden` [B,S,M], which is h_(k-1);
-// `table` is the embedding in the dtype of activations.
+// The input [B,S,M] of a prediction layer's decoder layer, laid out like `hidden` [B,S,M], which is h_(k-1).
+// `table` is the embedding in the activations' dtype.
 Array prediction_input(const LayerCall& call, const Array& table, const Array& tokens, const Array& hidden);
 
 }  // namespace switchyard

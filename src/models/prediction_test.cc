@@ -1,4 +1,4 @@
-// What prediction layers are given and are to predict.
+// Tests the inputs and targets of prediction layers.
 #include "models/prediction.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The config keys that make a model, out of all the keys of a run or of a Hugging Face config.json.
+// Picks the config keys that define a model out of a run's stored keys or a Hugging Face config.json.
 #pragma once
 
 #include <map>
@@ -10,18 +10,18 @@
 
 namespace switchyard {
 
-// The keys that make a model, of stored resolved values: those that are not at their default. Error(usage)
-// naming `path` for anything that is not such an object.
+// The model-defining keys among stored resolved values that are not at their defaults. Error(usage) that
+// names `path` when `resolved` is not an object of resolved values.
 std::map<std::string, nlohmann::json> model_keys_of_stored(const nlohmann::json& resolved,
                                                            const std::string& path);
 
-// The model of stored resolved values (a manifest's "config", summary.json's): its keys alone, so that what a
-// run says of meshes, data and folders is neither needed nor checked. Computes in float32 and keeps weights
-// in it. Error(usage) as above.
+// The model in stored resolved values (a manifest's "config", or that of summary.json). Only the model's keys
+// are used, so a run's meshes, data and folders are neither needed nor checked. Weights and activations are
+// float32. Error(usage) as above.
 Config config_of_stored(const nlohmann::json& resolved, const std::string& path);
 
-// The config of a config.json, with so many prediction layers (predictions_in() of models/families/family.h),
-// as a run with `compat` computes it. Error(usage) for a model that is not ours to run.
+// The config for a Hugging Face config.json with `predictions` prediction layers (see predictions_in() in
+// models/families/family.h), under `compat`. Error(usage) for a model that Switchyard cannot run.
 Config config_of_hub(const nlohmann::json& hub_config, std::int64_t predictions = 0,
                      const std::string& compat = "none");
 

@@ -1,5 +1,5 @@
-// Experts with adapters are experts with changed weights, in every strategy; experts in blocks of few bits
-// pass gradients on to what they are given.
+// Tests that experts with adapters act as experts with changed weights, in every strategy, and that experts
+// in blocks of few bits pass gradients to their inputs.
 #include "kernels/packed/packed_weights.h"
 #include "moe/block_testing.h"
 

@@ -14,15 +14,15 @@ struct MoeOutput {
   LayerLoad load;
 };
 
-// False on ranks that only repeat what another rank holds of tokens [B,S,...] in this sharding.
+// False on ranks whose block of tokens [B,S,...] in this sharding repeats another rank's.
 bool is_first_of_repeats(const Context& context, const Sharding& tokens);
 
 // Error(usage) when num_moe_token_chunks does not divide the `length` tokens of a sequence on one rank, or
-// num_moe_emb_chunks the `width` of a token.
+// num_moe_emb_chunks does not divide the `width` of a token.
 void check_chunks(const MoeExecution& execution, std::int64_t length, std::int64_t width);
 
-// x [B,S,M]; segments i32 [B,S] (0 = padding); step, layer and the place of x's first row in the batch of
-// that step matter to random routing.
+// Runs the block on x [B,S,M]; segments i32 [B,S] (0 = padding). The step, the layer and the place of x's
+// first row in that step's batch matter to random routing only.
 MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecution& execution,
                     const MoeWeights& weights, const Array& x, const Array& segments, std::int64_t step,
                     std::int64_t layer, std::int64_t first_row = 0);

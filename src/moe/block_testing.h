@@ -1,4 +1,4 @@
-// One MoE block on a mesh, for tests: problems, their outcome, and router configurations.
+// Test support: one MoE block on a mesh, with problems, their outcome, and router configurations.
 #pragma once
 
 #include <string>
@@ -25,24 +25,24 @@ struct Problem {
   MoeConfig config;
   MoeExecution execution = with_balance_loss();
   DType dtype = DType::f32;
-  RematPolicy policy = {};  // of a region around the block
+  RematPolicy policy = {};  // remat policy of a region around the block
 };
 
 struct Outcome {
   std::map<std::string, Tensor> tensors;  // y, balance and the gradients
   std::vector<double> rows, dropped;
   std::int64_t passes = 0;
-  double shard_load = 0;           // of the busiest rank
-  std::vector<std::int64_t> peak;  // bytes of each rank beyond what the block is given
+  double shard_load = 0;           // the busiest rank's
+  std::vector<std::int64_t> peak;  // bytes of each rank beyond the block's inputs
 };
 
-// Tokens and a gate under which the routing has the wanted form.
+// Makes tokens and a gate whose routing has the wanted form.
 inline void make_tokens(const Problem& p, Tensor& x, Tensor& gate) {
   const std::int64_t m = p.width, e = p.config.experts;
   x = random_tensor({p.batch, p.length, m}, 31);
   gate = random_tensor({m, e}, 32, 0.5f);
   for (std::int64_t t = 0; t < p.batch * p.length; ++t)
-    x.data<float>()[t * m] = 1;  // gate's row 0 is then a bias
+    x.data<float>()[t * m] = 1;  // gate's row 0 then acts as a bias
   for (std::int64_t i = 0; i < e; ++i) {
     if (p.load == Load::one_hot && i < p.config.slots) gate.data<float>()[i] += 20;
     if (p.load == Load::empty_experts && i % 3 == 1) gate.data<float>()[i] -= 20;
@@ -170,7 +170,7 @@ inline MoeConfig deepseek3(std::int64_t experts, std::int64_t slots) {
   return config;
 }
 
-// The logistic function of a chosen logit multiplies what its expert takes.
+// The sigmoid of a chosen logit multiplies the expert's input.
 inline MoeConfig llama4(std::int64_t experts, std::int64_t slots) {
   MoeConfig config = mixtral(experts, slots);
   config.score = RouterScore::sigmoid;
@@ -179,7 +179,7 @@ inline MoeConfig llama4(std::int64_t experts, std::int64_t slots) {
   return config;
 }
 
-// Biases everywhere, gates and up projections that reach the clamp.
+// Biases everywhere; gates and up projections that reach the clamp.
 inline MoeConfig gpt_oss(std::int64_t experts, std::int64_t slots) {
   MoeConfig config = mixtral(experts, slots);
   config.logit_bias = config.expert_bias = true;

@@ -1,4 +1,4 @@
-// The ragged buffer: what is dropped, and that ring and all-to-all drop alike under `fair`.
+// Tests the ragged buffer: which rows are dropped, and that ring and all-to-all drop alike under `fair`.
 #include <cmath>
 #include <numeric>
 

@@ -1,4 +1,4 @@
-// What the ring of experts sends back in 8 bits (moe_quantize_combine_bwd_method).
+// 8-bit gradients that the ring of experts sends back (moe_quantize_combine_bwd_method).
 #pragma once
 
 #include <optional>
@@ -9,12 +9,12 @@
 
 namespace switchyard {
 
-// y [B,S,M], whose gradient is rounded to float8_e5m2 on its way to the experts: with `bound` = 0 each token
-// with a scale of its own, else all with that of `bound` (kernels/pointwise/round_to_e5m2.h). The numbers are
-// those of a narrow all-gather; the all-gather itself moves y's type.
+// Returns y [B,S,M]; its gradient is rounded to float8_e5m2 on its way to the experts. `bound` = 0: each
+// token has its own scale; else `bound` gives one scale for all (kernels/pointwise/round_to_e5m2.h). The
+// numbers equal those of an 8-bit all-gather, but the all-gather itself moves y's type.
 Array round_gradient(Context& context, const Array& y, float bound);
 
-// The bound that "rowwise" and "fixed,B" say; none for "". Error(usage) for anything else.
+// The bound that "rowwise" or "fixed,B" means; none for "". Error(usage) for any other text.
 std::optional<float> combine_gradient_bound(const std::string& method);
 
 }  // namespace switchyard

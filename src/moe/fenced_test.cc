@@ -1,5 +1,5 @@
-// The strategies on memory that only kernels, copies and collectives can reach: the bits of the host's
-// memory.
+// Tests the strategies on memory that only kernels, copies and
+// collectives can reach: they give the bits that the host's memory gives.
 #include "moe/dispatch/dispatch.h"
 #include "ops/fenced_testing.h"
 #include "ops/reshard.h"

@@ -1,5 +1,5 @@
-// moe_dropless_fallback: where the buffer would overflow, further passes give what the dropless layer gives,
-// and no rank ever holds more rows than the buffer has room for.
+// Tests moe_dropless_fallback: where the buffer would overflow, further passes give the dropless result, and
+// no rank ever holds more rows than the buffer has room for.
 #include "moe/dispatch/passes.h"
 
 #include <numeric>

@@ -1,4 +1,4 @@
-// Router: scores, selection and weights.
+// The router: scores, choice of experts, and weights.
 #pragma once
 
 #include "autograd/op.h"
@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-// Gate logits f32 [B,S,E] of x [B,S,M], laid out like x's tokens, E whole.
+// Gate logits f32 [B,S,E] of x [B,S,M], laid out like x's tokens, with E whole.
 Array gate_logits(Context& context, const MoeExecution& execution, const Array& x, const MoeWeights& weights);
 
 // Chooses K experts a token and their weights. `step`, `layer` and `first_row`, the place of these tokens'
@@ -18,12 +18,12 @@ Array gate_logits(Context& context, const MoeExecution& execution, const Array& 
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
               std::int64_t step, std::int64_t layer, std::int64_t first_row = 0, const Tensor& replayed = {});
 
-// What the router alone chooses of the same, as route() would: this rank's block i32 [B,S,K], of the device.
-// No part of what is differentiated.
+// The router's own choices for the same input, as route() would make them: this rank's block i32 [B,S,K], on
+// the device. Not differentiated.
 Tensor choices_of_router(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
                          std::int64_t step, std::int64_t layer, std::int64_t first_row);
 
-// How the kernel chooses (kernels/moe/route.h).
+// The rule by which the kernel chooses (kernels/moe/route.h).
 RoutingRule routing_rule(const MoeConfig& config);
 
 }  // namespace switchyard

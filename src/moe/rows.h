@@ -1,8 +1,8 @@
-// Rows sorted by expert: the plan (who goes where), and the differentiable moves between token order and
-// sorted order.
+// Rows sorted by expert: the plan (the place of each assignment),
+// and the differentiable moves between token order and sorted order.
 //
-// Index arrays (i32) are data, never differentiated and never recomputed. Row arrays are ragged: they hold
-// exactly the rows of this rank.
+// Index arrays (i32) are data: they are never differentiated and never recomputed. Row arrays are ragged:
+// they hold exactly the rows of this rank.
 #pragma once
 
 #include "autograd/op.h"
@@ -10,59 +10,59 @@
 
 namespace switchyard {
 
-// How many rows each expert may keep: all, or what is left after dropping under a buffer of `capacity` rows
-// for the experts [0, sizes) of one rank. counts[source][expert]; returns the kept counts in the same shape.
-// fair: every expert keeps the same fraction (largest remainder, ties to the lower expert), earliest rows
-// first. prefix: rows in (source, expert) order are kept until the buffer is full.
+// The rows that each expert may keep: all, or those left after dropping under a buffer of `capacity` rows for
+// the experts [0, sizes) of one rank. counts[source][expert]; the kept counts have the same shape. fair:
+// every expert keeps the same fraction (largest remainder, ties to the lower expert), its earliest rows.
+// prefix: rows in (source, expert) order are kept until the buffer is full.
 std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts,
                                                  std::int64_t capacity, DropPolicy policy);
-// ⌊factor · tokens · K / P⌋, or -1 for dropless (factor <= 0).
+// Rows of the buffer: ⌊factor · tokens · K / P⌋, or -1 for dropless (factor <= 0).
 std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks);
 
-// Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]; rows are dropped
-// beyond `capacity` (-1: none). How many rows there are is read back from the device ("rows per expert"),
-// unless they are all rows of `ids`, none of which is -1 then (`all_used`).
+// Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]. Rows beyond
+// `capacity` are dropped (-1: none). The number of rows is read back from the device ("rows per expert"),
+// unless it is that of all `ids`, none of which is -1 then (`all_used`).
 struct RowPlan {
-  Array rows;                   // i32 [R]: row number (token·K + slot) at each sorted position
+  Array rows;                   // i32 [R]: number of the assignment (token·K + slot) at each sorted position
   Array tokens;                 // i32 [R]: rows / K
-  Array position;               // i32 [T·K]: sorted position of each row, -1 where it is not here
+  Array position;               // i32 [T·K]: sorted position of each assignment, -1 when it is not here
   Array sizes;                  // i32 [count]: rows per expert
-  std::vector<double> dropped;  // rows of each expert that found no room, [count]; empty where none can be
-  std::int64_t routed = 0;      // rows of these experts, those that found no room too
+  std::vector<double> dropped;  // dropped rows of each expert, [count]; empty when none can be dropped
+  std::int64_t routed = 0;      // rows of these experts, dropped ones included
 };
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
                   std::int64_t experts, std::int64_t capacity, DropPolicy policy, bool all_used = true);
-// The same where it is known what is kept: kept [count] i32, `rows` in all. Of each expert the first
-// `skipped` [count] i32 rows, where given, are passed over.
+// The plan for known numbers of kept rows: kept [count] i32, `rows` in all. The first `skipped` [count] i32
+// rows of each expert, where given, are left out.
 RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,
                        std::int64_t rows, const Array& skipped = {});
-// Rows per expert among `ids`, [experts]; `plan` assumes that [first, first + count) are the busy ones.
+// Rows per expert among `ids`, [experts]; plans assume that [first, first + count) are the busy ones.
 std::vector<std::int64_t> read_rows_per_expert(Context& context, const Array& ids, std::int64_t first,
                                                std::int64_t count, std::int64_t experts);
-// i32 [values.size()] on the device.
+// Copies the values to the device, as i32 [values.size()].
 Array host_indices(Context& context, const std::vector<std::int64_t>& values);
 
-// x [..., M] (tokens flattened) -> rows [R,M]: one token feeds up to K rows. Backward sums them back per
-// token. They may be kept for backward.
+// x [..., M] (tokens flattened) -> rows [R,M]: one token gives up to K rows. Backward sums rows per token.
+// The rows may be kept for backward.
 Array rows_of_tokens(Context& context, const Array& x, const RowPlan& plan);
-// The same rows, which are rather gathered again than kept.
+// The same rows, but backward gathers them again and does not keep them.
 Array gather_rows(Context& context, const Array& x, const RowPlan& plan);
 // weights f32 [..., K] -> [R].
 Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan);
-// rows [R,M] -> the sum of each token's rows, shaped like `like` [..., M] and laid out as `sharding`.
-// Backward is a fan-out gather of the output gradient. `weights` f32 [..., K], where given, multiply the
-// rows.
+// rows [R,M] -> the sum of each token's rows, shaped like `like` [...,
+// M] and laid out as `sharding`. Backward copies the output's gradient
+// to each row. `weights` f32 [..., K], where given, multiply the rows.
 Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like,
                    const Sharding& sharding, const Array& weights = {});
 
-// Sum of each token's rows [R,M], times w [T·K] where given: `token_shape` [..., M]. position [T·K].
+// The sum of each token's rows [R,M], times w [T·K] where given: `token_shape` [..., M]. position [T·K].
 Tensor sum_rows(Context& context, const Tensor& rows, const Tensor& position, const Shape& token_shape,
                 const Tensor& w = {});
 
-// The vectors x [..., M] of `tokens` [R], times w [R] where given: [R,M].
+// The vectors of x [..., M] at `tokens` [R], times w [R] where given: [R,M].
 Tensor fan_out(Context& context, const Tensor& x, const Tensor& tokens, const Tensor& w = {});
 
-// x [..., M] as a matrix of rows of M.
+// Views x [..., M] as a matrix with rows of length M.
 TensorView matrix_of(const Tensor& x);
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
-// What the strategies send: the counters of all ranks equal the formulas of docs/algorithms.md, byte for
-// byte.
+// Tests the strategies' traffic: the counters of all ranks
+// equal the formulas of docs/algorithms.md, byte for byte.
 #include "moe/block_testing.h"
 
 namespace switchyard {

@@ -1,5 +1,5 @@
-// Explain: how every parameter and every constrained activation of a step is laid out, by which rule, and
-// what is communicated for it.
+// Explain: the layout of every parameter and every constrained activation of a step, the rule behind it, and
+// the communication that it causes.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 namespace switchyard {
 
 struct LayoutRow {
-  std::string name;         // of a parameter; of an activation its checkpoint name, or the op that made it
-  std::int64_t layer = -1;  // of an activation; -1 outside of the layers
-  std::vector<std::string> dims;  // logical names, "" without one
+  std::string name;         // a parameter's name; an activation's checkpoint name or op
+  std::int64_t layer = -1;  // an activation's layer; -1 outside the layers
+  std::vector<std::string> dims;  // logical names; "" for a dim without one
   Shape shape, local;
-  std::vector<std::string> rules;  // per dim the rule that matched, "" for none
+  std::vector<std::string> rules;  // for each dim the matching rule; "" for none
   std::vector<std::string>
-      reasons;  // per dim why it is split as it is, or not: "no rule", "by exp -> expert", ...
+      reasons;  // for each dim why it is split as it is, or not: "no rule", "by exp -> expert", ...
   Sharding sharding;
-  std::vector<std::string> collectives;  // "forward: all_gather over fsdp", in order, each once
+  std::vector<std::string> collectives;  // in order, each once, such as "forward: all_gather over fsdp"
 };
 
 struct Explanation {
@@ -28,7 +28,7 @@ struct Explanation {
   std::vector<std::string> warnings;   // models/layout_warnings.h
 };
 
-// From one step of rank 0 in an abstract context. Error(usage) for what a run would refuse.
+// Explains one step of rank 0, run in an abstract context. Error(usage) for anything that a run would refuse.
 Explanation explain_step(const Config& config, const Mesh& mesh);
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
-// What a plan of generation says is what a generator does: the same collectives to the byte, the same
-// weights.
+// Tests that a plan of generation equals the generator's
+// run: the same collectives to the byte, the same weights.
 #include "plan/generation_plan.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The least memory that a process needs, and the refusal of a run that cannot fit before it works.
+// Tests the least memory that a process needs, and the early refusal of a run that cannot fit.
 #include "plan/memory_limit.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Bytes as people read them.
+// Formats bytes for people.
 #pragma once
 
 #include <fmt/format.h>

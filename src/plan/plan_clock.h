@@ -1,4 +1,4 @@
-// The clock of an abstract rank whose plan is made.
+// The clock of an abstract rank that is being planned.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace switchyard {
 
-// Turns work and transfers into seconds, by layer and by what bounds them. Only what a run starts ahead
-// overlaps with anything: it takes its turn on the links, and what is not over when the rank needs it is
-// waited for.
+// Turns work and transfers into seconds, by layer and by the limiting resource.
+// Only prefetches overlap with other work: a prefetch waits its turn on the links,
+// and if it is unfinished when the rank needs it, the rank waits for the rest.
 class PlanClock : public WorkCounter, public TransferClock {
  public:
   PlanClock(const Topology& topology, std::int64_t layers, StepPlan& plan)
@@ -53,7 +53,7 @@ class PlanClock : public WorkCounter, public TransferClock {
   const Topology& topology_;
   const std::size_t layers_;
   const Position* position_ = nullptr;
-  double links_free_ = 0;  // when the last transfer is over
+  double links_free_ = 0;  // time when the last transfer ends
   StepPlan& plan_;
 };
 

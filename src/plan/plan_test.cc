@@ -1,4 +1,4 @@
-// What plan says is what a run does: the same collectives to the byte, the same memory.
+// Tests that a plan equals the run: the same collectives to the byte, the same memory.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

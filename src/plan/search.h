@@ -1,4 +1,4 @@
-// Search: all meshes of a number of ranks, by estimated time.
+// Search: ranks all meshes for a number of ranks by estimated time.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace switchyard {
 
 struct FoundMesh {
-  std::vector<std::string> keys;  // "ici_fsdp_parallelism=8": what a command line must say for it
+  std::vector<std::string> keys;  // command-line keys for the mesh: "ici_fsdp_parallelism=8"
   std::string mesh;
   StepPlan plan;
 };
@@ -17,12 +17,12 @@ struct FoundMesh {
 struct SearchResult {
   std::vector<FoundMesh> fitting;  // fastest first, at most `limit`
   std::int64_t legal = 0;          // meshes a run would accept
-  std::int64_t too_large = 0;      // of those looked at in full, the ones over the memory
+  std::int64_t too_large = 0;      // fully planned meshes that need too much memory
 };
 
-// Tries every way to spread the config's ranks over the axes data, fsdp, expert, tensor and context (as far
-// as its mesh has them); parallelism the config gives to other axes stays. Time is estimated from one and two
-// layers of a kind, and the fastest are then planned in full, until `limit` fit.
+// Tries every way to spread the config's ranks over the axes data, fsdp, expert, tensor and context (if its
+// mesh has them); other axes keep the config's parallelism. Time is estimated from one and two layers of each
+// kind; then the fastest meshes are planned in full, until `limit` of them fit.
 SearchResult search_meshes(const Config& config, const Topology& topology, std::size_t limit);
 
 }  // namespace switchyard

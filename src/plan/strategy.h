@@ -1,4 +1,4 @@
-// Names layouts as people do.
+// Names a layout in common terms.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace switchyard {
 
-// How tokens reach their experts, and what else the mesh splits: "ring of experts, FSDP",
-// "ragged all-to-all, EP as TP", "dense, every expert on every token", "tensor parallelism", "everything on
-// one rank".
+// Names how tokens reach their experts, and what else the mesh splits:
+// "ring of experts, FSDP", "ragged all-to-all, EP as TP", "dense, every
+// expert on every token", "tensor parallelism", "everything on one rank".
 std::string strategy_text(const Config& config, const ModelConfig& model, const Mesh& mesh);
 
 }  // namespace switchyard

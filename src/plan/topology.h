@@ -1,7 +1,7 @@
-// Topology: what the ranks run on, as far as the estimated time of a step depends on it.
+// Topology: the machine that ranks run on, as far as a step's estimated time depends on it.
 //
-// Read from configs/topology/NAME.yml or a file of the user's. Rates are per rank, and peaks: `efficiency` is
-// the share of them that long kernels and transfers reach.
+// Read from configs/topology/NAME.yml or a file of the user's. Rates are peak rates per rank; `efficiency` is
+// the share of the peak that long kernels and transfers reach.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ struct Link {
 struct Topology {
   std::string name;
   int ranks_per_node = 1;
-  bool host = false;              // ranks are in a process of this machine
-  int gpu_major = 0;              // a rank is a GPU of this compute capability; 0: it is none
-  std::int64_t memory_bytes = 0;  // of one rank
+  bool host = false;              // ranks are in one process on this machine
+  int gpu_major = 0;              // a rank is a GPU of this compute capability; 0: no GPU
+  std::int64_t memory_bytes = 0;  // memory of one rank
 
-  // A GPU has a process of its own; other ranks of a node share one.
+  // A GPU has its own process; other ranks of a node share one.
   int ranks_per_process() const { return gpu_major > 0 ? 1 : ranks_per_node; }
   WorkspaceOf workspace() const { return host ? WorkspaceOf::cpu : WorkspaceOf::none; }
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
   double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;
-  Link inside, between;  // ranks of one node; ranks of different nodes
+  Link inside, between;  // between ranks of one node; between ranks of different nodes
 
-  // `name` is that of a file in configs/topology or the path of one. Ranks of a machine whose rates are
-  // stated as a whole share them. Error(usage), one line, for a file that is missing or wrong.
+  // `name` is the name of a file in configs/topology or a path. Rates that the file states for a whole
+  // machine are shared by its ranks. Error(usage), one line, for a file that is missing or wrong.
   static Topology read(const std::string& name, int ranks);
 
   double compute_seconds(const Work& work) const;

@@ -1,7 +1,7 @@
-// Routing records: which experts each token of a text went to, in a file (docs/formats.md).
+// Routing records: the experts of each token of a text, stored in a file (docs/formats.md).
 //
-// A file is records one behind the other, each whole in itself, so that files can be joined, and what a
-// killed run leaves behind can be read to its last whole record. Readers trust nothing.
+// A file is a sequence of self-contained records. So files can be concatenated, and a file that a killed run
+// left can be read up to its last complete record. Readers check everything.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace switchyard {
 
-// What of a model's routing is recorded: the numbers of its MoE layers without those of prediction layers, in
-// order, the experts of each layer, and how many of them a token goes to.
+// The parts of a model's routing that are recorded: the numbers of its MoE layers in order (without
+// prediction layers), the experts in each layer, and the experts for each token.
 struct RoutedLayers {
   std::vector<std::int32_t> layers;
   std::int64_t slots = 0, experts = 0;
 };
 
-// Where a text comes from. `step` is the training step, the row of `generate`, or the number of the text that
-// a server made; of a training, `row` is the row of the step's batch and `first` the text's first token
-// there.
+// The origin of a text. `step` is the training step, the row of `generate`, or
+// the server's number of the text. In training, `row` is the row of the step's
+// batch and `first` is the index of the text's first token in that row.
 struct RoutingSource {
   enum class Kind : std::uint32_t { train, generate, serve };
   Kind kind = Kind::train;
@@ -39,20 +39,20 @@ class RoutingFile {
   struct Record {
     RoutingSource source;
     std::span<const std::int32_t> tokens;  // points into the mapped file
-    const std::byte* experts = nullptr;    // [L,S,K], of one byte each where no layer has more than 256
-    std::int64_t begin = 0;                // byte of the file
+    const std::byte* experts = nullptr;    // [L,S,K], one byte each when no layer has more than 256 experts
+    std::int64_t begin = 0;                // byte offset in the file
   };
 
-  // Reads and checks all of a file. Error(usage) "[routing] PATH: record 3: …" for a file that is no such
-  // file, ends inside a record, is damaged, or is of other layers, slots or experts than `routed`.
+  // Reads and checks a whole file. Error(usage) "[routing] PATH: record 3: …" for a file of another kind,
+  // that ends inside a record, is damaged, or has other layers, slots or experts than `routed`.
   static RoutingFile open(const std::string& path, const RoutedLayers& routed);
-  // Bytes of the records at the beginning of a file that a training made before `step`; 0 without a file.
+  // Bytes of the leading records that a training wrote before `step`; 0 without a file.
   static std::int64_t bytes_before(const std::string& path, std::int64_t step);
 
   const std::string& path() const { return path_; }
   const RoutedLayers& routed() const { return routed_; }
   const std::vector<Record>& records() const { return records_; }
-  // The experts [K] of token `token` in the layer of place `layer` in routed().layers.
+  // The experts [K] of token `token` in the layer with index `layer` in routed().layers.
   void experts(const Record& record, std::int64_t layer, std::int64_t token,
                std::span<std::int32_t> ids) const;
 

@@ -1,4 +1,4 @@
-// The files that routing_record and routing_replay name.
+// Opens the files that the keys routing_record and routing_replay name.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@
 namespace switchyard {
 
 struct RoutingFiles {
-  std::shared_ptr<const RoutingIndex> replay;  // null: not asked for
-  std::string record;                          // "": not asked for
+  std::shared_ptr<const RoutingIndex> replay;  // null: no replay was asked for
+  std::string record;                          // "": no record was asked for
 };
 
-// Error(usage) for a model without experts, for one file under both keys, and as RoutingFile::open.
+// Error(usage) for a model without experts, for one file in both keys, and as RoutingFile::open.
 RoutingFiles routing_files(const Config& config, const ModelConfig& model);
 
-// Error(usage) "[routing] KEY: …" where the key is set, for a command that does no such thing.
+// Error(usage) "[routing] KEY: …" when the key is set, for a command that does not support it.
 void refuse_routing_key(const Config& config, const std::string& key, const std::string& commands);
 
 }  // namespace switchyard

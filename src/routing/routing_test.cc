@@ -1,4 +1,4 @@
-// Experts recorded on one layout and replayed on another, by another engine, and files that are none.
+// Tests experts recorded on one layout and replayed on another, by another engine, and invalid files.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Every kernel's cases on this machine: each row of each table is reached, and agrees with the reference.
+// Tests every kernel's cases on this machine: each table row is reached and agrees with the reference.
 #include <gtest/gtest.h>
 
 #include "selftest/report.h"

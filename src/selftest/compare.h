@@ -1,4 +1,4 @@
-// One output against the scalar twin's.
+// Compares one output with that of the reference implementation.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 namespace switchyard::selftest {
 
 struct Comparison {
-  double max_abs = 0;   // largest |found - expected|; 0 of integers
-  double max_rel = 0;   // that over the largest expected magnitude, at least 1e-6
-  std::string failure;  // what is wrong, in a line; empty: nothing
+  double max_abs = 0;   // largest |found - expected|; 0 for integers
+  double max_rel = 0;   // max_abs over the largest expected magnitude, at least 1e-6
+  std::string failure;  // the error in one line; empty: none
 };
 
-// Fails for an element out of its bound, for NaN, and where a guard was overwritten. `in_tiles`: the bound of
-// an element has its tile_rounding, too.
+// Fails for an element outside its bound, for NaN, and for an overwritten guard. `in_tiles`: an element's
+// bound includes its tile_rounding.
 Comparison compare(const Output& output, const PoisonedArray& found, const PoisonedArray& expected,
                    bool in_tiles);
 
-// Of two errors; NaN is the largest.
+// Replaces `largest` by `value` when that is larger; NaN counts as the largest.
 void take_larger(double value, double& largest);
 
 }  // namespace switchyard::selftest

@@ -1,4 +1,4 @@
-// A line instead of a bare signal where a kernel faults: on memory that is not its own, or on an instruction
+// Prints a line, not just a signal, when a kernel faults: it accessed foreign memory, or ran an instruction
 // that the machine does not have.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace switchyard::selftest {
 
-// While it lives, SIGSEGV, SIGBUS and SIGILL of any thread end the process with status 3 and a line on stderr
-// that says what was running. One at a time.
+// While an object exists, SIGSEGV, SIGBUS and SIGILL in any thread end the process with status 3 and a line
+// on stderr that names the running kernel. Only one object may exist.
 class FaultReport {
  public:
   FaultReport();

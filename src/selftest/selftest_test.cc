@@ -1,4 +1,4 @@
-// That the selftest finds what is wrong: kernels with planted faults.
+// Tests that the selftest finds planted faults in kernels.
 #include <gtest/gtest.h>
 
 #include "kernels/registry/kernel.h"

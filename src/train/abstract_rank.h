@@ -1,4 +1,4 @@
-// AbstractRank: a rank of a mesh of any size in an abstract context; one per thread at a time.
+// AbstractRank: a rank of a mesh of any size in an abstract context; at most one per thread at a time.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace switchyard {
 
-// For those who want to know what happens, not what it costs.
+// Counts no work and no transfers, for callers that do not need costs.
 class NoCosts : public WorkCounter, public TransferClock {
  public:
   void count(const Work&) override {}
@@ -27,9 +27,9 @@ class NoCosts : public WorkCounter, public TransferClock {
 
 class AbstractRank {
  public:
-  // The first rank of a stage (rank 0 of the run without a pipeline). Work goes to `counter`, transfers are
-  // timed by `clock`; `workspace` as for ThreadPool. `gpu_major`: the rank is a GPU of this compute
-  // capability and offloads what a GPU does.
+  // The first rank of a stage (rank 0 of the run without a pipeline). `counter` counts
+  // work, `clock` times transfers, `workspace` is as for ThreadPool. `gpu_major`: the
+  // rank is a GPU of this compute capability and offloads as a GPU does.
   AbstractRank(const Config& config, const Mesh& mesh, int stage, WorkCounter& counter, WorkspaceOf workspace,
                int ranks_per_process, TransferClock& clock, double imbalance, int gpu_major = 0)
       : device_(workspace == WorkspaceOf::gpu ? Device::abstract_gpu() : Device::abstract()),
@@ -42,7 +42,7 @@ class AbstractRank {
                                                         ranks_per_process, clock)),
         pool_(counter, workspace) {
     if (workspace == WorkspaceOf::gpu) gpu_.emplace(gpu_major);
-    context_.stage = stage_of(config, mesh, communicator_.rank());  // whose rank 0 this is
+    context_.stage = stage_of(config, mesh, communicator_.rank());  // this rank is that stage's rank 0
     context_.mesh = &mesh_;
     context_.rules = &rules_;
     context_.comm = &communicator_;

@@ -1,4 +1,4 @@
-// Each rank reads its own rows of a batch, and the targets of all rows count.
+// Tests that each rank reads its own rows of a batch, and that the targets of all rows count.
 #include <gtest/gtest.h>
 
 #include <mutex>

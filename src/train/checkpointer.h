@@ -1,8 +1,8 @@
-// Checkpointer: a run's checkpoints, as one of its ranks sees them. docs/formats.md says what is written.
+// Checkpointer: one rank's view of a run's checkpoints. docs/formats.md describes what is written.
 //
-// Every rank writes its shares (train/update.h): so each byte is written once, by whichever process has it,
-// and holds the whole tensors of the model whatever the mesh. All functions are collective but the
-// constructor, and are called between steps.
+// Every rank writes its shares (train/update.h). So each byte is written once, by any process that holds it,
+// and a checkpoint has the model's whole tensors whatever the mesh. All functions except the constructor are
+// collective, and are called between steps.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@
 
 namespace switchyard {
 
-// The keys about checkpoints.
+// The settings of the checkpoint keys.
 struct CheckpointPlan {
   bool enabled = false;
-  std::int64_t period = 0;  // steps
+  std::int64_t period = 0;  // in steps
   std::int64_t keep = 0;    // 0: all
   bool in_background = true, on_start = true, on_completion = true;
 };
@@ -27,7 +27,7 @@ CheckpointPlan checkpoint_plan(const Config& config);
 // All tensors of a checkpoint: weights under their stored names, and optimizer state.
 std::vector<StoredTensor> stored_tensors(const std::vector<ParameterSpec>& specs, const UpdateConfig& update);
 
-// What a run is, for a manifest; step, data and phases are the saver's.
+// A manifest that describes the run; the saver adds step, data and phases.
 Manifest manifest_of(const Config& config, const Mesh& mesh, int ranks);
 
 class Checkpointer {
@@ -35,37 +35,37 @@ class Checkpointer {
   // `folder` is RUN/checkpoints. The trainer must outlive it.
   Checkpointer(Trainer& trainer, CheckpointPlan plan, const CheckpointLayout& layout, std::string folder);
 
-  // What rank 0 adds to a save.
+  // The data that rank 0 adds to a save.
   struct Notes {
     Manifest manifest;
     std::vector<ExtraFile> extras;
-    BackgroundSave::Work first;  // done before the checkpoint is valid; may run beside the next steps
+    BackgroundSave::Work first;  // runs before the checkpoint is valid; may overlap with the next steps
   };
-  // Saves the state after `step` steps, once the save before is done. With async_checkpointing it returns
-  // when the state is copied. Error(runtime) when this or the last one failed.
+  // Saves the state after `step` steps, once the previous save is done. With async_checkpointing it returns
+  // when the state is copied. Error(runtime) when this save or the last one failed.
   void save(std::int64_t step, const Notes& notes);
 
-  // To be called after every step: moves a save on, throws what went wrong with it, and tells whether a
-  // signal asks the run to stop: the same number on all ranks, 0 for none.
+  // Call it after every step: advances a save, throws its error, and returns the signal that asks the run to
+  // stop: the same number on all ranks, 0 for none.
   int poll();
 
-  // Returns when all is on the disk.
+  // Returns when everything is on disk.
   void finish();
 
-  // False once there was no room for a copy of the state: then saves are waited for.
+  // False after there was no room for a copy of the state: save() then waits until it is written.
   bool in_background() const { return in_background_; }
-  std::int64_t last_saved() const { return last_saved_; }  // steps; -1: none
+  std::int64_t last_saved() const { return last_saved_; }  // in steps; -1: none
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 
-  // Puts the state that a checkpoint holds into the trainer. False, alike on all ranks, when it cannot be
-  // read or is damaged: then `problem` says why, and the state is undefined.
+  // Loads the state of a checkpoint into the trainer. Returns false, the same on all ranks, when the
+  // checkpoint is unreadable or damaged: `problem` then says why, and the state is undefined.
   bool restore(const std::string& path, std::string& problem);
 
  private:
-  // A part of this rank's memory and the boxes of tensors that lie in it one after the other.
+  // A part of this rank's memory, and the boxes of tensors that it holds one after the other.
   struct Source {
     Tensor memory;
-    std::vector<std::pair<std::size_t, Box>> boxes;  // tensor of the layout
+    std::vector<std::pair<std::size_t, Box>> boxes;  // index of the tensor in the layout
   };
   std::vector<Source> find_sources() const;
   bool copies_fit() const;  // the same on all ranks
@@ -81,14 +81,14 @@ class Checkpointer {
   Context& context_;
   const CheckpointPlan plan_;
   const std::string folder_;
-  ProcessGroup all_;  // ranks of the run
+  ProcessGroup all_;  // all ranks of the run
   int leader_;        // first rank of this process
   bool one_process_;
   bool in_background_;
-  std::shared_ptr<BackgroundSave> saver_;  // of this process
+  std::shared_ptr<BackgroundSave> saver_;  // shared by this process's ranks
   std::vector<Source> sources_;
-  Tensor staging_;  // the copy that is written in the background; recycled
-  Notes notes_;     // of the save under way, on rank 0
+  Tensor staging_;  // the copy that is written in the background; reused
+  Notes notes_;     // for the save in progress, on rank 0
   SavePlace place_;
   enum class Stage { idle, writing, committing } stage_ = Stage::idle;
   std::int64_t last_saved_ = -1;

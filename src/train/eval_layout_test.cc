@@ -1,5 +1,5 @@
-// Evaluations within a training under rules of their own (custom_mesh_and_rule_for_eval): the same loss, and
-// the training is not disturbed.
+// Tests evaluations during training under their own rules (custom_mesh_and_rule_for_eval): the loss is the
+// same, and training is not disturbed.
 #include <gtest/gtest.h>
 
 #include "train/trainer.h"

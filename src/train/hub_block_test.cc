@@ -1,4 +1,4 @@
-// Blocks that are read out of Hugging Face tensors row by row are those of the whole parameter.
+// Tests that blocks read row by row from Hugging Face tensors equal those of the whole parameter.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Sparse attention in training: what an indexer's loss moves, and what it does not.
+// Tests sparse attention in training: which weights an indexer's loss changes, and which not.
 #include <gtest/gtest.h>
 
 #include <cmath>

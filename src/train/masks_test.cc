@@ -1,4 +1,4 @@
-// trainable_parameters_mask and adamw_mask: what they leave alone, and what they change.
+// Tests trainable_parameters_mask and adamw_mask: which weights they change, and which not.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Training beside frozen weights in blocks of few bits: what is trained learns as beside their values.
+// Tests training with packed frozen weights: it equals training with their dequantized values.
 #include <gtest/gtest.h>
 
 #include "config/config.h"

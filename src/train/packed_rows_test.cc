@@ -1,4 +1,4 @@
-// Documents in rows of their own, packed into one row, and beside rows of padding: a step computes the same.
+// Tests documents in rows of their own, packed into one row, and beside padding rows: equal steps.
 #include <gtest/gtest.h>
 
 #include <random>

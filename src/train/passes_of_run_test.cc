@@ -1,5 +1,5 @@
-// A cap on the rows of a rank in whole runs: what further passes leave as it was, what is said of them, and
-// what cap evaluations have.
+// Tests whole runs with a cap on a rank's rows: further passes change no result, they are reported, and
+// evaluations have the right cap.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// By which factors QK-clip multiplies weights; that it does is a stored case of `switchyard verify`.
+// Tests QK-clip's factors on weights; a stored case of `switchyard verify` tests their effect.
 #include "train/qk_clip.h"
 
 #include <gtest/gtest.h>

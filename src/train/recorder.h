@@ -1,4 +1,4 @@
-// Recorder: what rank 0 of a run writes down and shows, step by step.
+// Recorder: writes and shows, step by step, what rank 0 of a run reports.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace switchyard {
 
-// Everything of a run that rank 0 keeps besides the trainer.
+// All data that rank 0 of a run keeps besides the trainer.
 class Recorder {
  public:
-  // `peak`: FLOP/s that "% of peak" is of; 0 leaves it out.
+  // `peak`: the FLOP/s behind "% of peak"; 0 leaves that out.
   Recorder(RunObserver& observer, MetricsWriter& writer, double peak)
       : observer_(observer), writer_(writer), peak_(peak) {}
 
-  // The run goes on after `step` steps: what the files say of those before is kept.
+  // The run resumes after `step` steps: what the files say about earlier steps is kept.
   void continue_from(std::int64_t step) { history_.add_lines(writer_.continue_from(step)); }
 
   void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
@@ -33,10 +33,10 @@ class Recorder {
   History history_;
 };
 
-// Explains the figures of a step's line.
+// Explains the figures in a step's line.
 std::string legend_of_steps(const ModelConfig& model, double peak);
 
-// The lines that people read at the end.
+// Adds the lines that people read at the end.
 void add_summary_lines(RunReport& report, const nlohmann::json& summary, const History& history);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Resume: which checkpoint a run goes on from.
+// Resume: finds the checkpoint from which a run resumes.
 #pragma once
 
 #include <string>
@@ -12,20 +12,20 @@
 namespace switchyard {
 
 struct ResumePoint {
-  std::vector<FoundCheckpoint> candidates;  // newest first; empty: the run starts anew
-  bool own = false;                         // of this run, not of load_full_state_path
-  std::int64_t step = 0;                    // of the first candidate
-  std::int64_t rows = 0;                    // of the data that it has seen
+  std::vector<FoundCheckpoint> candidates;  // newest first; empty: the run starts from scratch
+  bool own = false;                         // this run's own, not load_full_state_path's
+  std::int64_t step = 0;                    // the step of the first candidate
+  std::int64_t rows = 0;                    // rows of data that it has seen
 };
 
-// With enable_checkpointing the newest checkpoint of the run's own folder; without any the one that
-// load_full_state_path names. Manifests that cannot be read are passed over and told in `notes`. Error(usage)
-// when none can be read or the newest is of another model or optimizer.
+// Finds the newest checkpoint in the run's own folder, with enable_checkpointing; without any, the one that
+// load_full_state_path names. Skips unreadable manifests and reports them in `notes`. Error(usage) when none
+// is readable or the newest has another model or optimizer.
 ResumePoint find_resume_point(const Config& config, const std::string& checkpoints,
                               const std::vector<StoredTensor>& needed, std::vector<std::string>* notes);
 
-// Collective: restores the newest candidate whose data is whole and returns its manifest. What is passed over
-// is told to `skipped`. Error(usage) when none is whole.
+// Collective: restores the newest candidate with undamaged data and returns its manifest. `skipped` receives
+// the skipped candidates. Error(usage) when none is undamaged.
 Manifest restore_newest(Checkpointer& checkpointer, const ResumePoint& point,
                         std::vector<std::string>* skipped);
 

@@ -1,4 +1,4 @@
-// Run: a training run from its config to the files it leaves.
+// Run: a training run, from its config to its output files.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace switchyard {
 
-// What a run shows while it goes; called on rank 0 (and process 0) only.
+// Receives what a run shows while it trains. Called on rank 0 (and process 0) only.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
@@ -25,13 +25,13 @@ class RunObserver {
 struct RunReport {
   std::string folder = {};
   std::vector<std::string> lines = {};  // the summary, for people
-  std::string sample = {};              // text the trained model wrote, "" without a tokenizer
-  int stopped_by = 0;                   // the signal that ended it early, after saving
+  std::string sample = {};              // text that the trained model wrote; "" without a tokenizer
+  int stopped_by = 0;                   // the signal that ended the run early, after saving
 };
 
-// Trains as the config says, on the ranks of all processes, which call it alike; process 0 writes the files.
-// Everything that can be wrong with config, files and folders is found before the first step (Error usage); a
-// failure later is Error(runtime).
+// Trains as the config says on the ranks of all processes, which all make this
+// call; process 0 writes the files. Errors in config, files and folders are
+// found before the first step (Error usage); a later failure is Error(runtime).
 RunReport run_training(const Config& config, Processes& processes, RunObserver& observer);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// The data of a run, from its config.
+// Opens the data of a run that its config describes.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace switchyard {
 
 struct RunData {
   std::unique_ptr<Tokenizer> tokenizer;  // null for synthetic data
-  std::unique_ptr<Dataset> train, eval;  // eval is null where the run does not evaluate
-  std::int64_t end = INT64_MAX;          // training ends when so many rows are read: num_epoch
+  std::unique_ptr<Dataset> train, eval;  // eval is null when the run does not evaluate
+  std::int64_t end = INT64_MAX;          // training ends after this many rows: num_epoch
 };
 
-// `vocab`: of the model. Error(usage) for whatever is wrong with data_path, the tokenizer, or the shares of a
-// mixture.
+// `vocab`: the model's vocabulary. Error(usage) for an
+// invalid data_path, tokenizer, or share of a mixture.
 RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes& sizes);
 
-// What the config says of text: the held-out share is there whether the run evaluates or not.
+// The config's text options. The held-out share stays the same whether the run evaluates or not.
 TextOptions text_options(const Config& config);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// What one step cost one rank: bytes and collectives. Measured by a run, foretold by `plan`, in one schema.
+// The cost of one step on one rank: bytes and collectives. A run measures it, `plan` predicts it; one schema.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,24 +11,24 @@ namespace switchyard {
 
 struct StepCost {
   std::vector<CollectiveCount> collectives;
-  std::int64_t peak_bytes = 0;            // the most this rank's account held
-  std::int64_t host_peak_bytes = 0;       // the most it had in pinned memory of the host
-  std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer
-  HostReads host_reads;                   // how often the host looked at the device
+  std::int64_t peak_bytes = 0;            // the highest balance of this rank's account
+  std::int64_t host_peak_bytes = 0;       // the most pinned host memory it held
+  std::vector<std::int64_t> layer_bytes;  // kept for backward by each decoder layer
+  HostReads host_reads;                   // number of times that the host read from the device
 };
 
-// Bytes of one rank as if it were alone. They add up: activations are what the peak has beyond the rest.
+// Bytes of one rank as if it were alone. They add up: activations are the peak minus all other parts.
 struct RankMemory {
   std::int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, total = 0;
 };
 RankMemory rank_memory(Trainer& trainer, const StepCost& cost);
 
-// `ranks`, `mesh`, `parameters`, `per_rank`, `collectives` and `layers` of summary.json and of plan's JSON
-// (docs/formats.md).
+// `ranks`, `mesh`, `parameters`, `per_rank`, `collectives` and
+// `layers` of summary.json and of plan's JSON (docs/formats.md).
 nlohmann::json to_json(const Config& config, Trainer& trainer, const StepCost& cost);
 
-// Error(usage) for a model, batch and mesh that do not go together: experts that do not divide, a sequence
-// that token chunks do not.
+// Error(usage) for a model, batch and mesh that do not fit together: experts that do not divide evenly, or
+// token chunks that do not divide a sequence.
 void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& model, const BatchSizes& sizes);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// StepTrace: what all ranks did in some steps of a run, as one file for chrome://tracing (docs/formats.md).
+// StepTrace: a trace of all ranks in some steps of a run, one file for chrome://tracing (docs/formats.md).
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace switchyard {
 struct TracedSteps {
   std::int64_t begin = 0, end = 0;
 };
-// Those that profiler, skip_first_n_steps_for_profiler and profiler_steps choose of `steps`. Error(usage)
-// where they choose none.
+// The steps out of `steps` that profiler, skip_first_n_steps_for_profiler and profiler_steps select.
+// Error(usage) when they select none.
 TracedSteps traced_steps(const Config& config, std::int64_t steps);
 
-// One a rank; all ranks call before() and after() around every step.
+// One object for each rank; all ranks call before() and after() around every step.
 class StepTrace {
  public:
   StepTrace(Context& context, TracedSteps steps, std::string file)
@@ -29,16 +29,16 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  // Collective at the first traced step: the ranks' clocks start together.
+  // Collective at the first traced step: synchronises the ranks' clocks.
   void before(std::int64_t step);
-  // Collective after the last one: rank 0 writes the file. Error(runtime) when it cannot.
+  // Collective after the last traced step: rank 0 writes the file. Error(runtime) when it cannot.
   void after(std::int64_t step);
 
-  // Null outside of traced steps.
+  // The log of the current step; null outside traced steps.
   TraceLog* log() const { return context_.trace(); }
   bool any() const { return steps_.begin < steps_.end; }
-  // Of this rank: [{"op","pass","calls","seconds"}], slowest first, seconds a traced step without those of
-  // ops inside.
+  // This rank's ops: [{"op","pass","calls","seconds"}], slowest
+  // first. Seconds are per traced step, without those of nested ops.
   nlohmann::json op_times() const;
 
  private:
@@ -49,9 +49,9 @@ class StepTrace {
   Context& context_;
   const TracedSteps steps_;
   const std::string file_;
-  std::int64_t start_ = 0;  // of all clocks
+  std::int64_t start_ = 0;  // common start of all clocks
   TraceLog program_, progress_, kernels_, transfers_;
-  std::optional<StreamLog> stream_;  // of a rank on a GPU
+  std::optional<StreamLog> stream_;  // for a rank on a GPU
 };
 
 }  // namespace switchyard

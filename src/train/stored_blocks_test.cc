@@ -1,5 +1,5 @@
-// Models whose weights stay in the blocks that they are stored in: their logits against those of transformers
-// with the dequantized weights.
+// Tests models whose weights stay in their stored blocks: logits
+// equal those of transformers with the dequantized weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>

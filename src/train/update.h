@@ -1,13 +1,13 @@
-// Updater: from this rank's gradients to updated weights.
+// Updater: turns this rank's gradients into updated weights.
 //
-// Ranks that hold the same block of a parameter share its update: each reduces, keeps optimizer state for,
-// and updates one flat range of the block, its share. So gradients are summed once, nobody repeats another's
-// arithmetic, and optimizer state is split over every axis of the mesh that the weight itself does not use,
-// `data` included (ZeRO-1). A weight that Muon updates is brought together matrix by matrix in between
-// (train/matrix_exchange.h).
+// Ranks that hold the same shard of a parameter split its update: each reduces, keeps
+// optimizer state for, and updates one flat range of the shard, its share. So gradients
+// are summed once, no rank repeats another's arithmetic, and optimizer state is split over
+// every mesh axis that the weight itself does not use, `data` included (ZeRO-1). A weight
+// that Muon updates is gathered matrix by matrix in between (train/matrix_exchange.h).
 //
-// State on the host visits the device: a weight's comes while the weight before is updated, is updated, and
-// goes back. Between updates the host may read and write it.
+// State on the host moves to the device for its update: a weight's state arrives during the update of the
+// previous weight, and then goes back. Between updates the host may read and write it.
 #pragma once
 
 #include <memory>
@@ -26,17 +26,17 @@
 namespace switchyard {
 
 struct UpdateConfig {
-  OptimizerConfig optimizer;       // with muon: of the parameters that are no matrix
+  OptimizerConfig optimizer;       // with muon: for parameters that are not matrices
   std::optional<MuonConfig> muon;  // opt_type=muon
-  bool muon_routers = true;        // whether Muon updates the routers' weights, too
+  bool muon_routers = true;        // Muon also updates the routers' weights
   DType grad_dtype = DType::f32;
-  std::int64_t layers = 0;     // of the model, prediction layers among them
-  bool state_on_host = false;  // optimizer_memory_host_offload: where the context offloads, state lies there
+  std::int64_t layers = 0;     // of the model, prediction layers included
+  bool state_on_host = false;  // optimizer_memory_host_offload: state is on the host if the context offloads
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
-  NamePatterns decay_mask;                 // adamw_mask: of those that do not decay, either
+  NamePatterns decay_mask;                 // adamw_mask: further parameters without weight decay
 };
 
-// The tensors of a parameter's optimizer state: what is appended to its name, and their dtype.
+// The tensors of a parameter's optimizer state: the suffix of the name, and the dtype.
 struct StateTensor {
   std::string suffix;
   DType dtype;
@@ -45,36 +45,36 @@ std::vector<StateTensor> state_tensors(const UpdateConfig& config, const Paramet
 
 class Updater {
  public:
-  // Zero state for this rank's shares. Error(usage) for values no optimizer takes. `parameters` must outlive
-  // it.
+  // Creates zero state for this rank's shares. Error(usage) for
+  // values that no optimizer accepts. `parameters` must outlive it.
   Updater(Context& context, const UpdateConfig& config, const Parameters& parameters);
 
-  // Takes the gradients off the parameters and sums them over the ranks that hold the same block. Collective.
+  // Moves the gradients off the parameters and sums them over ranks with the same shard. Collective.
   void reduce_gradients();
-  // Of this rank's share of the reduced gradients: numbers whose sums over all ranks add up to the sum of
-  // squares. In a pipeline one for each layer and one for what is in none, so that the sum does not depend on
-  // which layers a stage has.
+  // Squared norms of this rank's share of the reduced gradients: summed over all
+  // ranks they give the total. In a pipeline one number for each layer and one
+  // for all else, so that the sum does not depend on which layers a stage has.
   std::vector<double> gradient_squares();
-  // Lets go of reduced gradients: their step is left out.
+  // Frees the reduced gradients; their step is skipped.
   void drop_gradients();
-  // L2 norm over all parameters, alike on all ranks; a router's bias that the optimizer does not update is none.
-  // Collective; sums over all ranks, so nobody reads a weight before all are written.
+  // L2 norm over all parameters, the same on all ranks, without router biases that the optimizer does not
+  // update. Collective; it sums over all ranks, so no rank reads a weight before all are written.
   double weight_norm();
-  // One step on gradients times `factor`; `step` counts from 0. Collective.
+  // Takes one step on gradients times `factor`; `step` counts from 0. Collective.
   void update(std::int64_t step, double learning_rate, double factor);
-  // After updates and additions: ranks that do not share memory tell each other their shares. Collective.
+  // Call it after updates and additions: ranks that share no memory exchange their shares. Collective.
   void publish() const;
-  // weight[i] += increments[i], for a float32 parameter that is whole on every rank; a frozen one stays.
+  // weight[i] += increments[i], for a float32 parameter that every rank holds whole; skips a frozen one.
   void add(const std::string& name, const std::vector<float>& increments);
 
-  // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three that trains here;
-  // factors [dim 1 * dim 2] f32 of the host. Without effect on another.
+  // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three dims that is
+  // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for other weights.
   void scale_columns(const std::string& name, std::span<const float> factors);
 
-  std::int64_t state_bytes() const;  // of this rank, on its device
+  std::int64_t state_bytes() const;  // for this rank, on its device
 
-  // What this rank updates: elements [begin, begin + count) of its block of a parameter, and their state, in
-  // the order of state_tensors(). The shares of all ranks have every element of every parameter once.
+  // The part that this rank updates: elements [begin, begin + count) of its shard of a parameter, and their
+  // state, in the order of state_tensors(). All ranks' shares together have every element exactly once.
   struct Share {
     const Parameter* parameter;
     std::int64_t begin, count;
@@ -83,32 +83,32 @@ class Updater {
   std::vector<Share> shares() const;
 
  private:
-  // One parameter's share.
+  // This rank's share of one parameter.
   struct Range {
     const Parameter* parameter = nullptr;
-    const ProcessGroup* group = nullptr;  // the ranks that have the same block, each with one share
+    const ProcessGroup* group = nullptr;  // the ranks with the same shard, each with one share
     std::int64_t begin = 0, count = 0, padded = 0;
     Tensor grad;  // reduced, [count]
     std::vector<Tensor> state;
-    TensorView squares;          // [1] of squares_: their sum over this share's weights
-    bool squares_known = false;  // false: it is not that of the weights as they are
+    TensorView squares;          // [1] of squares_: the sum of squares of this share's weights
+    bool squares_known = false;  // false: `squares` is not up to date
     bool decay = true;
     std::unique_ptr<MatrixExchange> exchange;  // muon
-    Tensor matrices;                           // between its gather and its scatter
+    Tensor matrices;                           // between gather and scatter
   };
 
-  // Sums of squares, one a parameter in the order of `parameters`, as of gradient_squares().
+  // Sums of squares for gradient_squares(), given one for each parameter in the order of `parameters`.
   std::vector<double> by_layer(const Tensor& squares, std::span<const Parameter* const> parameters,
                                const char* what) const;
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
-  static TensorView weight_of(const Range& range);  // the share of it that the range is
+  static TensorView weight_of(const Range& range);  // the part of the weight in the range
   bool offloads() const { return config_.state_on_host && context_.offload != nullptr; }
-  // The way of state to the device, of the first range from `at` on that has a gradient; empty where state
-  // lies there.
+  // Starts moving state to the device, for the first range from `at`
+  // on that has a gradient; empty when the state is already there.
   std::vector<ArrivingTensor> start_state(std::vector<Range>::const_iterator at) const;
   static OptimizerRange optimizer_range(const Range& range, std::span<const Tensor> state);
-  // Updates all ranges but those of Muon at once; their state is on the device.
+  // Updates all ranges together, except Muon's; their state is on the device.
   void update_elements(const OptimizerStep& step);
   void gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const;
   void apply_matrices(Range& range, double learning_rate) const;
@@ -116,8 +116,8 @@ class Updater {
   Context& context_;
   UpdateConfig config_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<Range> ranges_;  // one a parameter, in their order
-  Tensor squares_;             // f64, one a range, on the device
+  std::vector<Range> ranges_;  // one for each parameter, in order
+  Tensor squares_;             // f64, one for each range, on the device
 };
 
 }  // namespace switchyard

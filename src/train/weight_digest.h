@@ -1,4 +1,4 @@
-// Silent corruption: weights of which processes hold copies of their own are compared by digest.
+// Finds silent corruption: compares digests of weights of which several processes hold copies.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace switchyard {
 
-// Whether any weight lies in the memory of several processes; alike on the ranks of a run.
+// True when some weight is in the memory of several processes; the same on all ranks of a run.
 bool has_replicas(const Context& context, const Parameters& parameters);
 
-// Compares XXH3 digests of every weight among the processes that hold a copy; each of them hashes a copy
-// once. Collective, after `step`. Error(runtime), on all ranks that hold the weight, names it, the step and
-// the ranks whose copy differs from that of the most.
+// Compares XXH3 digests of every weight among the processes with a copy; each process hashes a copy once.
+// Collective, after `step`. Error(runtime), on all ranks that hold the weight, names the weight, the step and
+// the ranks whose copy differs from the majority's.
 void compare_replicas(Context& context, const Parameters& parameters, std::int64_t step);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Whole tensors from the blocks that the ranks of a session hold.
+// Gather: assembles whole tensors from the blocks on the ranks of a session.
 #pragma once
 
 #include <map>
@@ -11,25 +11,25 @@
 
 namespace switchyard {
 
-// During a session every rank puts its blocks in, under the same names; afterwards one thread takes whole
-// tensors out. Ranks write to places of their own, so put() needs no lock.
+// During a session every rank puts in its blocks, under the same names; afterwards one thread takes whole
+// tensors out. Each rank writes to its own place, so put() needs no lock.
 class Gather {
  public:
-  // `mesh` of the run, stages of a pipeline included.
+  // `mesh` of the run, with its pipeline stages.
   explicit Gather(const Mesh& mesh);
 
-  // A copy of this rank's block, floating point as f32. `first_row`: where x begins in the whole, which then
-  // is all that was put under this name, one behind the other (microbatches). What several stages of a
-  // pipeline put under one name adds up.
+  // Puts in a copy of this rank's block, floating point as f32. `first_row`: first row of x in the whole
+  // tensor, which is then everything put under this name, concatenated (microbatches). Tensors that several
+  // stages of a pipeline put under one name are summed.
   void put(const Context& context, const std::string& name, const Array& x, std::int64_t first_row = 0);
-  // The gradient of x in its dual sharding, zeros where none arrived.
+  // Puts in the gradient of x in its dual sharding; zeros when there is none.
   void put_gradient(const Context& context, const std::string& name, const Array& x);
 
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;
   // The whole tensor: blocks in place, partial sums added in rank order. CHECKs that the name exists.
   Tensor whole(const std::string& name);
-  // Names taken out so far of which ranks that should hold the same values held different bits.
+  // Names, of tensors taken out so far, for which ranks that should agree held different bits.
   const std::set<std::string>& disagreements() const { return disagreements_; }
 
  private:
@@ -40,13 +40,13 @@ class Gather {
   };
   using Pieces = std::map<std::int64_t, Piece>;  // by first row
   void put(const Context& context, const std::string& name, std::int64_t first_row, Piece piece);
-  // What the stage of these ranks put under `name` from `first_row` on.
+  // The data that a stage's ranks put under `name` from `first_row` on.
   Tensor of_stage(const std::vector<int>& ranks, const std::string& name, std::int64_t first_row);
   const Pieces* find(int rank, const std::string& name) const;
 
-  Mesh mesh_;                                          // of one stage
-  std::vector<std::vector<int>> stages_;               // ranks of the run, in the order of mesh_
-  std::vector<std::map<std::string, Pieces>> pieces_;  // one a rank of the run
+  Mesh mesh_;                                          // mesh of one stage
+  std::vector<std::vector<int>> stages_;               // the run's ranks, in the order of mesh_
+  std::vector<std::map<std::string, Pieces>> pieces_;  // one for each rank of the run
   std::set<std::string> disagreements_;
 };
 

@@ -1,4 +1,4 @@
-// A Hugging Face folder: config.json, model.safetensors, io.safetensors, trajectory.json and generate.json.
+// Verifies a Hugging Face folder with model.safetensors, io.safetensors, trajectory.json, generate.json.
 #include <algorithm>
 #include <filesystem>
 #include <numeric>

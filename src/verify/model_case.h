@@ -1,4 +1,4 @@
-// What the two kinds of whole-model cases share: weights under hub names, and one forward and backward pass.
+// Code that the two kinds of whole-model cases share: weights under hub names, and one training pass.
 #pragma once
 
 #include <functional>
@@ -15,11 +15,11 @@
 
 namespace switchyard {
 
-// A model and its weights under hub names.
+// A model and its weights under Hugging Face names.
 class HubModel {
  public:
-  // Checks that the tensors of `weights` (a folder or one file) are those of the model, which `hub_config`, a
-  // config.json, describes; Error(usage) otherwise.
+  // Checks that the tensors of `weights` (a folder or one file) are those of the model in `hub_config`, a
+  // config.json; Error(usage) otherwise.
   HubModel(ModelConfig model, const ModelFamily& family, const nlohmann::json& hub_config,
            const std::string& weights);
 
@@ -27,16 +27,16 @@ class HubModel {
   const ModelFamily& family() const { return family_; }
   const nlohmann::json& hub_config() const { return hub_config_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
-  // Our form of the weights. This object must live as long.
+  // Reads weights in our form. This object must outlive the function.
   Parameters::FillBlock fill() const;
 
-  // A whole parameter, or its gradient, as hub tensors, in the order of hub_names().
+  // Hub names of a parameter, and its value or gradient as hub tensors in the order of hub_names().
   std::vector<std::string> hub_names(const ParameterSpec& spec) const;
   std::vector<Tensor> weights_to_hub(const ParameterSpec& spec, const Tensor& ours) const;
   std::vector<Tensor> gradients_to_hub(const ParameterSpec& spec, const Tensor& ours) const;
 
  private:
-  // hub = ours · factor: under compat=maxtext our query holds 1/√head_dim, which the hub's does not.
+  // hub = ours · factor: under compat=maxtext our query includes 1/√head_dim, the hub's does not.
   float factor(const ParameterSpec& spec) const;
   std::vector<Tensor> to_hub_scaled(const ParameterSpec& spec, const Tensor& ours, float by) const;
 
@@ -47,21 +47,21 @@ class HubModel {
   std::vector<ParameterSpec> specs_;
 };
 
-// One forward and backward pass. Puts in: hidden.<i>, logits, loss, balance_loss where there is one,
+// Runs one forward and backward pass. Puts in hidden.<i>, logits, loss, balance_loss if any,
 // router.<layer>.indices and .weights, and grad.<our name>. `on_gradients` may change this rank's gradients.
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
                  Gather& gather, const std::function<void(const Parameters&)>& on_gradients = nullptr);
 
-// Puts in final.<our name>: the weights, once where two stages hold them.
+// Puts in the weights as final.<our name>, once when two stages hold them.
 void gather_weights(Trainer& trainer, Gather& gather);
 
-// The router's bias of each MoE layer; empty for a model without. Collective.
+// The router's bias of each MoE layer; empty for a model without such biases. Collective.
 std::vector<Tensor> router_biases(Trainer& trainer);
 
-// "layer 3" for `layers.3.…`, else empty.
+// Returns "layer 3" for `layers.3.…`, else an empty text.
 std::string place_of(const std::string& parameter);
 
-// A failing row for each tensor of which ranks held different bits where they should agree.
+// Adds a failing row for each tensor whose bits differ between ranks that should agree.
 void report_disagreements(const Gather& gather, CaseReport& report);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// A MoE-layer file: inputs, weights and results of one routed layer of the reference.
+// Verifies a MoE-layer file: inputs, weights and results of one routed layer of the reference.
 #include <algorithm>
 #include <filesystem>
 #include <set>

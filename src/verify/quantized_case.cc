@@ -1,5 +1,5 @@
-// A model of few bits: a GGUF file with <type>.expected.safetensors and tensors.json beside it, or a Hugging
-// Face folder with expected.safetensors and tensors.json in it.
+// Verifies a packed model: a GGUF file with <type>.expected.safetensors and tensors.json beside it, or a
+// Hugging Face folder with expected.safetensors and tensors.json in it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What a verification found: one row a tensor or number, how far it is off, and how that is shown.
+// The results of a verification: one row for each tensor or number, with its error, and how to show them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 
 namespace switchyard {
 
-// Relative to the tensor's largest magnitude; `switchyard verify --help` states it.
+// Relative to a tensor's largest magnitude; `switchyard verify --help` states it.
 constexpr double kDefaultTolerance = 2e-5;
 
 // max_abs = max|got - want|; max_rel = max_abs / max(max|want|, 1e-6). A NaN on either side makes both NaN.
@@ -18,51 +18,51 @@ struct MaxError {
   double max_abs = 0;
   double max_rel = 0;
 };
-// Both f32 or both i32, of the same number of elements (CHECK).
+// Both tensors are f32 or both i32, with the same number of elements (CHECK).
 MaxError difference(const Tensor& got, const Tensor& want);
 MaxError difference(double got, double want);
 
 struct Row {
   std::string name;
   std::string place;  // "embedding", "layer 3", or empty
-  std::string group;  // rows of one group are summarised in the table; empty: always printed
+  std::string group;  // the table summarises rows of one group; empty: always printed
   MaxError error;
   double tolerance = 0;      // 0: must be equal
-  bool judged = true;        // false: reported, no verdict
-  std::string failure = {};  // why it fails, where that is no matter of the tolerance
+  bool judged = true;        // false: reported without a verdict
+  std::string failure = {};  // why it fails, when not by its tolerance
   bool pass() const { return !judged || (failure.empty() && error.max_rel <= tolerance); }
 };
 
-// How the arithmetic of `generate` on weights as they are stored does against given logits.
+// How well `generate`'s arithmetic on weights as they are stored matches given logits.
 struct NativeLogits {
-  std::string dtype, weight_format;  // as the keys say
-  std::vector<std::string> notes;    // on how the weights are held
+  std::string dtype, weight_format;  // values of the keys
+  std::vector<std::string> notes;    // about how weights are held
   std::int64_t tokens = 0;
-  double mean_kl = 0;         // nats a token: KL(given || ours)
-  std::int64_t same_top = 0;  // tokens for which both find the same next token most probable
+  double mean_kl = 0;         // nats per token: KL(given || ours)
+  std::int64_t same_top = 0;  // tokens for which both rank the same next token first
 };
 
 struct CaseReport {
   std::string path;
   std::string kind;
   std::string mesh;
-  std::vector<Row> rows;             // in model order: the first that fails is where it went wrong
-  std::vector<std::string> notices;  // what the overrides do not do
-  std::string error;                 // why the case could not be run; empty otherwise
+  std::vector<Row> rows;             // in model order: the first failure shows where it went wrong
+  std::vector<std::string> notices;  // overrides without effect
+  std::string error;                 // why the case could not run; empty otherwise
   std::optional<NativeLogits> native = {};
 
   bool pass() const;
   const Row* first_failure() const;  // null without one
 
-  // Adds a row. Shapes must hold the same number of elements: Error(usage) naming case and tensor otherwise.
+  // Adds a row. Error(usage) that names case and tensor when the numbers of elements differ.
   void compare(Row row, const Tensor& got, const Tensor& want);
   void compare(Row row, double got, double want);
 };
 
-// The table of one case on standard output; `all` prints every row of every group.
+// Prints the table of one case to standard output; `all` prints every row of every group.
 void print_report(const CaseReport& report, bool all);
 
-// The file of --json.
+// The content of the --json file.
 nlohmann::json report_json(const std::vector<CaseReport>& reports);
 
 }  // namespace switchyard

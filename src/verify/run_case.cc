@@ -1,4 +1,4 @@
-// A training run of the reference: <run>.json with its metrics, and the weights it began with.
+// Verifies a training run of the reference: <run>.json with its metrics, and its initial weights.
 #include <cmath>
 #include <filesystem>
 #include <optional>

@@ -1,4 +1,4 @@
-// The built program as a child process, in a folder of the test's own.
+// Runs the built program as a child process, in a folder of the test's own.
 #pragma once
 
 #include <fcntl.h>
@@ -24,8 +24,8 @@ namespace switchyard::cli_test {
 using Arguments = std::vector<std::string>;
 
 struct Finished {
-  int status = -1;  // exit status; 128 + signal when one ended it; -1 when it took longer than two minutes
-  std::string out, err;  // all that was written
+  int status = -1;  // exit status; 128 + the signal that ended it; -1 after two minutes without an end
+  std::string out, err;  // everything that was written
 };
 
 inline Arguments operator+(Arguments first, const Arguments& second) {
@@ -33,7 +33,7 @@ inline Arguments operator+(Arguments first, const Arguments& second) {
   return first;
 }
 
-// Two MoE layers of some thousand weights in float32. What is added later on a command line wins.
+// Two MoE layers with some thousand float32 weights. Later arguments on a command line win.
 inline Arguments tiny_model() {
   return {"decoder_block=mixtral",
           "base_emb_dim=16",
@@ -50,12 +50,12 @@ inline Arguments tiny_model() {
           "steps=3",
           "learning_rate=0.01",
           "dtype=float32",
-          "enable_checkpointing=false",  // a second run of the same name starts anew
+          "enable_checkpointing=false",  // a second run of the same name starts from scratch
           "base_output_directory=out",
           "run_name=run"};
 }
 
-// A fresh folder that is the child's working directory, removed at the end.
+// A fresh folder, the child's working directory; removed at the end.
 class ProgramTest : public ::testing::Test {
  protected:
   ProgramTest() {
@@ -66,7 +66,7 @@ class ProgramTest : public ::testing::Test {
   }
   ~ProgramTest() override { std::filesystem::remove_all(folder_); }
 
-  // The program stands beside the test program; building the tests alone does not build it.
+  // The program is beside the test program; building only the tests does not build it.
   static std::string program() {
     const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "switchyard";
     EXPECT_TRUE(std::filesystem::exists(path)) << "build the target switchyard";
@@ -75,7 +75,7 @@ class ProgramTest : public ::testing::Test {
 
   Finished run(const Arguments& arguments) const { return execute(program(), arguments); }
 
-  // Any program, found as a shell would find it, in the child's folder.
+  // Runs any program, found as by a shell, in the child's folder.
   Finished execute(const std::string& binary, const Arguments& arguments) const {
     const std::string work = path(""), out = (folder_ / "stdout").string(),
                       err = (folder_ / "stderr").string();
@@ -97,7 +97,7 @@ class ProgramTest : public ::testing::Test {
     return finished;
   }
 
-  // Starts the program; its output goes nowhere.
+  // Starts the program and discards its output.
   pid_t start(const Arguments& arguments) const {
     const std::string binary = program(), work = path("");
     std::vector<char*> argv{const_cast<char*>(binary.c_str())};
@@ -113,7 +113,7 @@ class ProgramTest : public ::testing::Test {
     return child;
   }
 
-  // Starts the program and waits until it stops itself at a stopping_point() of that name. 0 when it ended first.
+  // Starts the program and waits until it stops at stopping_point() `point`. Returns 0 when it ends first.
   pid_t start_and_stop_at(const std::string& point, const Arguments& arguments) const {
     ::setenv("SWITCHYARD_STOP_AT", point.c_str(), 1);
     const pid_t child = start(arguments);
@@ -132,7 +132,7 @@ class ProgramTest : public ::testing::Test {
     return metrics();
   }
 
-  // A model of bytes, trained for a step into out/run.
+  // Trains a model of bytes for one step into out/run.
   void train_bytes() const {
     write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
     train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
@@ -146,7 +146,7 @@ class ProgramTest : public ::testing::Test {
     return lines;
   }
 
-  // Expects exit status `status`, one line on stderr that holds all of `words`, and that no output is left.
+  // Expects exit status `status`, one line on stderr with all of `words`, and no output left behind.
   void expect_refused(const Arguments& arguments, const std::vector<std::string>& words,
                       int status = 2) const {
     std::string command;
@@ -161,12 +161,12 @@ class ProgramTest : public ::testing::Test {
       EXPECT_NE(finished.err.find(word), std::string::npos) << word << "\n" << finished.err;
     EXPECT_FALSE(std::filesystem::exists(path("out")));
   }
-  // The same for a training of the tiny model.
+  // Expects that a training of the tiny model is refused with one line that has all of `words`.
   void expect_no_training(const Arguments& arguments, const std::vector<std::string>& words) const {
     expect_refused(Arguments{"train"} + tiny_model() + arguments, words);
   }
 
-  // A file that a child will write at once; null after a minute.
+  // Reads a file that a child writes in one piece; null after a minute.
   nlohmann::json when_written(const std::string& name) const {
     for (int i = 0; i < 1200; ++i) {
       const std::string text = read(name);
@@ -194,7 +194,7 @@ class ProgramTest : public ::testing::Test {
     int state = 0;
     while (::waitpid(child, &state, WNOHANG) == 0) {
       if (std::chrono::steady_clock::now() > end) {
-        ::kill(child, SIGTERM);  // a launcher ends what it started
+        ::kill(child, SIGTERM);  // a launcher ends the processes that it started
         std::this_thread::sleep_for(std::chrono::seconds(3));
         ::kill(child, SIGKILL);
         ::waitpid(child, &state, 0);

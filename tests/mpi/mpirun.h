@@ -1,4 +1,4 @@
-// The built program under mpirun, as child processes of the test.
+// Runs the built program under mpirun, as child processes of the test.
 #pragma once
 
 #include <cstdlib>
@@ -10,8 +10,8 @@
 
 #include "../cli/child.h"
 
-// Skips the test, and says why, where there is no mpirun, or the build has no MPI or a sanitizer (whose
-// reports on MPI's own libraries would hide ours).
+// Skips the test with a reason when there is no mpirun, or the build has no MPI or a sanitizer (whose reports
+// about MPI's own libraries would hide ours).
 #define NEEDS_MPIRUN()                                                \
   if (const std::string reason = mpirun_missing(); !reason.empty()) { \
     GTEST_SKIP() << reason;                                           \
@@ -30,10 +30,10 @@ class MpiTest : public ProgramTest {
     return {};
   }
 
-  // Seconds that the launcher gives a process to end before it is killed, at most twice in a run. Hours of
-  // tests meet moments in which a machine leaves a process without a core for a second.
+  // Seconds that the launcher gives a process to end before it kills it, at most twice in a run. In hours of
+  // tests a machine sometimes leaves a process without a core for a second.
   static int launcher_patience() { return std::getenv("SWITCHYARD_SOAK") == nullptr ? 1 : 3; }
-  // What users type, and what lets it run here: as root, with more processes than cores.
+  // The user's command, with flags to run here: as root, with more processes than cores.
   static Arguments launch(int processes) {
     return {"--allow-run-as-root",
             "--oversubscribe",
@@ -49,7 +49,7 @@ class MpiTest : public ProgramTest {
     return execute("mpirun", launch(processes) + Arguments{program()} + arguments);
   }
 
-  // The same, each process under a shell that notes its exit status; get it with statuses().
+  // Runs mpirun with each process under a shell that records its exit status; statuses() returns them.
   Finished mpirun_noting(int processes, const Arguments& arguments) const {
     const char* note = R"(trap : TERM; "$0" "$@"; echo "$OMPI_COMM_WORLD_RANK $?" >> statuses)";
     return execute("mpirun", launch(processes) + Arguments{"sh", "-c", note, program()} + arguments);
@@ -61,16 +61,16 @@ class MpiTest : public ProgramTest {
     return all;
   }
 
-  // The same, each process with its own file as standard error; get what it wrote there with
-  // words_of_program().
+  // Runs mpirun with a separate standard-error file for
+  // each process; words_of_program() returns the text.
   Finished mpirun_listening(int processes, const Arguments& arguments) const {
     for (int process = 0; process < processes; ++process) write(error_file(process), "");
     const char* note = R"(exec "$0" "$@" 2>>"stderr.$OMPI_COMM_WORLD_RANK")";
     return execute("mpirun", launch(processes) + Arguments{"sh", "-c", note, program()} + arguments);
   }
-  // What the processes of mpirun_listening() wrote to standard error, without what MPI writes there of its
-  // own: "[host:12] ..." or "[host][[34,1],0][file:line:function] ..." (Open MPI, of networks that it cannot
-  // use) and "hwloc/..." (where there is no /sys). The launcher's own words are not in these files.
+  // The text that mpirun_listening()'s processes wrote to standard error, without lines of MPI itself:
+  // "[host:12] ..." or "[host][[34,1],0][file:line:function] ..." (Open MPI, about networks that it cannot
+  // use) and "hwloc/..." (where there is no /sys). The launcher's own lines are not in these files.
   std::string words_of_program(int processes) const {
     static const std::regex of_mpi(R"(^(\[[^\]\s]+(:\d+\]|\]\[\[)|hwloc/))");
     std::string words;
@@ -83,7 +83,7 @@ class MpiTest : public ProgramTest {
     return words;
   }
 
-  // The steps of a run without what depends on the clock, as text.
+  // The steps of a run as text, without the values that depend on the clock.
   std::string steps_of(const std::string& run) const {
     std::string text;
     std::ifstream file(path("out/" + run + "/metrics.jsonl"));

@@ -1,4 +1,4 @@
-// What the tests of `switchyard verify` share: the command in this process, and cases that a test may damage.
+// Test support for `switchyard verify`: runs the command in this process, and copies cases to damage.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ inline void expect_pass(std::vector<std::string> args, const std::string& keys) 
   EXPECT_EQ(outcome.status, 0) << keys << "\n" << outcome.out << outcome.err;
 }
 
-// A copy of a case in a folder of its own that a test may damage.
+// A copy of a case in its own folder, for a test to damage.
 class DamagedCase : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -66,7 +66,7 @@ class DamagedCase : public ::testing::Test {
     fs::copy(kGolden / name, to, fs::copy_options::recursive);
     return to;
   }
-  // Changes one element of a tensor of a safetensors file.
+  // Changes one element of a tensor in a safetensors file.
   static void change(const fs::path& file, const std::string& name, std::size_t element, float value) {
     std::map<std::string, Tensor> tensors;
     std::map<std::string, std::string> metadata;

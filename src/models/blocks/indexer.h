@@ -6,18 +6,18 @@
 
 namespace switchyard {
 
-// Its queries, from the latents of attention's queries [B,S,R], its keys and its weights, from what attention
-// reads [B,S,M]. All heads are whole, whatever the layout of attention's.
+// The indexer's queries, from the latents of attention's queries [B,S,R], and its keys and weights, from
+// attention's input [B,S,M]. Every rank has all heads, whatever the layout of attention's heads.
 IndexVectors index_vectors(const LayerCall& call, const Array& x, const Array& query_latents);
 
-// The keys that attention within a batch has to choose of, and the scores by which it did, where the indexer
-// learns. Both undefined where every query may attend to all that it sees.
+// The keys that each query may choose within a batch, and, where the indexer learns, the scores of the
+// choice. Both are undefined where a query may attend to every key that it sees.
 struct IndexChoice {
   Array chosen, scores;
 };
 IndexChoice choose_keys_of(const LayerCall& call, const IndexVectors& index);
 
-// Whether this call's indexer learns: then its vectors are made of detached inputs.
+// True when this call's indexer learns. Its vectors then come from detached inputs.
 bool indexer_learns(const LayerCall& call);
 
 }  // namespace switchyard

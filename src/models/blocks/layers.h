@@ -1,5 +1,5 @@
-// The blocks of a decoder layer, from ops. Each takes x [B,S,M] in the layout of block inputs and returns
-// [B,S,M] alike; attention of a model with latent experts returns their width.
+// The parts of a decoder layer, built from ops. Each takes x [B,S,M] in the layout of block inputs and
+// returns [B,S,M] in that layout. With latent experts, attention returns their width.
 #pragma once
 
 #include "autograd/context.h"
@@ -17,44 +17,44 @@ struct LayerCall {
   const Parameters& parameters;
   std::string prefix;  // "layers.3."
   const LayerSpec& layer;
-  // Of the tokens as attention has them; of a layer without rotation the factors of its queries, if there are
-  // some (scales_queries).
+  // Rotation tables for the tokens as laid out in attention. For a layer without rotation: the factors of its
+  // queries, where they have some (scales_queries).
   const RopeTables& rope;
   const Array& segments;  // i32 [B,S]
-  // Of generation, else null: what attention remembers of the tokens before, and where these stand.
+  // Generation: the layer's cached keys and values, and the tokens' positions. Else null.
   AttentionCache* cache = nullptr;
   const TokenPlaces* places = nullptr;
-  bool chunks_in_segments = false;  // the layer's chunks end segments, so that places need not tell them
-  HeadScores* scores = nullptr;     // where the layer's largest scores go; null: they are not asked for
-  // Of a layer with an indexer: where its loss goes, and the keys that it chose where it did not choose all;
-  // null: not asked for.
+  bool chunks_in_segments = false;  // chunks are already cut into segments, so positions need not tell them
+  HeadScores* scores = nullptr;     // receives the layer's largest scores; null: not asked for
+  // For a layer with an indexer: receives its loss, and the
+  // chosen keys where it did not choose all. Null: not asked for.
   Array* indexer_loss = nullptr;
   Array* chosen_keys = nullptr;
 };
 
-// A parameter in the dtype of activations.
+// A parameter in the activations' dtype.
 Array weight(const LayerCall& call, const std::string& name);
-// The linear layer of that weight; `biased`: with the parameter name + "_bias".
+// The linear layer with that weight; `biased`: its bias is the parameter name + "_bias".
 Linear linear(const LayerCall& call, const std::string& name, bool biased = false);
 
-// The layout of a block's input and output, and the same with M whole (what products over M read).
+// The layout of a block's input and output, and that layout with M whole (for products over M).
 Sharding block_sharding(const AxisRules& rules, const Shape& shape);
 Array whole_embedding(Context& context, const Array& x);
 
-// Layout [B,S] of the tokens in attention.
+// The layout of attention's tokens [B,S].
 Sharding attention_tokens(const Context& context, const ModelConfig& model, std::int64_t batch,
                           std::int64_t length);
 
-// y [B,S,N,D] of heads through a layer [N,D,M] -> [B,S,M] in the layout of block outputs.
+// Projects heads y [B,S,N,D] through `layer` [N,D,M] to [B,S,M] in the layout of block outputs.
 Array project_heads(const LayerCall& call, const Array& y, const Linear& layer);
 
-// Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.
+// Grouped-query attention (Ainslie et al. 2023) with optional norms of queries and keys.
 Array grouped_query_attention(const LayerCall& call, const Array& x);
-// Multi-head latent attention (DeepSeek-V2). It remembers latent vectors and rotary keys, which all heads
-// share; where tokens were before, the heads' up-projections are applied to queries and results instead of to
-// every token's latent vector.
+// Multi-head latent attention (DeepSeek-V2). Its cache holds latent vectors and
+// rotary keys, shared by all heads. With cached tokens, the heads' up-projections
+// are applied to queries and results, not to every token's latent vector.
 Array latent_attention(const LayerCall& call, const Array& x);
-// silu(x·wi_0) ⊙ (x·wi_1) · wo with weights prefix + "wi_0" ….
+// Computes silu(x·wi_0) ⊙ (x·wi_1) · wo, with weights named prefix + "wi_0" and so on.
 Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// What later families have from DeepSeek-V3.
+// Reads and writes the parts of config.json that later families took over from DeepSeek-V3.
 #pragma once
 
 #include "models/families/common.h"
@@ -7,26 +7,26 @@ namespace switchyard {
 
 extern const DecoderBlock kDeepseekBlock;
 
-// The fields of the next two.
+// The config.json fields of the two readers below.
 extern const HubFields kLatentFields, kExpertsOfDeepseek3Fields;
 
-// Multi-head latent attention.
+// Reads multi-head latent attention.
 void read_latent_attention(const HubConfig& hub, ConfigKeys& keys);
 void write_latent_attention(const ModelConfig& model, HubJson& hub);
 
-// Of a model that has some, how many prediction layers.
+// Writes the number of prediction layers, for a model that has some.
 void write_predictions(const ModelConfig& model, HubJson& hub);
 
-// Where a config.json does not say.
+// Defaults for a config.json that does not state them.
 struct ExpertDefaults {
-  std::int64_t groups = 0;  // 0: it must
+  std::int64_t groups = 0;  // 0: the file must state them
   double scaling = 2.5;
 };
-// Routed and shared experts, chosen by a sigmoid and a bias, from groups where there are some. Which layers
-// have them is for the family to say.
+// Reads routed and shared experts, chosen by a sigmoid and a bias, from groups when the file states groups.
+// The family itself reads which layers have experts.
 void read_experts_of_deepseek3(const HubConfig& hub, const ExpertDefaults& defaults, ConfigKeys& keys);
 void write_experts_of_deepseek3(const Config& config, const ModelConfig& model, HubJson& hub);
-// Such files hold a bias of the router in any case (ModelFamily::restate).
+// Adds a router bias to a model without one: these files always hold it (ModelFamily::restate).
 void restate_router_bias(const ModelConfig& model, Restated& restated);
 
 }  // namespace switchyard

@@ -1,6 +1,6 @@
 // Envy, the reference's Switch transformers: experts in every interleave_moe_layer_step-th layer, norms of
-// queries and keys, and with use_post_ffw_norm one of what the MLP or the experts give. With one expert a
-// token its weight is 1, a softmax over one. No Hugging Face model is like it.
+// queries and keys, and with use_post_ffw_norm a norm of the output of the MLP or the experts. With one
+// expert for each token, its weight is 1 (a softmax over one). No Hugging Face model is like it.
 #include "models/families/family.h"
 
 namespace switchyard {

@@ -1,6 +1,6 @@
-// Files that hold several matrices in one tensor: all experts, gate and up of a layer, or products with one
-// input. Here each matrix gets the name and form that most files give it, [out, in], so that nothing else
-// knows of such tensors; nor of a family's own beginning of all names.
+// Weight files that hold several matrices in one tensor: all experts, a layer's gate and up, or projections
+// of one input. Here each matrix gets the name and the form [out, in] that most files use. No other code
+// knows of fused tensors, or of a family's own prefix of all names.
 #pragma once
 
 #include <map>
@@ -19,35 +19,35 @@ namespace switchyard {
 
 struct ModelFamily;
 
-// The rows of a tensor whose parts have unlike numbers of them: `groups` groups, each with the next widths[0]
-// rows of the first part, then the next widths[1] of the second, and so on.
+// The rows of a fused tensor whose parts have different numbers of rows: `groups` groups, each with widths[0]
+// rows of the first part, then widths[1] rows of the second, and so on.
 struct FusedRows {
-  std::int64_t groups = 0;  // 0: the tensor is of another kind
+  std::int64_t groups = 0;  // 0: the tensor is fused in another way
   std::vector<std::int64_t> widths;
 
   std::int64_t of_group() const;
-  // The row of the whole that is row `row` of the part `number`.
+  // The row of the fused tensor that is row `row` of part `number`.
   std::int64_t place_of(std::int64_t number, std::int64_t row) const;
 };
 
-// One tensor of a layer, by the end of its name.
+// A rule for one fused tensor of a layer, found by the end of its name.
 struct FusedRule {
   std::string_view fused;
-  // What it holds, one after the other along its outputs; {} is the expert. Without {} the tensor is [E,
-  // outputs], and so is each part. One part without {} is the tensor under another name.
+  // The parts, concatenated along the outputs; {} stands for the expert. Without {} the tensor is [E,
+  // outputs], and so is each part. A single part without {} is a renamed tensor.
   std::span<const std::string_view> parts;
-  bool in_turns = false;    // outputs of the parts take turns: column 0 of the first, of the second, …
+  bool in_turns = false;    // the parts' outputs alternate: column 0 of the first, of the second, …
   bool transposed = false;  // an expert is [in, outputs], not [outputs, in], unless it is in blocks
-  // Of a tensor [rows, ..] that is cut into rows, as a config.json says.
+  // Set for a tensor [rows, ..] that is split by rows: reads the split from config.json.
   FusedRows (*rows)(const HubConfig& hub) = nullptr;
-  bool written = true;  // else it is read alone: files mostly have the parts
-  // Fields of config.json with the outputs of a part and its inputs, where transformers 5 saves a transposed
-  // tensor either way: one whose shape is [E, outputs of all parts, inputs] is not transposed, as in
-  // transformers.
+  bool written = true;  // false: the rule serves reading only, and files mostly have the parts
+  // Fields of config.json with the outputs and the inputs of a part.
+  // transformers 5 saves a transposed tensor in either form: a tensor of shape
+  // [E, outputs of all parts, inputs] is not transposed, as transformers has it.
   const char *outputs = nullptr, *inputs = nullptr;
 };
 
-// All experts of a layer as transformers 5 has them in memory, and saves them where it is told to.
+// A layer's experts as transformers 5 holds them in memory and, when told to, saves them.
 inline constexpr std::string_view kGateAndUpOfExperts[] = {"mlp.experts.{}.gate_proj.weight",
                                                            "mlp.experts.{}.up_proj.weight"},
                                   kDownOfExperts[] = {"mlp.experts.{}.down_proj.weight"};
@@ -56,25 +56,25 @@ inline constexpr FusedRule kExpertsInMemory[] = {
     {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts, .written = false},
 };
 
-// Where in the family's files is what is called `name` here, if in a tensor with others.
+// The place in a family's files of the tensor that is called `name` here, if it is part of a fused tensor.
 struct FusedPlace {
-  std::string fused;  // that tensor
+  std::string fused;  // the fused tensor's name
   const FusedRule* rule;
   std::int64_t expert;  // -1: all of them
-  std::int64_t number;  // which of the rule's parts
+  std::int64_t number;  // index of the rule's part
   bool transposed;      // an expert is [in, outputs]
-  FusedRows rows = {};  // of a rule with rows
+  FusedRows rows = {};  // for a rule with rows
 };
 // `hub_config` is a whole config.json.
 std::optional<FusedPlace> fused_place(const ModelFamily& family, const nlohmann::json& hub_config,
                                       const std::string& name);
-// What files call a tensor that is called `name` here, or its fused tensor.
+// The name in a family's files of the tensor that is called `name` here, or of its fused tensor.
 std::string name_in_files(const ModelFamily& family, const std::string& name);
 
 class UnfusedWeights : public HubWeights {
  public:
-  // Error(usage) for a fused tensor of another number of dims, or whose outputs its parts do not divide, and
-  // for two tensors that have one name here.
+  // Error(usage) for a fused tensor with a wrong number of dims, or with outputs that its parts do not
+  // divide, and for two tensors with the same name here.
   UnfusedWeights(std::shared_ptr<const HubWeights> fused, const ModelFamily& family,
                  const nlohmann::json& hub_config);
 
@@ -105,20 +105,20 @@ class UnfusedWeights : public HubWeights {
   std::shared_ptr<const HubWeights> fused_;
   const std::string& plain(const std::string& name) const;
 
-  std::map<std::string, std::string> plain_;  // tensors that are as they are: their names here, and in files
-  std::map<std::string, Part> parts_;         // by their name here
+  std::map<std::string, std::string> plain_;  // unfused tensors: name here -> name in files
+  std::map<std::string, Part> parts_;         // parts of fused tensors, by their name here
 };
 
-// The shape of the fused tensor of a part, of so many experts, from the part's: [outputs, inputs],
+// The shape of the fused tensor that holds a part of shape `part`, with `experts` experts: [outputs, inputs],
 // [experts, outputs], or [rows, ..].
 Shape fused_shape(const FusedPlace& place, std::int64_t experts, const Shape& part);
-// Puts a part where it belongs.
+// Copies a part to its place in the fused tensor.
 void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused);
 
-// True where some of these names are tensors of several matrices, or of another name here.
+// True when some of these names are fused tensors, or have another name here.
 bool holds_fused(const ModelFamily& family, const std::vector<std::string>& names);
 
-// `weights` with what is fused in them taken apart; `weights` itself where nothing is.
+// `weights` with its fused tensors split into parts; `weights` itself when it has none.
 std::shared_ptr<const HubWeights> unfused(const ModelFamily& family, const nlohmann::json& hub_config,
                                           std::shared_ptr<const HubWeights> weights);
 

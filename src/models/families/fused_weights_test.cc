@@ -1,4 +1,4 @@
-// Tensors that hold several matrices: each matrix under its own name, and back.
+// Tests fused tensors: each matrix gets its own name, and can be fused again.
 #include "models/families/fused_weights.h"
 
 #include <gtest/gtest.h>

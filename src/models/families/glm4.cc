@@ -1,6 +1,6 @@
-// GLM-4.5 and 4.6 (glm4_moe) and GLM-4.7-Flash (glm4_moe_lite): DeepSeek-V3's router, dense layers first and
-// shared experts. The first has grouped queries with biases, of which part of each head is rotated; the
-// second DeepSeek's latent attention.
+// GLM-4.5 and 4.6 (glm4_moe) and GLM-4.7-Flash (glm4_moe_lite): DeepSeek-V3's router,
+// dense first layers and shared experts. glm4_moe has grouped queries with biases and
+// rotates part of each head; glm4_moe_lite has DeepSeek's latent attention.
 #include "models/families/deepseek.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-// Blocks of our parameters out of Hugging Face tensors, a few rows at a time.
+// Reads blocks of our parameters from Hugging Face tensors, a few rows at a time.
 #include <algorithm>
 #include <cstring>
 #include <vector>

@@ -8,8 +8,8 @@
 
 namespace switchyard {
 
-// An absent key and a null are the same thing there. Errors are Error(usage) that name key and value; `part`
-// begins the message of an object inside ("rope ").
+// In a config.json an absent key and null mean the same. Errors are Error(usage) that name key and value.
+// `part` begins the message for a nested object ("rope ").
 class HubConfig {
  public:
   explicit HubConfig(const nlohmann::json& values, std::string part = {});

@@ -1,4 +1,4 @@
-// HubSource: a model as others publish it: a Hugging Face folder, or a GGUF file.
+// HubSource: a published model, from a Hugging Face folder or a GGUF file.
 #pragma once
 
 #include <memory>
@@ -11,20 +11,20 @@
 namespace switchyard {
 
 struct HubSource {
-  nlohmann::json config;  // config.json, or what it would be
+  nlohmann::json config;  // config.json, or the equivalent for a GGUF file
   std::shared_ptr<const HubWeights> weights;
-  std::vector<std::string> files;    // that hold them: paths
-  std::vector<std::string> notices;  // one line each: what a user should know of how they were read
+  std::vector<std::string> files;    // paths of the files with the weights
+  std::vector<std::string> notices;  // one line each: what a user should know about how they were read
 };
 
-// Whether the path is one: a folder with config.json, or a file that begins as GGUF.
+// True for a folder with config.json, or a file that begins as GGUF.
 bool is_hub_source(const std::string& path);
 
-// True where two tensors hold the same bits as float32 values.
+// True when both tensors hold the same bits as float32 values.
 bool same_tensors(const HubWeights& weights, const std::string& a, const std::string& b);
 
-// A head that differs from the embedding is the model's own, whatever config.json says of ties: the source's
-// config says so then. Error(usage) for a path that is neither, and for what is broken in it.
+// Opens a source. A head that differs from the embedding is the model's own, whatever config.json says of
+// ties; `config` then says so. Error(usage) for another path, and for a broken source.
 HubSource open_hub_source(const std::string& path);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Hugging Face configs and names against what the published files say.
+// Compares our Hugging Face configs and tensor names with those of the published files.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

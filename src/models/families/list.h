@@ -1,6 +1,6 @@
-// The model families, by the name of each one's ModelFamily. Included where SWITCHYARD_FAMILY says what is to
-// become of them: the one place that lists them. Those that share a DecoderBlock are asked in this order
-// which of them a model is written as.
+// Lists the model families, by the name of each ModelFamily: the one place that does. The includer defines
+// SWITCHYARD_FAMILY, which is applied to each name. Families that share a DecoderBlock are asked in this
+// order whether they can write a model.
 SWITCHYARD_FAMILY(kLlama)
 SWITCHYARD_FAMILY(kMistral)
 SWITCHYARD_FAMILY(kMixtral)

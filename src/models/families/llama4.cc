@@ -1,6 +1,6 @@
-// The text decoder of Llama 4: most layers rotate and attend within chunks, the others do neither. Experts in
-// some layers or all, beside one that every token meets. Gate and up of all experts are one tensor, [in,
-// out].
+// The text decoder of Llama 4. Most layers rotate and attend within chunks,
+// the others do neither. Some layers or all have experts, with a shared
+// expert. Gate and up of all experts are one fused tensor, [in, out].
 #include <fmt/format.h>
 
 #include <algorithm>

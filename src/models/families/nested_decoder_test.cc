@@ -1,4 +1,4 @@
-// Decoders of models that see images: their settings, the names of their tensors, and what is left out.
+// Decoders nested in models that see images: their settings, their tensors' names, and the skipped tensors.
 #include <gtest/gtest.h>
 
 #include <map>

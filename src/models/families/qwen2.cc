@@ -1,5 +1,5 @@
-// Qwen2 and Qwen2.5, dense and with experts: biases of queries, keys and values, none of the output. Beside
-// the experts one with a gate that every token meets.
+// Qwen2 and Qwen2.5, dense and with experts. Queries, keys and values have biases, the output has none.
+// Models with experts have a gated shared expert.
 #include <algorithm>
 
 #include "models/families/qwen3.h"

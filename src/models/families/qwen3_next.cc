@@ -1,6 +1,6 @@
 // Qwen3-Next (qwen3_next) and the text decoder of Qwen3.5 and 3.6 with experts (qwen3_5_moe): gated delta
 // nets in most layers, attention with an output gate in the others, norms that multiply by 1 + weight, and a
-// shared expert with a gate. They compute alike and store it differently.
+// gated shared expert. Both compute alike and store their weights differently.
 #include "models/families/qwen3.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-// What holds of every family: this walks the registry, so a new family without its config.json here fails.
+// Tests properties of every family in the registry, so a new family without its config.json here fails.
 #include <gtest/gtest.h>
 
 #include <functional>

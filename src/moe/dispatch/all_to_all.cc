@@ -1,8 +1,8 @@
 // Ragged all-to-all.
 //
-// Steps over P ranks: all-gather E counts, sort the local rows by expert (dropped ones left out), send each
-// rank its experts' rows (R·M bytes in all, what stays home not counted) with their weights, regroup what
-// arrived from (source, expert) to (expert, source) order, experts, and the same way back. Nothing is padded.
+// Steps over P ranks: all-gather E counts, sort the local rows by expert (no dropped ones), send each rank
+// its experts' rows with their weights (R·M bytes in all, less what stays on its rank), regroup rows from
+// (source, expert) to (expert, source) order, run the experts, go the same way back. No padding.
 #include <numeric>
 #include <utility>
 

@@ -1,5 +1,5 @@
-// Dense path with a capacity per sequence and expert: tokens go to places, C a sequence of each expert, and
-// those that find none are dropped. Experts' products are those of the dense path (dense.cc) on [E,B,C,M].
+// Dense path with a capacity C for each sequence and expert: tokens get one of C places, and tokens without a
+// place are dropped. The experts' products are those of the dense path (dense.cc) on [E,B,C,M].
 #include <algorithm>
 #include <cmath>
 

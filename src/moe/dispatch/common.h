@@ -1,4 +1,4 @@
-// Helpers of several dispatch strategies.
+// Functions that several dispatch strategies share.
 #pragma once
 
 #include <string_view>
@@ -8,17 +8,17 @@
 
 namespace switchyard {
 
-// Expert axes of the mesh (rule activation_exp), and of those the ones that also split the tokens of x.
+// The mesh's expert axes (rule activation_exp), and those of them that also split the tokens of x.
 Axes expert_axes(const Context& context, std::int64_t experts);
 Axes shared_axes(const Sharding& x, const Axes& axes);
 
 // ---- Sparse strategies
 
-// x, or its num_moe_emb_chunks pieces of the last dim.
+// Returns x, or its num_moe_emb_chunks chunks of the last dim.
 std::vector<Array> chunks_of(Context& context, const DispatchCall& call);
 
-// The weights as the sparse strategies use them: experts over the expert axes, H over the axes of
-// activation_mlp_moe that are not taken, every other axis gathered.
+// The weights as the sparse strategies use them: experts split over the expert axes, H over the axes of
+// activation_mlp_moe that are free, gathered over every other axis.
 MoeWeights gather_expert_weights(Context& context, const DispatchCall& call);
 
 // Sharding of y's partial sums: tokens as given, partial over the axes that split H and over `also`.
@@ -26,7 +26,7 @@ Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const A
 
 // ---- Strategies of einsums over whole tensors
 
-// Layout of the experts' activations [E,B,S or C,H]; `length` is the logical name of their third dim.
+// Layout of the experts' activations [E,B,S or C,H]; `length` is the logical name of the third dim.
 Sharding activation_sharding(const Context& context, const DispatchCall& call, const Shape& shape,
                              std::string_view length);
 

@@ -1,5 +1,5 @@
-// The experts of this rank, on tokens that are here: the whole of local dispatch, and what a ring does once
-// it has its tokens.
+// Runs this rank's experts on tokens that it holds: all of local
+// dispatch, and the part of the ring after it has gathered tokens.
 #pragma once
 
 #include "moe/dispatch/dispatch.h"
@@ -7,16 +7,16 @@
 
 namespace switchyard {
 
-// Tokens for the experts of this rank: those of a ring, or its own.
+// Tokens for this rank's experts: gathered ones (ring), or its own.
 struct TokensHere {
-  Sharding layout;     // of the tokens [B,S,M]
+  Sharding layout;     // sharding of the tokens [B,S,M]
   Array ids, weights;  // their routing [B,S,K]
   ChunkOf x;           // [B,S,M / num_moe_emb_chunks]; each pass asks for each chunk once, in order
 };
 
-// Plans the rows whose experts are this rank's, runs the experts on exactly those and sums them per token: y
-// is laid out as the tokens and a partial sum over the expert axes, or after several passes laid out as the
-// call says.
+// Plans the rows whose experts are on this rank, runs the experts on exactly those
+// rows, and sums them per token. y is laid out as the tokens and is a partial sum
+// over the expert axes; after several passes it is laid out as the call says.
 DispatchResult run_local_experts(Context& context, const DispatchCall& call, const TokensHere& tokens);
 
 }  // namespace switchyard
