@@ -9,12 +9,13 @@
 namespace switchyard::serve {
 namespace {
 
-// A text in slot 0 whose prompt is read up to its last token, and what its client gets.
+const std::vector<std::int32_t> kPrompt{'a', 'b'};
+
+// A text of kPrompt in slot 0 whose prompt is read up to its last token, and what its client gets.
 class OneText {
  public:
-  explicit OneText(TextRequest request, const Limits& limits = {.vocab = kTokens})
+  explicit OneText(const TextRequest& request, const Limits& limits = {.vocab = kTokens})
       : sampler_(*tokenizer_, limits), pieces_(std::make_shared<Pieces>()) {
-    request.prompt = {'a', 'b'};
     texts_.push_back(std::make_unique<RunningText>(WantedText{request, pieces_}, *tokenizer_, 1, 1));
   }
   // Accepts a step whose logits make these tokens the most probable ones.
@@ -45,20 +46,20 @@ class OneText {
 };
 
 TEST(Sampler, EndsAtAWordAnEndOrALength) {
-  OneText word({.most_tokens = 5, .stop = {"xy"}});
+  OneText word({.prompt = kPrompt, .most_tokens = 5, .stop = {"xy"}});
   word.read_prompt('x');
   EXPECT_FALSE(word.finish());
   word.accept({.fed = {{0, {'x'}}}}, {'y'});
   EXPECT_EQ(word.finish(), Finish::stop);
   EXPECT_EQ(word.given(), "");
 
-  OneText own_end({.most_tokens = 5, .ignore_end = true, .ends = {'e'}});
+  OneText own_end({.prompt = kPrompt, .most_tokens = 5, .ignore_end = true, .ends = {'e'}});
   own_end.read_prompt('e');
   EXPECT_EQ(own_end.finish(), Finish::stop);
   EXPECT_EQ(own_end.given(), "");
 
   for (const bool ignores : {false, true}) {
-    OneText end({.most_tokens = 2, .ignore_end = ignores}, {.vocab = 257, .ends = {'e'}});
+    OneText end({.prompt = kPrompt, .most_tokens = 2, .ignore_end = ignores}, {.vocab = 257, .ends = {'e'}});
     end.read_prompt('e');
     EXPECT_EQ(end.finish(), ignores ? std::nullopt : std::optional(Finish::stop));
     end.accept({.fed = {{0, {'e'}}}}, {'f'});
@@ -69,7 +70,7 @@ TEST(Sampler, EndsAtAWordAnEndOrALength) {
 
 // The model's own tokens decide: an accepted draft gives a second token, a rejected one leaves the cache.
 TEST(Sampler, AcceptsDraftsThatTheModelPicks) {
-  OneText text({.most_tokens = 9}, {.drafts = true, .vocab = 257});
+  OneText text({.prompt = kPrompt, .most_tokens = 9}, {.drafts = true, .vocab = 257});
   const Accepted first = text.read_prompt('c');
   ASSERT_EQ(first.next.size(), 1u);
   EXPECT_EQ(first.next[0].tokens, (std::vector<std::int32_t>{'c'}));
@@ -100,7 +101,10 @@ TEST(Sampler, TellsTokensOfOneTextApart) {
       make_tokenizer("gguf", std::string(kSourceFolder) + "/tests/golden/gguf_tokenizers/pieces.gguf");
   constexpr std::int32_t kByte = 3 + 'a', kPiece = 260, kPieceOfWord = 266;
   const std::int64_t vocab = tokenizer->vocab_size();
-  Batcher batcher(*tokenizer, {.slots = 1, .waiting = 1, .vocab = vocab});
+  const Limits limits{.slots = 1, .waiting = 1, .vocab = vocab};
+  Statistics statistics;
+  RequestQueue queue(limits, statistics);
+  Batcher batcher(*tokenizer, limits, queue, statistics);
   const auto pieces = std::make_shared<Pieces>();
   TextRequest text;
   text.prompt = {1};

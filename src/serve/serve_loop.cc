@@ -42,7 +42,7 @@ std::vector<std::int32_t> to_words(const Order& order) {
 }
 
 Order from_words(const std::vector<std::int32_t>& words) {
-  Order order{.sum_experts = words[0] != 0, .stop = words[1] != 0, .wants_each = words[2] != 0};
+  Order order{{}, words[0] != 0, words[1] != 0, words[2] != 0};
   std::size_t at = 5;
   for (std::int32_t i = 0; i < words[3]; ++i, at += 3)
     order.call.copies.push_back(
