@@ -76,7 +76,7 @@ class Config {
   nlohmann::json resolved() const;
   // True when a run without any settings has another value.
   bool is_changed(std::string_view key) const;
-  // Every key, or every changed key, with its value and its source, one a line (log_config=true).
+  // Every key, or every changed key, with its value and its source, one per line (log_config=true).
   std::string describe(bool only_changed = false) const;
 
  private:

@@ -18,7 +18,7 @@
 // and for a prediction layer, whose number follows those of the layers, also
 //   prediction.token_norm, prediction.hidden_norm [M]  prediction.projection [2M,M]
 //   prediction.final_norm [M]
-// A hub matrix is [out, in] with heads merged; ours is [in, out] with heads apart.
+// A hub matrix is [out, in] with merged heads; ours is [in, out] with heads as a separate dim.
 #pragma once
 
 #include <map>
