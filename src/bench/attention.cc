@@ -1,4 +1,4 @@
-// Causal attention of one sequence or more, forward and with backward.
+// Measures causal attention on one or more sequences, forward and with backward.
 #include "kernels/attention/attention.h"
 
 #include <cmath>

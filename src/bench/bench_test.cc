@@ -1,4 +1,4 @@
-// Small shapes of every case: the report has all fields, and its numbers agree with each other.
+// Tests every case on small shapes: the report has all fields, and its numbers are consistent.
 #include <gtest/gtest.h>
 
 #include <algorithm>

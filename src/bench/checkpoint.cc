@@ -1,4 +1,4 @@
-// A checkpoint's write to the disk against plain files of the same sizes, in turns.
+// Measures a checkpoint's write to disk against plain files of the same sizes, in turns.
 #include <unistd.h>
 
 #include <filesystem>

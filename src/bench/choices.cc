@@ -9,7 +9,7 @@
 namespace switchyard::bench {
 namespace {
 
-// The topk largest of log(weight) + Gumbel noise are a draw without replacement in proportion to the weights.
+// The topk largest of log(weight) + Gumbel noise are a draw without replacement, proportional to weights.
 void draw(RngKey key, std::int64_t token, std::span<const std::int32_t> order, std::span<std::int32_t> out) {
   std::vector<std::pair<double, std::int32_t>> keys;
   const auto experts = static_cast<std::int64_t>(order.size());

@@ -1,4 +1,4 @@
-// Collectives among local ranks, which read each other's memory.
+// Measures collectives among local ranks, which read each other's memory.
 #include <algorithm>
 #include <atomic>
 

@@ -1,4 +1,4 @@
-// The gated delta rule of one sequence or more, forward and with backward.
+// Measures the gated delta rule on one or more sequences, forward and with backward.
 #include <cmath>
 
 #include "bench/cases.h"

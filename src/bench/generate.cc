@@ -1,4 +1,4 @@
-// Generation: reading a prompt, and one token after another.
+// Measures generation: reading a prompt, and generating token by token.
 #include <atomic>
 
 #include "bench/cases.h"

@@ -1,4 +1,4 @@
-// Grouped matrix products of the up projection, [T·K, M] x [E, M, H], and its two gradients.
+// Measures grouped matrix products of the up projection, [T·K, M] x [E, M, H], and the two gradients.
 #include <algorithm>
 #include <numeric>
 

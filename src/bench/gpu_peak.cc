@@ -1,4 +1,4 @@
-// What a GPU gives: its largest rates, as our own kernels and copies reach them.
+// Measures a GPU's peaks: the highest rates that our own kernels and copies reach.
 #include "bench/peak.h"
 #include "bench/random_tensor.h"
 #include "core/gpu.h"

@@ -1,4 +1,4 @@
-// Output projection with cross-entropy, forward and with backward.
+// Measures output projection with cross-entropy, forward and with backward.
 #include "bench/cases.h"
 #include "bench/random_tensor.h"
 #include "core/error.h"

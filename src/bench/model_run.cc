@@ -28,7 +28,7 @@ Config model_run_config(const std::string& case_name, const std::vector<std::str
     given.insert(key_of(setting));
     other_model |= setting.find('=') == std::string::npos || setting.starts_with("model_name=");
   }
-  // One width for all of its layers, which have nothing but experts.
+  // One width for all layers, which have only experts.
   if (!given.contains("decoder_block") &&
       (given.contains("base_mlp_dim") || given.contains("base_moe_mlp_dim")))
     given.insert({"base_mlp_dim", "base_moe_mlp_dim"});

@@ -1,4 +1,4 @@
-// The whole MoE layer of one rank: router, dispatch, experts, combine; forward, and forward with backward.
+// Measures one rank's whole MoE layer: router, dispatch, experts, combine; forward, and with backward.
 #include <cstring>
 #include <map>
 #include <memory>

@@ -9,8 +9,8 @@
 namespace switchyard::bench {
 namespace {
 
-// Layers of the published models; tokens so many that every expert has work for the caches. The last is the
-// 7 B row of SonicMoE's table (Guo et al. 2025) with a third of its tokens.
+// Layers of published models, with enough tokens that every expert has work for the caches. The last one is
+// the 7 B entry of SonicMoE's table (Guo et al. 2025) with a third of its tokens.
 const std::vector<MoeShape> kModels{{"deepseek-v2-lite", 8192, 2048, 1408, 64, 6},
                                     {"qwen3-30b-a3b", 8192, 2048, 768, 128, 8},
                                     {"mixtral-8x7b", 2048, 4096, 14336, 8, 2},

@@ -1,4 +1,4 @@
-// One AdamW update of many weights: bound by memory bandwidth.
+// Measures one AdamW update of many weights, which memory bandwidth limits.
 #include "optim/optimizer.h"
 
 #include "bench/cases.h"

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20, kPiece = 8192, kWindow = 32 * kMiB;
 constexpr int kLeastPeakRounds = 3;
 
-// Memory on large pages where the system has them, so that translations do not bound what is measured.
+// Memory on large pages where the system has them, so that address translation does not limit bandwidth.
 class Pages {
  public:
   explicit Pages(std::size_t bytes) : bytes_(bytes) {

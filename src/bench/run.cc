@@ -36,7 +36,7 @@ const Case kCases[] = {
 
 constexpr double kGiB = 1 << 30;
 
-// The size of an array for bandwidth: enough for every thread, and two of them in memory.
+// The size of an array for measuring bandwidth: enough for every thread, and two must fit in memory.
 std::size_t copy_bytes_of(const Keys& keys, int threads) {
   constexpr std::int64_t kLeastAThread = 64 << 10, kMebibyte = 1 << 20;
   const std::int64_t mib = keys.integer("copy_mib"),

@@ -1,4 +1,4 @@
-// A next token of its logits, on one thread.
+// Measures sampling the next token from its logits, on one thread.
 #include "generate/sampling.h"
 
 #include "bench/cases.h"

@@ -1,4 +1,4 @@
-// Whole training steps on synthetic tokens: data, forward, backward, gradient exchange, optimizer.
+// Measures whole training steps on synthetic tokens: data, forward, backward, gradient exchange, optimizer.
 #include <atomic>
 #include <map>
 

@@ -54,7 +54,7 @@ std::string in_lower_case(std::string text) {
   return text;
 }
 
-// The keys that have all the words in name or help.
+// Keys with all the words in their name or help.
 std::vector<const KeyDeclaration*> keys_with(const std::vector<std::string>& words) {
   std::vector<const KeyDeclaration*> keys;
   for (const KeyDeclaration& key : all_keys()) {

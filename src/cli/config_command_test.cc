@@ -54,7 +54,7 @@ TEST(ConfigCommand, ListsKeysByRole) {
                     layout = text.find(role_heading(KeyRole::layout)),
                     ring = text.find("\nuse_ring_of_experts ");
   EXPECT_TRUE(strategy < ring && ring < layout);
-  // Every key, a line a heading and one behind it, and one between two roles.
+  // Every key, one line for each heading and one after it, and one between roles.
   EXPECT_EQ(lines_of(text), std::ssize(all_keys()) + 3 * std::ssize(kKeyRoles) - 1);
 }
 

@@ -64,7 +64,7 @@ ConvertTarget parse_target(const std::string& text) {
   fail_usage("[convert] --to {}: expected huggingface or switchyard", text);
 }
 
-// --weights and --dtype, either of which may name a type of dense weights.
+// Reads --weights and --dtype; either may name a dense type.
 void set_weights(ConvertRequest& request, const std::string& text) {
   request.weights = packed_dtype(text);
   if (request.weights) return;

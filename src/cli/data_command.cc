@@ -113,7 +113,7 @@ int build(const Options& given) {
   return 0;
 }
 
-// "" when the shard is what dataset.json says.
+// The fault of a shard; "" when the shard matches dataset.json.
 std::string fault_of(const std::string& folder, const ShardInfo& info) {
   try {
     const auto shard = TokenShard::open(folder + "/" + info.file);

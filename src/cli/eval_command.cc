@@ -75,7 +75,7 @@ std::string key_of(const std::string& setting) {
   return setting.substr(0, setting.find('='));
 }
 
-// What only evaluates runs on the layout of evaluations.
+// A command that only evaluates uses the layout for evaluations.
 void take_layout_of_eval(std::vector<std::string>& settings) {
   const std::string of_eval = "custom_mesh_and_rule_for_eval", of_run = "custom_mesh_and_rule";
   std::string mesh;

@@ -36,7 +36,7 @@ Example:
   switchyard explain model_name=mixtral-8x7b ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4 --filter moe
 )";
 
-// Everything of a row but its name and layer.
+// The text of a row without its name and layer.
 std::string row_text(const LayoutRow& row) {
   std::string text = fmt::format("  {}, on a rank {}\n", to_string(row.shape), to_string(row.local));
   for (std::size_t d = 0; d < row.shape.size(); ++d) {

@@ -70,7 +70,7 @@ struct Prompt {
   std::vector<std::int32_t> tokens;
 };
 
-// What all ranks have in common.
+// State that all ranks share.
 struct Generation {
   ModelOnRanks run;
   Prompt prompt;

@@ -49,7 +49,7 @@ void write_json(const Options& options, nlohmann::json json) {
                     json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-// Prints what is damaged. Returns 0 or 1.
+// Prints damage in checkpoints. Returns 0, or 1 when there is some.
 int prove_checkpoints(const std::vector<std::string>& paths) {
   bool damaged = false;
   for (const std::string& path : paths) {

@@ -56,7 +56,7 @@ Examples:
       max_target_length=4096 topology=h100
 )";
 
-// Takes topology=NAME out of the settings, which are the config's otherwise; the last one counts.
+// Removes topology=NAME from the settings; the rest are config settings. The last one given counts.
 std::string take_topology(std::vector<std::string>& settings) {
   const std::string key = "topology=";
   std::string name = "cpu";

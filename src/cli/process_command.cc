@@ -6,7 +6,7 @@
 namespace switchyard {
 namespace {
 
-// Before the config is known: how long processes wait for each other's word that something is wrong.
+// Before the config is known: how long processes wait for each other to report an error.
 constexpr double kAgreeSeconds = 300;
 
 // The exit status for what ended this process, once the others know of it and it is printed where it should

@@ -23,7 +23,7 @@ std::int64_t terminal_width(std::FILE* stream) {
   return known ? size.ws_col : 80;
 }
 
-// The first `columns` characters of UTF-8 text (each taken as one column wide).
+// Cuts UTF-8 text to its first `columns` characters (each counts as one column).
 std::string_view cut(std::string_view text, std::int64_t columns) {
   std::size_t bytes = 0;
   std::int64_t characters = 0;

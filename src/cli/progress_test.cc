@@ -57,7 +57,7 @@ TEST(Progress, SilentWithoutTerminal) {
   std::fclose(terminal);
 }
 
-// A pseudo-terminal that both streams share, as a person's does.
+// Both streams share a pseudo-terminal, as in a user's session.
 TEST(Progress, TakesTheBarAwayForALine) {
   // A bare container may have no /dev/pts. What a stream without a terminal gets is checked above.
   const int controller = ::posix_openpt(O_RDWR | O_NOCTTY);

@@ -12,7 +12,7 @@
 namespace switchyard {
 namespace {
 
-// Doubles its input, or with `wrong` triples it.
+// Doubles its input; with `wrong` triples it.
 template <bool wrong>
 std::vector<selftest::Case> doubling_cases(std::uint32_t seed) {
   return {{DType::f32,

@@ -73,7 +73,7 @@ struct Serving {
   bool evicts;  // Generator
 };
 
-// What the folder is called, or the model's name.
+// The folder's name, or else the model's name.
 std::string name_of_model(const Config& config, std::span<const std::string> settings) {
   std::filesystem::path path = config.get_string("load_parameters_path");
   if (!settings.empty() && std::filesystem::is_directory(settings[0])) path = settings[0];

@@ -66,7 +66,7 @@ std::string decode_line(const Tokenizer& tokenizer, std::string_view line, bool 
                     : text;
 }
 
-// Answers lines by all cores; whatever has come is answered before more is waited for.
+// Answers lines on all cores; answers all lines that arrived before it waits for more.
 class LineServer {
  public:
   LineServer(const Tokenizer& tokenizer, bool decode, bool json_lines)

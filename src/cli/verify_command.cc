@@ -137,7 +137,7 @@ VerifyOptions parse_verify(std::span<const std::string> args) {
   return options;
 }
 
-// Prints a report, and its notices that were not yet said. Returns 0, or 3 where something differs.
+// Prints a report, and notices that were not yet printed. Returns 0, or 3 when something differs.
 int show(const VerifyOptions& options, const CaseReport& report, std::set<std::string>& said) {
   for (const std::string& line : report.notices) {
     if (said.insert(line).second) fmt::print(stderr, "{}\n", line);

@@ -1,4 +1,4 @@
-// One line of logical_axis_rules: the mesh axes that a logical dim wants, in order (major to minor).
+// One line of logical_axis_rules: the mesh axes that may split a logical dim, in order (major to minor).
 #pragma once
 
 #include <string>

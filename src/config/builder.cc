@@ -21,7 +21,7 @@ const KeyDeclaration& known_key(const std::string& name, const std::string& sour
   fail_usage("[config] unknown key {} ({}); the nearest known key is {}", name, source, nearest);
 }
 
-// A rule is [name, axis], [name, [axis, …]] or [name, null].
+// Checks rules: each is [name, axis], [name, [axis, …]] or [name, null].
 void check_rules(const nlohmann::json& rules, const std::string& source) {
   for (const nlohmann::json& rule : rules) {
     const bool is_pair = rule.is_array() && rule.size() == 2 && rule[0].is_string();

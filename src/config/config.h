@@ -5,8 +5,8 @@
 //    checks, prints and documents it; a key without one is an error that names the nearest known key.
 // 2. Precedence: command line > model_name's file > CONFIG.yml > configs/base.yml > declared default. The axes,
 //    rules and data sharding of a mesh file (custom_mesh_and_rule) come last: they are the layout.
-// 3. `inert` keys are accepted and listed once in notices(); a `planned` key that is not at its default is an
-//    error.
+// 3. `inert` keys are accepted and listed once in notices(); a `planned` key that is not at its default
+//    is an error.
 // clang-format on
 //
 // A Config is a value: copy it, change the copy with set(). Reading from several threads at once is safe.
@@ -76,7 +76,7 @@ class Config {
   nlohmann::json resolved() const;
   // True when a run without any settings has another value.
   bool is_changed(std::string_view key) const;
-  // Every key, or every changed key, with its value and its source, one a line (log_config=true).
+  // Every key, or every changed key, with its value and its source, one per line (log_config=true).
   std::string describe(bool only_changed = false) const;
 
  private:

@@ -16,7 +16,7 @@ namespace switchyard {
 namespace {
 
 constexpr std::uintmax_t largest_file_bytes = std::uintmax_t{1} << 20;
-// Aliases can make a small file denote a huge tree; no setting is anywhere near this.
+// Aliases let a small file expand to a huge tree; no real setting comes close to this limit.
 constexpr int largest_value_nodes = 100000;
 
 nlohmann::json convert(const YAML::Node& node, int& budget) {

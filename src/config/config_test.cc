@@ -15,7 +15,7 @@
 namespace switchyard {
 namespace {
 
-// A file that is gone after the test.
+// A file that is deleted after the test.
 class TemporaryFile {
  public:
   TemporaryFile(const std::string& name, const std::string& text)

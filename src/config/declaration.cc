@@ -37,7 +37,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Keys in table order and the same by name; built once, never changed.
+// All keys in table order and by name; built once, never changed.
 struct KeyTable {
   std::vector<KeyDeclaration> keys;
   std::vector<std::string> names;

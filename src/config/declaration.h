@@ -48,7 +48,7 @@ constexpr KeyRole kKeyRoles[] = {KeyRole::model,    KeyRole::strategy, KeyRole::
 // The execution path for experts (sparse_matmul) on which a key has effect.
 enum class ExpertPath { both, sparse, dense };
 
-// What happens when a resumed run's value differs from the checkpoint's: allowed, noted or refused.
+// The effect when a resumed run's value differs from the checkpoint's: allowed, noted or refused.
 enum class OnResume { free, noted, refused };
 
 // The condition that a value must meet beyond its type. For lists, every element must meet it.

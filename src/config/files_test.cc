@@ -1,4 +1,4 @@
-// Every model file and every mesh file of configs/.
+// Tests every model file and every mesh file in configs/.
 #include <algorithm>
 
 #include "config/config_file.h"

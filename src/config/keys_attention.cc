@@ -1,4 +1,4 @@
-// Attention: kinds, latent projections (MLA), norms and precision.
+// Declares keys of attention: kinds, latent projections (MLA), norms and precision.
 #include "config/declaration.h"
 
 namespace switchyard {

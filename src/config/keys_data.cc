@@ -1,4 +1,4 @@
-// Training data and tokenizers.
+// Declares keys of training data and tokenizers.
 #include <cstdint>
 
 #include "config/declaration.h"

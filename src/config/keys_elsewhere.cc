@@ -1,4 +1,4 @@
-// The keys of configs/inert_keys.json: known, so that the reference's command lines and files are understood.
+// Declares the keys in configs/inert_keys.json, so that the reference's command lines and files are read.
 #include <map>
 
 #include "config/declaration.h"

@@ -1,4 +1,4 @@
-// What backward keeps, recomputes or moves away.
+// Declares keys of memory: what is kept for backward, recomputed or moved to the host.
 #include "config/declaration.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-// Shape of the decoder: block, widths, norms, MLP, embedding, positions.
+// Declares keys of the decoder's shape: block, widths, norms, MLP, embedding, positions.
 #include <cstdint>
 
 #include "config/declaration.h"

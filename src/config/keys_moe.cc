@@ -1,4 +1,4 @@
-// The MoE layer: experts, router, balance, and how rows travel.
+// Declares keys of the MoE layer: experts, router, balance, and dispatch.
 #include "config/declaration.h"
 
 namespace switchyard {

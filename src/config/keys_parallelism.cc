@@ -1,4 +1,4 @@
-// Mesh, rules and sizes of the axes.
+// Declares keys of the mesh, the axis rules and the sizes of axes.
 #include "config/declaration.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-// Keys that say what a run is, what it is made of, and where its outputs go.
+// Declares keys of the run: its name, its model, and the folders of its outputs.
 #include "config/config.h"
 #include "config/declaration.h"
 

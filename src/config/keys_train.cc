@@ -1,4 +1,4 @@
-// Steps, optimizer, schedule, loss, evaluation.
+// Declares keys of training: steps, optimizer, schedule, loss, evaluation.
 #include "config/declaration.h"
 
 namespace switchyard {

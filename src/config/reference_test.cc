@@ -1,4 +1,4 @@
-// Command lines and case configs of the reference, as they are pasted.
+// Tests command lines and case configs of the reference, as users paste them.
 #include <sstream>
 
 #include "config/test_support.h"

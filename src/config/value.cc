@@ -34,7 +34,7 @@ bool means_none(const nlohmann::json& value) {
   return text == "None" || text == "none" || text == "null" || text == "~" || text.empty();
 }
 
-// Python's digit grouping: an underscore stands between two digits.
+// Removes Python's digit grouping: underscores between two digits.
 std::optional<std::string> without_grouping(const std::string& text) {
   std::string digits;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether a file of a Hugging Face folder goes along with the weights.
+// True for a file of a Hugging Face folder that goes with the weights.
 bool is_carried(const std::string& name) {
   static const std::vector<std::string> names{"config.json",        "generation_config.json",
                                               "tokenizer.json",     "tokenizer_config.json",

@@ -9,8 +9,8 @@
 
 namespace switchyard {
 
-// The files of a Hugging Face folder, and its config.json, from which a conversion back takes what is not
-// part of the model. Names are those in a checkpoint: "tokenizer/tokenizer.json".
+// The files of a Hugging Face folder, and its config.json, which a conversion back reads for everything that
+// is not part of the model. Names are those in a checkpoint: "tokenizer/tokenizer.json".
 std::vector<ExtraFile> files_of_hub(const std::string& folder);
 
 // The files below a checkpoint's tokenizer/, named without that

@@ -19,7 +19,7 @@
 namespace switchyard {
 namespace {
 
-// A tensor of B as it is to be compared with one of A.
+// A tensor of B, in the form in which it is compared with one of A.
 struct Match {
   std::string a, b;
   const StoredPair* pair = nullptr;  // where one side is a Hugging Face folder and the other is ours

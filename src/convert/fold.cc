@@ -21,7 +21,7 @@ bool is_number(const std::string& part) {
          std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-// "a.3.b" -> {"a.", ".b"} and 3. The texts around the numbers are one more than the numbers.
+// Splits "a.3.b" into {"a.", ".b"} and 3. There is one text more than numbers.
 std::vector<std::string> split(const std::string& name, std::vector<std::int64_t>& numbers) {
   std::vector<std::string> around(1);
   std::size_t begin = 0;

@@ -42,7 +42,7 @@ class Rewriter {
                                         exact ? "exact" : "no power of two: every element is rounded once"));
   }
 
-  // What else compat=maxtext changes concerns training, or the order of operations at the experts.
+  // All other changes of compat=maxtext concern training, or the order of operations at the experts.
   void leave_compat() {
     if (model_.moe.weights_include_bias)
       fail_usage(

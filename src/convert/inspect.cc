@@ -25,7 +25,7 @@ std::string number_text(double value) {
   return fmt::format("{:.4g}", value);
 }
 
-// Elements of all experts' tensors, and how many experts a layer has at most.
+// Counts elements of all experts' tensors, and the most experts in one layer.
 std::int64_t expert_elements(const TensorSource& source, std::int64_t& experts) {
   std::int64_t elements = 0;
   for (const auto& [name, item] : source.items()) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kRows = 2, kTokens = 16;
 
-// A model and a way to its weights.
+// A model and a function that reads its weights.
 struct StoredModel {
   Config config;
   Parameters::Fill fill;

@@ -86,8 +86,8 @@ class HubModel : public ModelSource {
   }
 
  private:
-  // Prediction layers read the embedding and the head of the model: what is stored with each must be the
-  // same.
+  // Checks that the embedding and head stored with each prediction
+  // layer equal the model's, which the layer reads instead.
   void check_copies(const ModelConfig& model) const {
     const std::string embedding = "model.embed_tokens.weight",
                       head = model.tied ? embedding : "lm_head.weight";

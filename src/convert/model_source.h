@@ -31,7 +31,7 @@ class ModelSource {
 };
 
 // Opens a Hugging Face folder or a GGUF file. Error(usage) for tensors that do not belong to its config.
-// `line` receives what is left out.
+// `line` receives a line for each tensor that is skipped.
 std::unique_ptr<ModelSource> open_hub_model(const std::string& path, const ConvertLine& line);
 // Opens a checkpoint, or the newest one of a run: weights without the optimizer's state. Error(usage) for
 // tensors that do not belong to its config, or are packed already.

@@ -57,8 +57,8 @@ ResumableFolder::~ResumableFolder() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-// The destination is there. True when it is of an earlier attempt at this very job: then it is done, or goes
-// back under its temporary name.
+// Handles an existing destination. True when an earlier attempt at this same job made it: then it is done, or
+// is renamed back to its temporary name.
 bool ResumableFolder::take_over(const std::string& journal, const std::string& marker) {
   std::error_code error;
   const std::string there = place_.final() + "/" + kJournal;

@@ -21,7 +21,7 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kLongestValue = 100;  // characters of a value that are shown
 
-// llama.cpp's numbers for the mixture of types that a quantiser was asked for.
+// The name of llama.cpp's number for the mixture of types that a quantiser was asked for.
 std::string file_type_name(std::int64_t number) {
   static const std::map<std::int64_t, std::string> names{
       {0, "F32"},     {1, "F16"},     {2, "Q4_0"},      {3, "Q4_1"},    {7, "Q8_0"},     {8, "Q5_0"},

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::int64_t kSlabBytes = std::int64_t{4} << 20;
 
-// Rows of a slab. Each adds one element to every line that the transpose writes, so 32 fill what the memory
-// moves at once. `inner`: matrix rows in a row.
+// Rows in a slab. Each row adds one element to every line that the transpose writes, so 32 rows fill one
+// memory transfer. `inner`: matrix rows in a row.
 std::int64_t slab_rows(std::int64_t row_bytes, std::int64_t inner) {
   const std::int64_t least = std::max<std::int64_t>(1, 32 / inner), rows = kSlabBytes / row_bytes;
   return std::max(least, rows / least * least);

@@ -18,7 +18,7 @@ Tensor counting(const Shape& shape) {
   return t;
 }
 
-// Rows of a tensor in memory.
+// Reads rows of a tensor in memory.
 TensorMover::ReadRows rows_of(const Tensor& whole) {
   return [whole](std::int64_t begin, std::int64_t end) { return whole.slice_rows(begin, end).clone(); };
 }

@@ -19,7 +19,7 @@ std::size_t digits_end(const std::string& text, std::size_t begin) {
   return begin;
 }
 
-// Also one that is not whole, which is refused as such and not as something else.
+// True for an incomplete checkpoint too, so that it is refused as a checkpoint.
 bool is_checkpoint(const fs::path& path) {
   std::error_code ignored;
   const bool is_hub = fs::exists(path / "model.safetensors", ignored) ||

@@ -1,4 +1,4 @@
-// Checkpoint -> Hugging Face folder.
+// Converts a checkpoint to a Hugging Face folder.
 #include <algorithm>
 #include <filesystem>
 #include <map>

@@ -1,4 +1,4 @@
-// Hugging Face folder, GGUF file or checkpoint -> checkpoint.
+// Converts a Hugging Face folder, GGUF file or checkpoint to a checkpoint.
 #include <algorithm>
 #include <filesystem>
 

@@ -33,8 +33,8 @@ void decode_bf16(const std::byte* from, std::size_t count, double* to) {
     to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(load<std::uint16_t>(from + 2 * i)) << 16);
 }
 
-// A small float of `exponent` and `mantissa` bits below its sign. With `infinite` the highest exponent holds
-// infinity and NaN; without, only all ones are NaN (E4M3).
+// Decodes a small float with `exponent` and `mantissa` bits after its sign. With `infinite` the highest
+// exponent means infinity and NaN; without, only all ones mean NaN (E4M3).
 double small_float(std::uint32_t bits, int exponent, int mantissa, bool infinite) {
   const std::uint32_t all = (1u << exponent) - 1, e = (bits >> mantissa) & all;
   const std::uint32_t m = bits & ((1u << mantissa) - 1);

@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-// A converted checkpoint says the same of a model in other keys, or in more.
+// Compares models, as a converted checkpoint describes the same model by other keys, or by more.
 void check_model_of_checkpoint(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
   // A key at its default may have been given or not, which only the run knows: the same keys are one model.
   if (model_keys_of_stored(checkpoint.manifest().config, checkpoint.path()) ==

@@ -28,8 +28,8 @@ struct Settings::Checked {
 
 namespace {
 
-// The processes that the engine's ranks are spread over. MPI lets a program join them once, so an engine has
-// them for itself until it is destroyed.
+// The processes that hold the engine's ranks. MPI lets a program
+// join them only once, so an engine owns them until it is destroyed.
 std::shared_ptr<Processes> join_for_engine() {
   if (launch_from_environment().processes == 1) return one_process();
   static std::mutex mutex;

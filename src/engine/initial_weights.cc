@@ -22,7 +22,7 @@
 namespace switchyard {
 namespace {
 
-// The dense values of a parameter's block, which a packed one is made from.
+// The dense block of a parameter from which a packed block is made.
 std::pair<ParameterSpec, Box> dense_request(const ParameterSpec& spec, const Box& block) {
   if (!is_packed(spec.dtype)) return {spec, block};
   return {dense_spec(spec, DType::f32), dense_box(spec, block)};

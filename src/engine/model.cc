@@ -15,7 +15,7 @@ std::int64_t values_in(const ParameterSpec& spec, const Shape& shape) {
   return num_elements(shape) * (is_packed(spec.dtype) ? block_values(spec.dtype) : 1);
 }
 
-// Counts how many of the weights the first rank has read: it reads them in the order of their list.
+// Counts how many weights the first rank has read; it reads them in list order.
 class LoadCount {
  public:
   LoadCount(const std::vector<ParameterSpec>& specs, const LoadProgress& progress) : progress_(progress) {

@@ -46,7 +46,7 @@ void RankLoop::run(const Job& job) {
   std::rethrow_exception(failure);
 }
 
-// A rank takes job after job here, from its begin to its end.
+// Runs a rank's jobs, one after another, from its start to its end.
 void RankLoop::serve(Context& context) {
   struct AtEnd {
     const Job& last;

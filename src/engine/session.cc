@@ -15,7 +15,7 @@ namespace switchyard {
 
 namespace {
 
-// The axes of the mesh, then those it lacks though their size has a key: build_mesh refuses a size for them.
+// The mesh's axes, then missing axes whose size has a key: build_mesh refuses a size for them.
 std::vector<std::string> axes_with_sizes(const Config& config) {
   std::vector<std::string> axes = config.mesh_axes();
   for (const KeyDeclaration& key : all_keys()) {

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Keys = std::map<std::string, nlohmann::json>;
 
-// The main file of a tokenizer in the folder, or "".
+// The main file of the folder's tokenizer, or "".
 std::string tokenizer_in(const fs::path& folder) {
   std::error_code error;
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.tiktoken"}) {

@@ -13,7 +13,7 @@
 namespace switchyard {
 namespace {
 
-// Numbers of a token's score as they travel: nats, KL, same top.
+// Numbers that ranks exchange for a token's score: nats, KL, same top.
 constexpr std::int64_t kNumbers = 3;
 
 // What only training needs is left out.

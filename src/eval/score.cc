@@ -30,7 +30,7 @@ TokenScore score_token(std::span<const float> logits, std::int32_t token, std::s
   const std::size_t top = top_of(logits);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - logits[top]);
-  // Of the logits less the largest one, as every logarithm below.
+  // Logarithm for the logits minus the largest one, like every logarithm below.
   const double log_sum = std::log(sum);
   TokenScore score;
   score.nats = static_cast<float>(

@@ -19,7 +19,7 @@ constexpr auto kGrouped = [](const Architecture& a) { return !a.mla; };
 constexpr auto kLatent = [](const Architecture& a) { return a.mla; };
 constexpr auto kSparse = [](const Architecture& a) { return a.moe.experts > 0; };
 constexpr auto kChosen = [](const Architecture& a) { return a.moe.experts > 0 && !a.moe.random_routing; };
-// The weights are neither the gate's outputs nor a softmax of their own.
+// True when the weights are neither the gate's outputs nor a softmax of their own.
 constexpr auto kWeighted = [](const Architecture& a) {
   return a.moe.experts > 0 && !a.moe.random_routing && !a.moe.softmax_over_selected;
 };

@@ -108,7 +108,7 @@ struct Architecture {
   std::vector<std::int64_t> moe_layers() const;
 };
 
-// The same model without its prediction layers.
+// Returns the model without its prediction layers.
 template <typename Model>
 Model without_predictions(Model model) {
   model.predictions = 0;

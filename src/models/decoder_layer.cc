@@ -25,7 +25,7 @@ MoeWeights moe_weights(const LayerCall& call) {
   return w;
 }
 
-// What every token gets beside the experts that it was sent to.
+// The shared experts' output, which every token gets in addition to its routed experts'.
 Array shared_experts(const LayerCall& call, const Array& x) {
   const Array y = gated_mlp(call, "moe.shared.", x);
   if (!call.model.shared_gate) return y;

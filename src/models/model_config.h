@@ -48,7 +48,7 @@ ModelConfig model_config(const Config& config);
 // Number of the model's layers, without prediction layers.
 std::int64_t number_of_layers(const Config& config);
 
-// The same model for evaluation: it uses eval_ragged_buffer_factor and does not record its routing.
+// Returns the model for evaluation: it uses eval_ragged_buffer_factor and does not record its routing.
 ModelConfig for_evaluation(ModelConfig model);
 
 // Rotation frequencies (radians per position), one for each pair of `dim`. Default: Su et al. 2021; llama3.1:

@@ -8,7 +8,7 @@
 namespace switchyard {
 namespace {
 
-// A router that weighs what experts take has no choice of its own.
+// Reads a router that weighs the experts' inputs; it has no settings of choice of its own.
 void read_router_with_weights_on_inputs(const Config& c, ModelConfig& m) {
   const std::string score = c.get_string("routed_score_func");
   const auto refuse = [&](const char* key, const auto& value, const char* has) {

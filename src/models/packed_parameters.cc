@@ -12,7 +12,7 @@
 namespace switchyard {
 namespace {
 
-// Dims of the shape that count blocks: the last of the inputs and the last of the outputs.
+// Dims of the shape that count blocks: the last input dim and the last output dim.
 std::size_t input_dim(const ParameterSpec& spec) {
   return spec.matrix.stack + spec.matrix.inputs - 1;
 }

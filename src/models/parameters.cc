@@ -18,7 +18,7 @@
 namespace switchyard {
 namespace {
 
-// Standard deviation of a unit normal cut at ±2, by which the draw is divided to have unit variance again.
+// Standard deviation of a unit normal truncated at ±2. The draw is divided by it to have variance 1 again.
 constexpr double kTruncatedDeviation = 0.87962566103423978;
 constexpr float kLeastUniform = 1e-9f;  // whose logarithm is taken
 

@@ -83,7 +83,7 @@ class Parameters {
   static Parameters create_from_blocks(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                                        const FillBlock& fill, std::vector<std::string>* warnings);
 
-  // The same weights laid out by `rules`, without gradients. Shares arrays already laid out so. Collective.
+  // Moves weights to the layout of `rules`, without gradients. Arrays already in it are shared. Collective.
   Parameters under(Context& context, const AxisRules& rules) const;
 
   const Array& operator[](const std::string& name) const;  // CHECKs that it exists

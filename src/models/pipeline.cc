@@ -91,7 +91,7 @@ Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
   received[other] = receive ? 1 : 0;
   const Shape local = local_shape(*context_.mesh, shape_, sharding_);
   Tensor result = receive ? context_.empty(dtype_, local) : Tensor();
-  // All activations of the rank are one row. Who sends nothing, or gets nothing, names no memory.
+  // The activations of a rank form one row. A rank that sends or receives nothing names no memory.
   Shape row = local;
   row.insert(row.begin(), 1);
   const auto as_row = [&](const Tensor& x) {

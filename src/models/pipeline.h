@@ -1,4 +1,4 @@
-// Pipeline: microbatches through the stages that hold a model's layers (mesh axis `stage`).
+// Pipeline: runs microbatches through the stages that hold a model's layers (mesh axis `stage`).
 //
 // Every stage runs its own program: it receives activations from the stage before, runs its layers, sends the
 // result on, and later does the same with gradients in the other direction. No rank computes in a bubble and

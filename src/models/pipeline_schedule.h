@@ -5,8 +5,8 @@
 // needs data for a pass receives it just before. All stages agree on one order of transfers, so they never
 // wait for each other in a circle.
 //
-//   gpipe  (Huang et al. 2019) all forward passes, then all backward passes: every microbatch's activations
-//          live.
+//   gpipe  (Huang et al. 2019) all forward passes, then all backward passes: the activations of
+//          every microbatch live at the same time.
 //   1f1b   (Narayanan et al. 2019) stage s of S runs backward as soon as S - s microbatches live. With blocks
 //          (Narayanan et al. 2021, "interleaved") microbatches go round in groups of S; the first stages run
 //          further ahead, so that they do not wait, and up to 2 (S - s) - 1 + (R - 1) S passes live.

@@ -18,8 +18,8 @@ std::vector<std::vector<PipelineEvent>> events_of(Schedule schedule, const Pipel
   return stages;
 }
 
-// Runs all stages, where a transfer is over when both sides are at it: every pass has what it needs, and
-// nobody waits for ever.
+// Runs all stages; a transfer ends when both sides have reached it. Expects that every pass has its inputs
+// and that no stage waits forever.
 void expect_runs(Schedule schedule, const PipelineShape& shape) {
   const auto stages = events_of(schedule, shape);
   std::vector<std::size_t> at(stages.size(), 0);

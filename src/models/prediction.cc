@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-// One place on within segments, i32 [B,S]; 0 where there is none.
+// Shifts tokens by one position within segments, i32 [B,S]; 0 where there is no next token.
 Tensor one_further(const Tensor& x, const Tensor& segments) {
   const Tensor result = Tensor::zeros(DType::i32, x.shape());
   const auto from = x.span<std::int32_t>(), of = segments.span<std::int32_t>();

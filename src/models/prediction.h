@@ -1,5 +1,5 @@
-// Multi-token prediction (DeepSeek-V3): after a model's layers come layers each of which predicts one token
-// further ahead than the one before.
+// Multi-token prediction (DeepSeek-V3): prediction layers follow a model's layers. Each predicts one token
+// further ahead than the layer before it.
 //
 // h_0 is the output of the last layer, before the final norm. Prediction layer k = 1, 2, … computes
 //   h_k = layer([norm(embedding of the token k positions ahead), norm(h_(k-1))] · projection)

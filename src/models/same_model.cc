@@ -23,7 +23,7 @@ std::map<std::string, json> model_keys_of_stored(const json& resolved, const std
   for (const KeyDeclaration& key : all_keys()) {
     if (key.role != KeyRole::model || key.status != KeyStatus::active || !resolved.contains(key.name))
       continue;
-    // A key at its default is not one the user gave, which is what some checks ask.
+    // A key at its default counts as not given by the user: some checks ask for that.
     if (resolved[key.name] != key.default_value) keys[key.name] = resolved[key.name];
   }
   if (resolved.value("routed_score_func", json()) == "sigmoid" && resolved.contains("norm_topk_prob"))

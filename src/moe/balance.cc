@@ -68,7 +68,7 @@ class BalanceLossOp : public Op {
     const auto experts = static_cast<double>(experts_);
     return weight_ * experts * experts / (experts * static_cast<double>(parts_ * info.shape[0]));
   }
-  // x [B,S,...] with each part of a sequence as a sequence of its own.
+  // Views x [B,S,...] so that each part of a sequence is a sequence of its own.
   TensorView in_parts(const TensorView& x) const {
     Shape shape = x.shape();
     shape[0] *= parts_, shape[1] /= parts_;

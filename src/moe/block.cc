@@ -14,8 +14,8 @@
 namespace switchyard {
 namespace {
 
-// Sparse strategies: nothing moves where every rank along the expert axes has the same tokens; a ring gathers
-// whatever axes split tokens; rows can travel to their experts only where all expert axes split tokens.
+// Sparse strategies: tokens stay where every rank along the expert axes has the same ones. A ring gathers
+// over any axes that split tokens. Rows can travel to their experts only if all expert axes split tokens.
 Experts dispatch(Context& context, const DispatchCall& call) {
   const Axes experts = expert_axes(context, call.config.experts),
              split = shared_axes(call.x.sharding(), experts);

@@ -7,7 +7,7 @@
 namespace switchyard {
 namespace {
 
-// Its inputs after those of the op: group sizes and row weights, as far as they are there.
+// Inputs that follow those of the op: group sizes and row weights, as far as defined.
 struct RowInputs {
   bool ragged, weighted;
 

@@ -14,7 +14,7 @@
 namespace switchyard {
 namespace {
 
-// silu(gate) ⊙ up ⊙ weight of the row.
+// Computes silu(gate) ⊙ up ⊙ the row's weight.
 Tensor gated(Context& c, const Tensor& gate, const Tensor& up, const Tensor& weights) {
   const Tensor out = c.empty(gate.dtype(), gate.shape());
   switchyard::swiglu(*c.pool, {gate.view(), up.view(), weights.view(), out.view()});

@@ -27,7 +27,7 @@ struct MoeConfig {
   std::int64_t slots = 0;  // num_experts_per_tok
   RouterScore score = RouterScore::none;
   bool softmax_over_selected = true;  // weights: softmax of the K selected logits (mixtral)
-  bool normalise = false;             // weights: divided by their sum over K
+  bool normalise = false;             // divides weights by their sum over the K slots
   float normalise_epsilon = 0;        // added to that sum
   float scaling = 1;                  // routed_scaling_factor
   bool choose_by_logit = false;       // experts are chosen by logits, whatever the weights come from (llama4)

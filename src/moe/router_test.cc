@@ -1,5 +1,5 @@
-// Router and balance: every kind against its definition, gradients, and independence of
-// the mesh.
+// Tests router and balance: every kind against its
+// definition, gradients, and independence of the mesh.
 #include "moe/router.h"
 
 #include <numeric>

@@ -20,7 +20,7 @@ TensorView matrix_of(const Tensor& x) {
 
 namespace {
 
-// One number a (token, slot) pair, as [tokens, slots].
+// Views one number for each (token, slot) pair as [tokens, slots].
 TensorView of_slots(const Tensor& x, std::int64_t tokens) {
   return x.view().reshaped({tokens, tokens == 0 ? 1 : x.size() / tokens});
 }

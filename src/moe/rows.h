@@ -45,7 +45,7 @@ Array host_indices(Context& context, const std::vector<std::int64_t>& values);
 // x [..., M] (tokens flattened) -> rows [R,M]: one token gives up to K rows. Backward sums rows per token.
 // The rows may be kept for backward.
 Array rows_of_tokens(Context& context, const Array& x, const RowPlan& plan);
-// The same rows, but backward gathers them again and does not keep them.
+// Makes the rows of rows_of_tokens(), but backward gathers them again and does not keep them.
 Array gather_rows(Context& context, const Array& x, const RowPlan& plan);
 // weights f32 [..., K] -> [R].
 Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan);

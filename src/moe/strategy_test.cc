@@ -1,5 +1,5 @@
-// All strategies give one answer: y and every gradient equal those of the
-// dense evaluation on one rank, whatever the mesh, the chunking and the routing.
+// Tests that all strategies give one answer: y and every gradient equal those of the dense evaluation on one
+// rank, whatever the mesh, the chunking and the routing.
 #include "moe/block_testing.h"
 
 namespace switchyard {

@@ -25,7 +25,7 @@ bool communicates(std::string_view op) {
   return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all";
 }
 
-// The axes whose place differs between the two.
+// The axes that have different places in the two shardings.
 Axes moved_axes(const Sharding& from, const Sharding& to) {
   Axes moved;
   auto note = [&](const Axes& here, const Axes& there) {

@@ -19,7 +19,7 @@ std::vector<SlotTokens> texts(std::int64_t rows, std::int64_t tokens) {
   return fed;
 }
 
-// The most that a prompt and a token after it take on a GPU, with what its kernels work in.
+// The most memory on a GPU for a prompt and one more token, workspace of kernels included.
 std::int64_t gpu_peak(const ModelOnMesh& of, const Topology& topology, int stage,
                       const GenerationPlan& plan) {
   NoCosts costs;

@@ -28,7 +28,7 @@ struct MemoryPeak {
   std::int64_t host_bytes;
 };
 
-// Of a step on a GPU: of its arrays and of what its kernels work in.
+// Peak memory of a step on a GPU: its arrays, and the workspace of its kernels.
 MemoryPeak gpu_peak(const ModelOnMesh& of, const Topology& topology, double imbalance, int stage) {
   NoCosts costs;
   AbstractRank rank(of.config, of.mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs,

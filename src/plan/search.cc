@@ -11,7 +11,7 @@ std::string key_of(const char* group, const std::string& axis) {
   return fmt::format("{}_{}_parallelism", group, axis);
 }
 
-// Every way to write `product` as ordered factors, one an axis.
+// Every way to write `product` as ordered factors, one for each axis.
 void factorise(std::int64_t product, std::size_t axes, std::vector<std::int64_t>& so_far,
                std::vector<std::vector<std::int64_t>>& all) {
   if (axes == 1) {

@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-// How the experts of a model with experts run, over `axes`.
+// Describes how the experts of a model run, over `axes`.
 std::string experts_text(const MoeExecution& execution, const Axes& axes) {
   std::string text = execution.ring ? "ring of experts" : "ragged all-to-all";
   if (!execution.sparse) {

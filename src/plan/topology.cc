@@ -25,7 +25,7 @@ fs::path find_file(const std::string& name) {
              fmt::format("{}", fmt::join(known, ", ")), nearest_hint(name, known));
 }
 
-// The keys of one file; each may be asked for once, and none may be left over.
+// The keys of one file. Each may be read once, and none may remain unread.
 class Keys {
  public:
   explicit Keys(const fs::path& file) : file_(file.string()) {

@@ -32,7 +32,7 @@ std::uint64_t bytes_of_expert(std::uint64_t experts) {
   return experts <= 256 ? 1 : 2;
 }
 
-// Cannot overflow: every factor is bounded.
+// The bytes of a record; cannot overflow, since every factor is bounded.
 std::uint64_t bytes_of(const RecordHeader& h) {
   const std::uint64_t body =
       4ull * h.layers + 4 * h.tokens + bytes_of_expert(h.experts) * h.layers * h.slots * h.tokens;

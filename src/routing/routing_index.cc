@@ -30,7 +30,7 @@ std::optional<RoutingIndex::Found> RoutingIndex::find(TokenSpan text, const Rout
       return std::ranges::lexicographical_compare(tokens(place), wanted);
     });
   };
-  // The records that begin most like the text stand beside the place where the text itself would.
+  // Records that share most leading tokens with the text are next to the text's own place in the order.
   const auto near = first_from(text);
   std::size_t common = 0;
   if (near != order_.end()) common = common_prefix(tokens(*near), text);

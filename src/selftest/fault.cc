@@ -17,7 +17,7 @@ void say(const char* text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-// Only what may be called from a handler.
+// Uses only functions that a signal handler may call.
 void report_fault(int signal, siginfo_t*, void* context) {
   if (signal == SIGILL && amx_is_emulated() && cpu::emulate_amx_at(context)) return;
   say("switchyard: [selftest] ");

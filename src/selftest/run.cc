@@ -21,7 +21,7 @@ Listed only_ran(const Listed& listed) {
   return ran;
 }
 
-// One run, on memory of its own.
+// One run of a case, on its own memory.
 struct Run {
   // On the host, between guards or before fences.
   Run(const Case& c, ThreadPool& pool, bool fenced) {

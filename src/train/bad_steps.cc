@@ -46,8 +46,8 @@ void BadSteps::stop_if_hopeless(std::int64_t step, double loss) const {
       step - state_.in_a_row + 1, step, reason_, config_.most_in_a_row);
 }
 
-// More than the factor's standard deviations (of a sample) above the mean of the last steps, once there are
-// half as many as wanted: a run's first steps resemble each other.
+// True when the value exceeds the mean of the last steps by more than the factor times their (sample)
+// standard deviation. Needs half of the wanted steps: a run's first steps are alike.
 bool BadSteps::is_spike(double value, const std::deque<double>& before) const {
   const auto count = static_cast<double>(before.size());
   if (static_cast<std::int64_t>(before.size()) + 1 < std::max<std::int64_t>(2, config_.spike_interval / 2))

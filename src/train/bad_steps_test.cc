@@ -28,7 +28,7 @@ TEST(BadSteps, SpikesStandOutFromTheStepsBefore) {
   const double losses[] = {9, 1, 2, 3, 2};
   for (int i = 0; i < 5; ++i)
     EXPECT_EQ(steps.judge(i, {.loss = losses[i], .gradient_norm = 1.1 - 0.1 * (i % 2)}), "") << i;
-  // Of 1, 2, 3, 2 the mean is 2 and the deviation of a sample sqrt(2/3); the 9 is forgotten.
+  // 1, 2, 3, 2 have mean 2 and sample deviation sqrt(2/3); the 9 is forgotten.
   EXPECT_EQ(steps.judge(5, {.loss = 3.6, .gradient_norm = 1}), "");
   EXPECT_EQ(steps.judge(6, {.loss = 9, .gradient_norm = 1}), "step 6 skipped: the loss 9 is a spike");
   EXPECT_EQ(steps.judge(7, {.loss = 2, .gradient_norm = 7}),

@@ -12,7 +12,7 @@
 namespace switchyard {
 namespace {
 
-// Elements of a chunk: of 4 bytes at most, so that weights and state are cut alike.
+// Elements in a chunk, at most 4 bytes each, so that weights and state are cut alike.
 constexpr std::int64_t kChunkElements = PieceWriter::kChunkBytes / 4;
 
 std::size_t aligned(std::size_t bytes) {

@@ -38,7 +38,7 @@ void History::add_eval(std::int64_t step, double loss) {
 void History::add_lines(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
     const json object = json::parse(line);
-    // Infinities and NaN are null in the file.
+    // The file has null for infinities and NaN.
     const auto number = [&](const std::string& name) {
       const auto found = object.find(name);
       return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");

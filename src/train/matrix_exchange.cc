@@ -48,8 +48,8 @@ MatrixExchange::MatrixExchange(const Context& context, const Parameter& paramete
   plan_traffic();
 }
 
-// Owners follow the order of the matrices. With fewer matrices than ranks, each matrix has candidates of its
-// own, of which some hold a part of it.
+// Owners follow the order of the matrices. With fewer matrices than ranks, each matrix has its own
+// candidates, some of which hold a part of the matrix.
 void MatrixExchange::choose_owners(std::vector<double>& loads) {
   const auto members = static_cast<std::int64_t>(group_->ranks.size());
   const auto side = static_cast<double>(std::min(inputs_, outputs_));

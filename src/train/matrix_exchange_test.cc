@@ -24,7 +24,7 @@ Parameter parameter_of(const Context& c, const Layout& layout) {
   return {spec, make_leaf(Tensor(DType::f32, local), layout.shape, layout.sharding, true)};
 }
 
-// This rank's range of a weight whose elements are their own index.
+// This rank's range of a weight in which each element is its own index.
 Tensor range_of(const Context& c, const Layout& layout) {
   const Shape local = local_shape(*c.mesh, layout.shape, layout.sharding);
   Tensor block(DType::f32, {num_elements(local)});

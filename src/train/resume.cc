@@ -17,7 +17,7 @@ bool is_noted(const KeyDeclaration& key, KeyRole role) {
   return key.role == role && key.on_resume == OnResume::noted;
 }
 
-// Going on with other data is a choice, but not one to make unaware.
+// Resuming with other data is allowed, but the user should know.
 void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
                      std::vector<std::string>* notes) {
   for_other_values(

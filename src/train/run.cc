@@ -36,8 +36,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// FLOP/s of products in registers on all cores of all processes: what "% of peak" is of. A round in which
-// other programs had the cores for a while does not count; 0 where there is no other, and on a GPU.
+// FLOP/s of products in registers on all cores of all processes: the base of "% of peak". A round that other
+// programs disturbed does not count; 0 when all were disturbed, and on a GPU.
 double measured_peak(DType dtype, const Processes& processes, const Device& device) {
   constexpr int kSettled = 8, kMost = 100;  // rounds that count without a better one; rounds
   constexpr double kUndisturbed = 0.97;     // of the cores' time that must have been this process's own

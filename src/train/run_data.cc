@@ -16,7 +16,7 @@
 namespace switchyard {
 namespace {
 
-// Of data_mixture_weights; empty for one data set.
+// The weights in data_mixture_weights; empty for a single data set.
 std::vector<double> mixture_weights(const Config& config, std::size_t parts) {
   std::vector<double> weights;
   for (const std::string& text : config.get_strings("data_mixture_weights")) {

@@ -123,7 +123,7 @@ nlohmann::json StepTrace::op_times() const {
     std::int64_t calls = 0, nanoseconds = 0;
   };
   std::map<std::pair<std::string_view, std::string_view>, Time> times;
-  // An event is in the log when it ends, so those inside it stand right before it.
+  // The log receives an event when it ends, so events nested in it come directly before it.
   std::vector<const TraceEvent*> ended;
   for (const TraceEvent& event : program_.events()) {
     if (!is_op(event)) continue;

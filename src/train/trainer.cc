@@ -16,8 +16,8 @@
 namespace switchyard {
 namespace {
 
-// What a test asks for with SWITCHYARD_FAULT (parallel/comm/fault.h): `change` of the first element of x, as
-// the host sees it.
+// Injects the fault that a test asks for with SWITCHYARD_FAULT (parallel/comm/fault.h): `change` is applied
+// to the first element of x, through host memory.
 void change_first(const Tensor& x, const std::function<void(const Tensor& element)>& change) {
   const Tensor first = x.reshaped({x.size()}).slice_rows(0, 1), host = to_host(first).clone();
   change(host);

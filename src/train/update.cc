@@ -18,7 +18,7 @@ namespace switchyard {
 
 namespace {
 
-// Whether Muon updates the parameter, matrix by matrix.
+// True when Muon updates the parameter, matrix by matrix.
 bool goes_to_muon(const UpdateConfig& config, const ParameterSpec& spec) {
   return config.muon && spec.matrix.inputs > 0 && (config.muon_routers || !spec.name.ends_with(".moe.gate"));
 }

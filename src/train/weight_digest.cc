@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-// Weights that lie on the same ranks.
+// Weights that the same ranks hold.
 struct Replicas {
   const ProcessGroup* group = nullptr;
   std::vector<const Parameter*> parameters;

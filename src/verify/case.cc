@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kNoTarget = -100;
 
-// A file that is or should be GGUF, or a folder with one of the files that such cases bring.
+// True for a file that is or should be GGUF, and for a folder with one of the files of such cases.
 bool is_quantized_case(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   std::error_code problem;

@@ -22,7 +22,7 @@ void add_block(const T* block, const Shape& local, const Shape& offset, const Sh
   }
 }
 
-// Rows of `below` behind those of `above`.
+// Concatenates the rows of `above` and `below`.
 Tensor stacked(const Tensor& above, const Tensor& below) {
   Shape shape = above.shape();
   shape[0] += below.dim(0);

@@ -22,7 +22,7 @@ bool parse_number(const std::string& text, T& value) {
   return status == std::errc() && end == text.data() + text.size();
 }
 
-// Records choices in a Gather, each under a name of its own, and replays those of another run.
+// Records choices in a Gather, each under its own name, and replays those of another run.
 class LayoutTape : public RoutingTape {
  public:
   LayoutTape(const MoeConfig& config, Gather& gather, const LayoutRun* recorded, bool first_pass)

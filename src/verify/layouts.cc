@@ -21,7 +21,7 @@ namespace {
 constexpr double kNumberShare = 0.1;  // tolerance of losses and norms, as a share of that of tensors
 constexpr double kLaterFactor = 10;   // of all that comes after an update
 
-// What a layout must not say: it would be another model, or another training.
+// Keys that a layout must not set: they would make another model, or another training.
 const std::vector<std::string> kCommonKeys{"steps", "per_device_batch_size", "max_target_length"};
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {

@@ -48,7 +48,7 @@ void print_line(std::size_t width, const std::string& name, const MaxError& erro
   fmt::print("  {:<{}}  {:>8}  {:>8}  {}\n", name, width, number(error.max_abs), number(error.max_rel), text);
 }
 
-// One line for a group's rows that pass, the failing ones by name.
+// Prints one line for all passing rows of a group, and each failing row by name.
 void print_group(const std::vector<const Row*>& rows, std::size_t width) {
   MaxError worst;
   const Row* worst_row = nullptr;

@@ -30,7 +30,7 @@ Shape stated_shape(const std::string& path, const std::string& name, const nlohm
   return Shape(dims.begin(), dims.end());
 }
 
-// "layer 3" for `blk.3.…` and `model.layers.3.…`.
+// Returns "layer 3" for `blk.3.…` and `model.layers.3.…`.
 std::string place_in_file(const std::string& name) {
   for (const std::string_view prefix : {"blk.", "model.layers."}) {
     if (!name.starts_with(prefix)) continue;

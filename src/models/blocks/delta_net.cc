@@ -10,8 +10,8 @@
 namespace switchyard {
 namespace {
 
-// Of [B,S,N,D], N heads of keys or of values. The sequence is whole, rows are split as attention's are: those
-// of the cache are the same in all layers.
+// Sharding of [B,S,N,D], with N heads of keys or values. The sequence is whole. Batch rows are split as in
+// attention, since the cache splits them alike in all layers.
 Sharding delta_heads(const LayerCall& call, const Shape& x, std::int64_t heads) {
   const Context& c = call.context;
   Sharding s = c.rules->sharding({"", "", "activation_heads", ""}, {x[0], x[1], heads, 1});

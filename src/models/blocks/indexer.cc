@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-// Of the norm of its keys, which every published model has so.
+// Epsilon of the norm of the indexer's keys; every published model has this one.
 constexpr float kKeyEpsilon = 1e-6f;
 
 Array parameter(const LayerCall& call, const char* name) {

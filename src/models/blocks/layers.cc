@@ -21,7 +21,7 @@ constexpr std::string_view kToHeads = "BSM,MND->BSND";
 Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& shape, bool kv) {
   const std::string_view heads = kv ? "activation_kv_heads" : "activation_heads";
   Sharding s = c.rules->sharding({"activation_batch_attn", "activation_length_attn", heads, ""}, shape);
-  // Split query heads must fall on whole groups of a key head, or on parts of one.
+  // A split of query heads must keep the groups of key heads whole, or divide a group evenly.
   const std::int64_t here = m.heads / c.mesh->product(s.dims[2]), group = m.heads / m.kv_heads;
   if (!kv && here % group != 0 && group % here != 0) s.dims[2].clear();
   if (kv && m.mla) s.dims[2] = c.rules->sharding({"", "", "activation_heads", ""}, shape).dims[2];

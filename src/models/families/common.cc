@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// Weights as checkpoint/block_scaled.h reads them. How activations were to be rounded is left aside: here
-// they are not.
+// True for weights that checkpoint/block_scaled.h reads. The
+// rounding of activations is ignored: here they are not rounded.
 bool is_block_scaled(const json& quantization) {
   if (!quantization.is_object() || quantization.value("quant_method", json()) != "fp8") return false;
   const json format = quantization.value("fmt", json("e4m3"));

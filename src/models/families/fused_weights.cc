@@ -22,7 +22,7 @@ bool of_experts(const FusedRule& rule) {
   return rule.parts[0].find("{}") != std::string_view::npos;
 }
 
-// True for the shape [E, outputs, inputs] of a rule that goes either way.
+// True for the shape [E, outputs, inputs] under a rule that allows both orders.
 bool has_outputs_first(const FusedRule& rule, const Shape& whole, const HubConfig& hub) {
   return rule.outputs != nullptr && whole.size() == 3 &&
          whole[1] == std::ssize(rule.parts) * hub.positive(rule.outputs) &&

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// A value as it may stand in a message: JSON, so without control characters, and not too long.
+// Formats a value for a message: JSON, so without control characters, and not too long.
 std::string shown(const json& value) {
   const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   return text.size() <= 100 ? text : text.substr(0, 100) + "...";

@@ -13,7 +13,7 @@ namespace switchyard {
 
 namespace {
 
-// transformers does not tie an embedding and a head that are both in the files and differ; nor does this.
+// Like transformers, does not tie an embedding and a head that the files both hold and that differ.
 void take_head_of_its_own(HubSource& source) {
   const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
   constexpr const char* kTied = "tie_word_embeddings";

@@ -69,7 +69,7 @@ const TensorRule* find_rule(std::span<const TensorRule> rules, std::string_view 
   return found == rules.end() ? nullptr : &*found;
 }
 
-// "layers.3.mlp.wo" -> "layers.3." and "mlp.wo"; a name without a layer keeps an empty prefix.
+// Splits "layers.3.mlp.wo" into "layers.3." and "mlp.wo"; a name without a layer has an empty prefix.
 std::pair<std::string_view, std::string_view> split_layer(std::string_view name) {
   if (!name.starts_with("layers.")) return {"", name};
   const std::size_t dot = name.find('.', 7);

@@ -13,12 +13,12 @@
 //   delta.strength, delta.decay [M,Nv]  delta.decay_rate, delta.decay_bias [Nv]  delta.norm [Dv]
 //   delta.query_conv, delta.key_conv [Nk,D,taps]  delta.value_conv [Nv,Dv,taps]     (gated delta net)
 //   mlp.wi_0 (gate), mlp.wi_1 (up) [M,H]  mlp.wo [H,M]
-//   moe.gate [M,E]  moe.gate_bias [E]  moe.wi_0, moe.wi_1 [E,M,H]  moe.wo [E,H,M]  moe.shared.wi_0, wi_1, wo
-//   moe.shared.gate [M,1]
+//   moe.gate [M,E]  moe.gate_bias [E]  moe.wi_0, moe.wi_1 [E,M,H]  moe.wo [E,H,M]
+//   moe.shared.wi_0, moe.shared.wi_1, moe.shared.wo  moe.shared.gate [M,1]
 // and for a prediction layer, whose number follows those of the layers, also
 //   prediction.token_norm, prediction.hidden_norm [M]  prediction.projection [2M,M]
 //   prediction.final_norm [M]
-// A hub matrix is [out, in] with heads merged; ours is [in, out] with heads apart.
+// A hub matrix is [out, in] with merged heads; ours is [in, out] with heads as a separate dim.
 #pragma once
 
 #include <map>

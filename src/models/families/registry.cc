@@ -16,7 +16,7 @@ const ModelFamily* const kFamilies[] = {
 #undef SWITCHYARD_FAMILY
 };
 
-// "a, b or c", each once.
+// Lists names as "a, b or c", each once.
 std::string listed(const std::vector<std::string_view>& all) {
   std::vector<std::string_view> names;
   for (const std::string_view name : all) {

@@ -8,7 +8,7 @@
 namespace switchyard {
 namespace {
 
-// Experts' weights [E,inputs,outputs] with what belongs to them, laid out as given.
+// Gathers experts' weights [E,inputs,outputs], with their biases and adapters, into the given layout.
 Linear gathered(Context& context, const Linear& linear, const Axes& experts, const Axes& inputs,
                 const Axes& outputs) {
   const auto laid_out = [&](const Array& x, std::initializer_list<Axes> dims) {

@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-// The experts of this rank.
+// The experts on this rank.
 struct ExpertsHere {
   Axes axes;  // that split the experts
   std::int64_t first, count;

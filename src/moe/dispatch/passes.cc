@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-// Numbers j of [begin, end) with j mod n = i.
+// Counts the numbers j in [begin, end) with j mod n = i.
 std::int64_t share_of(std::int64_t begin, std::int64_t end, std::int64_t i, std::int64_t n) {
   const auto below = [&](std::int64_t limit) { return (limit - i + n - 1) / n; };
   return below(end) - below(begin);
