@@ -10,7 +10,7 @@
 #include "core/json_file.h"
 #include "core/testing.h"
 #include "data/packing.h"
-#include "engine/session.h"
+#include "engine/model.h"
 #include "generate/generate.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
@@ -251,12 +251,14 @@ TEST_F(Routings, VerifyReplaysWhatWasGenerated) {
   const std::size_t rows = without.rows.size();
   const nlohmann::json hub = read_json_file(folder + "/config.json");
   const Config config = Config::from_map(config_from_hub(hub), Keys{"dtype=float32", "weight_dtype=float32"});
-  const ModelConfig model = model_config(config);
+  ModelOnMesh on_mesh(config, ModelUse::train);
+  const ModelConfig model = on_mesh.model;
   const HubModel weights(model, family_of(hub), hub, folder);
+  const ModelOnRanks ranks(std::move(on_mesh), nullptr, weights.fill());
   const Tensor ids = SafetensorsFile::open(folder + "/io.safetensors").read("input_ids");
   std::string records;
-  run_session(config, mesh_from_config(config), [&](Context& context) {
-    const Parameters parameters = weights.create(context);
+  ranks.run([&](Context& context) {
+    const Parameters parameters = ranks.load(context);
     Generator generator(context, model, parameters, ids.dim(0), ids.dim(1));
     generator.record_routing();
     for (std::int64_t row = 0; row < ids.dim(0); ++row) {

@@ -1,4 +1,4 @@
-// The kernels of a GPU, run by the emulator: each against its scalar twin, whole models and training steps
+// The kernels of a GPU, run by the emulator: each against its reference, whole models and training steps
 // against stored numbers, and texts against the CPU's.
 #include <gtest/gtest.h>
 
@@ -28,14 +28,20 @@ Keys operator+(Keys a, const Keys& b) {
   return a;
 }
 
-TEST(EmulatedGpu, KernelsAgreeWithTheirTwins) {
+TEST(EmulatedGpu, KernelsAgreeWithTheirReferencesAndEveryRowIsReached) {
+  const std::vector<selftest::KernelCases> all = selftest::kernels();
+  selftest::Reach reach;
   int kernels = 0;
-  for (const selftest::Kernel& kernel : selftest::kernels()) {
-    for (const selftest::Result& result : selftest::run_kernel_on(Device::cuda_emulated(), kernel, 1)) {
-      EXPECT_EQ(result.failure, "") << result.kernel << " of " << result.dtype;
+  for (const selftest::KernelCases& kernel : all) {
+    for (const selftest::Result& result :
+         selftest::run_kernel_on(Device::cuda_emulated(), kernel, 1, reach)) {
+      EXPECT_EQ(result.failure, "") << result.kernel << " by " << result.implementation << " of "
+                                    << result.dtype;
       ++kernels;
     }
   }
+  for (const selftest::Result& result : reach.failures(all, all))
+    ADD_FAILURE() << result.kernel << " " << result.implementation << ": " << result.failure;
   EXPECT_GE(kernels, 100);
 }
 
