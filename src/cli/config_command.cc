@@ -135,8 +135,9 @@ void show_settings(const Options& options, bool only_changed) {
     fmt::print("{}", config.describe(only_changed));
     return;
   }
+  const nlohmann::json all = config.resolved();
   nlohmann::json shown = nlohmann::json::object();
-  for (const auto& [name, value] : config.resolved().items()) {
+  for (const auto& [name, value] : all.items()) {
     if (!only_changed || config.is_changed(name)) shown[name] = value;
   }
   write_json({{"version", SWITCHYARD_VERSION}, {"config", shown}}, options.json_file);
