@@ -136,7 +136,7 @@ TEST_F(WeightFormat, WhatCannotBeIsOneLine) {
   expect_refused({"generate", "packed", "tokenizer_type=byte", "weight_format=int8"},
                  {"weight_format=int8", "int4 already"});
   expect_refused(Arguments{"train", "load_parameters_path=packed"} + tiny_model(),
-                 {"load_parameters_path=packed", "training cannot change"});
+                 {"packed", "layers.0.moe.wi_0 is int4, which a weight [4,16,16] cannot be"});
 }
 
 TEST_F(WeightFormat, OneWrongByteIsFound) {
