@@ -57,7 +57,7 @@ const std::map<std::string, Entry>& commands() {
       {"inspect",
        {"what is in weights, checkpoints and runs, and how two differ", switchyard::inspect_command}},
       {"bench", {"how close this machine's kernels come to its peaks", switchyard::bench_command}},
-      {"selftest", {"every kernel on this machine against its scalar twin", switchyard::selftest_command}},
+      {"selftest", {"every kernel on this machine against its reference", switchyard::selftest_command}},
       {"data", {"text to tokens on disk, and what is in them", switchyard::data_command}},
       {"tokenize", {"text to ids and back", switchyard::tokenize_command}},
       {"config",

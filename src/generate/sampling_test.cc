@@ -27,7 +27,7 @@ int scale_of(std::size_t size) {
   return std::min(kMostWeightBits, 62 - static_cast<int>(std::bit_width(size)));
 }
 
-// The slow twin of pick_token.
+// The slow reference of pick_token.
 std::int32_t pick_by_sorting(std::span<const float> logits, const SamplingConfig& config, float uniform) {
   using enum SamplingStrategy;
   std::vector<std::int32_t> ids(logits.size());

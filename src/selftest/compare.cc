@@ -42,7 +42,7 @@ Comparison compare(const Output& output, const PoisonedArray& found, const Poiso
   std::span<const double> rounding;
   if (in_tiles) rounding = output.tile_rounding;
   if (!expected.guards_intact()) {
-    result.failure = fmt::format("the scalar twin wrote outside {}", output.name);
+    result.failure = fmt::format("the reference wrote outside {}", output.name);
   } else if (!found.guards_intact()) {
     result.failure = fmt::format("wrote outside {}", output.name);
   } else if (const auto at = first_difference(found, expected, bound, rounding)) {

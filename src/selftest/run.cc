@@ -109,10 +109,10 @@ void judge(const Case& c, const Run& found, const Arrays& expected, std::string_
 Arrays reference_of(const KernelCases& kernel, const Case& c, ThreadPool& pool, FaultReport& faults) {
   const ScopedIsa cap(Isa::ref);
   faults.running(fmt::format("{} on ref, {} of {}", kernel.name, name_of(c.dtype), c.what));
-  if (!c.twin) return Run(c, pool, false).outputs;
+  if (!c.reference) return Run(c, pool, false).outputs;
   Arrays outputs;
   for (const Output& output : c.outputs) outputs.push_back(output.start);
-  c.twin(c.inputs, outputs);
+  c.reference(c.inputs, outputs);
   return outputs;
 }
 

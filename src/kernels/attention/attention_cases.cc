@@ -1,4 +1,4 @@
-// Attention on normal numbers. The scalar twin computes in double; what the others may differ by is in
+// Attention on normal numbers. The reference computes in double; what the others may differ by is in
 // docs/numerics.md: fp32 sums, exponentials within 3e-6, and in tiles weights rounded to bf16.
 #include <fmt/format.h>
 
@@ -54,7 +54,7 @@ constexpr AttentionShape kAttentionShapes[] = {
     {1, 20, 150, 2, 1, 17, 33, true, 0, true, {}, 7},
 };
 
-// Arguments and inputs of both passes; the backward pass is given the twin's out and lse.
+// Arguments and inputs of both passes; the backward pass is given the reference's out and lse.
 struct AttentionData {
   AttentionData(const AttentionShape& s, DType type, std::uint32_t seed);
   AttentionSpec args;

@@ -61,7 +61,7 @@ float sink_of(std::int64_t head) {
   return static_cast<float>(head) - 1;
 }
 
-// Row by row, by the twin of attention in general, of the keys that are seen.
+// Row by row, by the reference of attention in general, of the keys that are seen.
 template <typename T>
 Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, const Array& v) {
   const std::int64_t heads = s.kv_heads * s.group;

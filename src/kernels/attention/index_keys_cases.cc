@@ -1,5 +1,5 @@
-// Sparse attention: an indexer's scores, its choice of keys, and its loss. The twins compute in double; the
-// choice and the gradient of the loss are the twin's own: by sorting, and by differences.
+// Sparse attention: an indexer's scores, its choice of keys, and its loss. The references compute in double;
+// the choice and the gradient of the loss are the reference's own: by sorting, and by differences.
 #include <fmt/format.h>
 
 #include <cmath>

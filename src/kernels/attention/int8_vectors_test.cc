@@ -44,7 +44,7 @@ TEST(Int8Vectors, EveryIsaGivesTheTwinsBits) {
     for (std::size_t i = 0; i < std::size(kSizes); ++i) {
       const Sizes& s = kSizes[i];
       const Array x = Array::normal(dtype, s.tokens * s.heads * (s.dim + 1), 7);
-      const Converted twin = [&] {
+      const Converted reference = [&] {
         const ScopedIsa cap(Isa::ref);
         return there_and_back(s, x, 1);
       }();
@@ -53,9 +53,9 @@ TEST(Int8Vectors, EveryIsaGivesTheTwinsBits) {
         SCOPED_TRACE(std::string(name_of(isa)) + ", sizes " + std::to_string(i));
         for (const int threads : {1, 3}) {
           const Converted found = there_and_back(s, x, threads);
-          EXPECT_EQ(found.values, twin.values);  // what stands beside them too
-          EXPECT_EQ(found.scales, twin.scales);
-          EXPECT_EQ(found.back, twin.back);
+          EXPECT_EQ(found.values, reference.values);  // what stands beside them too
+          EXPECT_EQ(found.scales, reference.scales);
+          EXPECT_EQ(found.back, reference.back);
         }
       }
     }

@@ -1,4 +1,4 @@
-// rope and its tables. Values are around 1 and the scalar twins compute in double: in f32 what is left is the
+// rope and its tables. Values are around 1 and the references compute in double: in f32 what is left is the
 // rounding of sums, in bf16 that of the result on both sides, at most 2^-8 of it each.
 #include <fmt/format.h>
 
@@ -59,7 +59,7 @@ std::vector<Case> rope_cases(std::uint32_t seed) {
 constexpr double kFrequencies[] = {1.0, 0.3, 0.01, 1e-4, 2.5};
 constexpr double kAmplitude = 1.25;
 
-// The twin writes cos and sin of each token and pair as std::cos and std::sin of doubles give them.
+// The reference writes cos and sin of each token and pair as std::cos and std::sin of doubles give them.
 std::vector<Case> rope_tables_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t tokens : {0, 1, 31, 300}) {

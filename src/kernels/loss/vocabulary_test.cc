@@ -45,7 +45,7 @@ TEST(Vocabulary, MaximaOfBlocks) {
   }
 }
 
-// The scalar twin is within 1e-13 of the true exponential, and its bits are everyone's.
+// The reference is within 1e-13 of the true exponential, and its bits are everyone's.
 TEST(Vocabulary, WeightsAreExponentials) {
   double most = 0;
   for (const std::size_t n : kSizes) {

@@ -1,4 +1,4 @@
-// Optimizers and sums over ranks: the scalar twin's bits.
+// Optimizers and sums over ranks: the reference's bits.
 #include <fmt/format.h>
 
 #include "kernels/optimizer/cuda/rank_sum.h"

@@ -1,5 +1,5 @@
-// Packed weights: packing and unpacking give the twin's bits; products of numbers and scales whose sums are
-// exact in float32, in any order, give its values.
+// Packed weights: packing and unpacking give the reference's bits; products of numbers and scales whose sums
+// are exact in float32, in any order, give its values.
 #include <fmt/format.h>
 
 #include <array>

@@ -67,7 +67,7 @@ std::vector<Case> soft_cap_cases(std::uint32_t seed) {
   return cases;
 }
 
-// The twin looks for the nearest of all numbers of e5m2.
+// The reference looks for the nearest of all numbers of e5m2.
 float nearest_of_all_e5m2(double x) {
   if (std::isnan(x)) return NAN;
   double best = 0, distance = std::abs(x);

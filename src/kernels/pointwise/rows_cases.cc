@@ -1,4 +1,4 @@
-// rms_norm. Values are around 1 and the scalar twins compute in double: in f32 what is left is the rounding
+// rms_norm. Values are around 1 and the references compute in double: in f32 what is left is the rounding
 // of sums, in bf16 that of the result on both sides, at most 2^-8 of it each.
 #include <fmt/format.h>
 

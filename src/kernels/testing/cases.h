@@ -32,7 +32,7 @@ struct Case {
   Arrays inputs = {};
   std::vector<Output> outputs = {};
   std::function<void(ThreadPool&, const Arrays& in, Arrays& out)> run = {};
-  std::function<void(const Arrays& in, Arrays& out)> twin = {};  // the reference; empty: `run` on `ref`
+  std::function<void(const Arrays& in, Arrays& out)> reference = {};  // empty: `run` on `ref`
 };
 
 struct KernelCases {

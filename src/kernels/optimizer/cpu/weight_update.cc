@@ -3,7 +3,7 @@
 // Arrays go by in blocks of two vectors. Where one of them is bf16, a block is loaded as its even and its odd
 // elements, which takes one instruction an element pair in either direction, where widening and narrowing
 // would take three; float32 arrays beside it are then interleaved. A block with a NaN in its new weights
-// (which is where every NaN ends up) is left to the scalar twin, so that rounding need not look for them.
+// (which is where every NaN ends up) is left to the reference, so that rounding need not look for them.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/optimizer/cpu/weight_update.cc"
@@ -76,12 +76,12 @@ HWY_INLINE void for_blocks(std::int64_t begin, std::int64_t end, const Block& bl
   if (done < end) slow(done, end);
 }
 
-// The scalar twin on a part of a piece: its squares belong to the sums that go on from `from`.
+// The reference on a part of a piece: its squares belong to the sums that go on from `from`.
 template <typename Problem>
-void run_slow(UpdateKernel<Problem>* twin, const Problem& p, std::int64_t piece, std::int64_t from,
+void run_slow(UpdateKernel<Problem>* reference, const Problem& p, std::int64_t piece, std::int64_t from,
               std::int64_t to, SquareSums& squares) {
   SquareSums part;
-  twin(p, from, to, part);
+  reference(p, from, to, part);
   constexpr std::int64_t n = SquareSums::kCount;
   for (std::int64_t i = 0; i < std::min(n, to - from); ++i)
     squares.sums[(from - piece + i) % n] += part.sums[i];

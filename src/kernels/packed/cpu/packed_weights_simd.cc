@@ -1,4 +1,4 @@
-// Packing and unpacking of weights, 16 outputs at a time. Both round as the scalar twin does: this file is
+// Packing and unpacking of weights, 16 outputs at a time. Both round as the reference does: this file is
 // compiled so that a product and a sum stay two operations.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE

@@ -1,5 +1,5 @@
 // Matrix products on Hopper's tensor cores (PTX ISA: wgmma). A block of threads makes 128 x 256 of C, or 128
-// x 128 of a narrower one: two warpgroups, 64 rows each, in steps of 64 of the depth. The twin is
+// x 128 of a narrower one: two warpgroups, 64 rows each, in steps of 64 of the depth. The reference is
 // tensor_product in product.cu, which has the same tiles in shared memory.
 #if defined(__CUDACC__)
 #include "kernels/cuda/wgmma_store.h"
