@@ -13,12 +13,13 @@
 namespace switchyard {
 namespace {
 
+// Four steps: later ones are those of other choices of experts, where scores are nearly equal.
 Config packed_config(const std::vector<std::string>& more) {
   std::vector<std::string> arguments{"model_name=deepseek3-tiny",
                                      "max_target_length=32",
                                      "dtype=float32",
                                      "weight_dtype=float32",
-                                     "steps=12",
+                                     "steps=4",
                                      "warmup_steps_fraction=0",
                                      "dataset_type=synthetic",
                                      "per_device_batch_size=2",
@@ -64,7 +65,7 @@ std::vector<double> losses(const Config& config, bool unpacked, int* packed = nu
     }
     Trainer trainer(context, model, train_config(config, model, 1), std::move(parameters));
     const auto data = make_synthetic(sizes.step, sizes.sequence, model.vocab);
-    for (int step = 0; step < 12; ++step) {
+    for (int step = 0; step < 4; ++step) {
       const StepResult done = trainer.step(step, data->read(0, sizes.step));
       if (context.comm->rank() == 0) result.push_back(done.lm_loss);
     }
@@ -81,9 +82,9 @@ TEST(PackedFrozenWeights, TheRestTrains) {
       int packed = 0;
       const std::vector<double> of_blocks = losses(config, false, &packed), of_values = losses(config, true);
       EXPECT_GT(packed, 3);
-      ASSERT_EQ(of_blocks.size(), 12u);
+      ASSERT_EQ(of_blocks.size(), 4u);
       EXPECT_LT(of_blocks.back(), of_blocks.front() - 0.05);
-      for (std::size_t i = 0; i < of_blocks.size(); ++i) EXPECT_NEAR(of_blocks[i], of_values[i], 2e-3) << i;
+      for (std::size_t i = 0; i < of_blocks.size(); ++i) EXPECT_NEAR(of_blocks[i], of_values[i], 5e-5) << i;
     }
   }
 }
@@ -96,7 +97,7 @@ TEST(PackedFrozenWeights, TrainOnAMesh) {
   const std::vector<double> one = losses(packed_config(keys), false),
                             two = losses(packed_config(split), false);
   ASSERT_EQ(one.size(), two.size());
-  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 2e-3) << i;
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 5e-5) << i;
 }
 
 TEST(PackedFrozenWeights, TrainedOnesAreRefused) {
