@@ -294,6 +294,17 @@ HWY_INLINE void for_numbers(const typename Format<packed>::Table& table, const s
   }
 }
 
+// Calls body(packed as a constant), as with_packed_type() does. It is of the target, so the body is inlined.
+template <std::size_t i = 0, typename Body>
+HWY_INLINE void with_packed(DType packed, const Body& body) {
+  constexpr DType kType = kPackedFormats[i].dtype;
+  if constexpr (i + 1 == kPackedFormatCount) {
+    body(std::integral_constant<DType, kType>());
+  } else {
+    packed == kType ? body(std::integral_constant<DType, kType>()) : with_packed<i + 1>(packed, body);
+  }
+}
+
 // body(row of blocks, column of blocks from the first on, block) for all blocks of the columns of `of`, row
 // after row, as they lie in memory.
 template <typename Body>

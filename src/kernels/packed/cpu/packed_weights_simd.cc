@@ -186,7 +186,7 @@ void pack_block_rows_simd(const BlockRows& rows, std::int64_t begin, std::int64_
 }
 
 void unpack_block_rows_simd(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
-  with_packed_type(rows.packed, [&](auto packed) {
+  packed_lanes::with_packed(rows.packed, [&](auto packed) {
     rows.dtype == DType::f32 ? unpack_rows<packed.value, float>(rows, begin, end)
                              : unpack_rows<packed.value, bfloat16>(rows, begin, end);
   });

@@ -135,7 +135,7 @@ void gemm_few_rows_packed(const GemmProblem& p, const GemmBlock& block) {
   for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
     const GemmBlock some{0, p.m, j, std::min(j + at_once, block.column_end)};
     std::fill(sums, sums + p.m * sums_row, 0.0f);
-    with_packed_type(p.weight_dtype, [&](auto packed) {
+    packed_lanes::with_packed(p.weight_dtype, [&](auto packed) {
       multiply_blocks<packed.value>(p, some, {a, a_row, group_sums, groups, sums, sums_row});
     });
     store_tile_for(p)(p, sums, sums_row, some);

@@ -333,7 +333,7 @@ void multiply_integers(const GemmProblem& p, const GemmBlock& block) {
   for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
     const GemmBlock some{block.row_begin, block.row_end, j, std::min(j + at_once, block.column_end)};
     std::fill_n(sums, m * sums_row, 0.0f);
-    with_packed_type(p.weight_dtype, [&](auto packed) HWY_ATTR {
+    packed_lanes::with_packed(p.weight_dtype, [&](auto packed) HWY_ATTR {
       if constexpr (packed.value != DType::packed_fp8) {  // no integers
         packed_lanes::walk_blocks(
             p, some, [&](std::int64_t row, std::int64_t column, const std::byte* at) HWY_ATTR {
