@@ -18,7 +18,7 @@ TEST(KernelCases, AgreeWithTheReferenceAndReachEveryRow) {
     }
   }
   for (const Result& result : reach.failures(all, all)) ADD_FAILURE() << table_row(result);
-  if (active_isa() > Isa::ref) EXPECT_GT(cases, 1000);
+  EXPECT_GT(cases, active_isa() > Isa::ref ? 1000 : 0);
 }
 
 }  // namespace
