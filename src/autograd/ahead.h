@@ -27,8 +27,8 @@ class GathersAhead {
   void begin_step();
   void end_step(Context& context);
 
-  // Starts an op that run() will be called for with the same input; no effect for an op that has no separate
-  // start.
+  // Starts an op that run() will be called for with the same input;
+  // no effect for an op that has no separate start.
   void start(Context& context, std::shared_ptr<const Op> op, const Tensor& input);
 
   // Runs the forward of an op with one input; `weight`: the input is derived from a weight alone.

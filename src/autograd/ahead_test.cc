@@ -1,5 +1,5 @@
-// Gathers that are started early give the same bits, are counted alike, and tolerate a step with another
-// sequence.
+// Gathers that are started early give the same bits, are counted alike,
+// and tolerate a step with another sequence.
 #include "autograd/ahead.h"
 
 #include "autograd/testing.h"

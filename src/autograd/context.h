@@ -167,8 +167,8 @@ class InsideOp {
   const TraceSpan span_;
 };
 
-// Runs `work` as a part of the op `name`. When `work` accesses device memory from the host, the error names
-// the op.
+// Runs `work` as a part of the op `name`. When `work` accesses device
+// memory from the host, the error names the op.
 template <typename Work>
 auto inside_op(Context& context, std::string_view name, std::string_view pass, const Work& work) {
   const InsideOp inside(context, name, pass);

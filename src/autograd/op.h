@@ -21,7 +21,7 @@ class BackwardCall {
   BackwardCall(Context& context, Node& node, std::vector<Tensor> grads);
   // Undefined where no gradient came.
   const Tensor& grad(std::size_t output) const { return grads_[output]; }
-  // The same, for a backward that ends its use early: nothing else holds it afterwards.
+  // Returns grad(output) and forgets it, for a backward that wants to free the gradient before it ends.
   Tensor take_grad(std::size_t output) const;
   Tensor input(std::size_t i) const;
   Tensor output(std::size_t i) const;

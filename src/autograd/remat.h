@@ -1,5 +1,5 @@
-// Rematerialisation: a region's values are dropped when the region ends and recomputed when backward asks for
-// them.
+// Rematerialisation: a region's values are dropped when the region ends
+// and recomputed when backward asks for them.
 //
 // These are kept: values that enter the region from outside, values marked always_keep (routing decisions, so
 // that remat cannot flip a near-tie), and values whose checkpoint name the policy keeps, some of them in

@@ -2,8 +2,8 @@
 // comparisons.
 //
 // A test states global tensors and shardings. Every rank makes its blocks, runs the same program and puts its
-// results into a Gathered. Gathered checks that ranks which should hold the same values do, and assembles the
-// global tensors.
+// results into a Gathered. Gathered checks that ranks which should hold the
+// same values do, and assembles the global tensors.
 #pragma once
 
 #include <gtest/gtest.h>

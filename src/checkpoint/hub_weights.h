@@ -29,7 +29,7 @@ class HubWeights {
   virtual Tensor read(const std::string& name) const = 0;        // f32 or bf16 for floating-point weights
   // Rows [begin, end) of the first dimension; releases their pages of the file afterwards.
   virtual Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const = 0;
-  // The same, but in float32 even if the two functions above round the values to bfloat16.
+  // Rows as take_rows gives them, but in float32 where take_rows rounds the values to bfloat16.
   virtual Tensor take_values(const std::string& name, std::int64_t begin, std::int64_t end) const {
     return take_rows(name, begin, end);
   }

@@ -22,8 +22,8 @@ bool is_lfs_pointer(std::string_view bytes);
 // pointer, or cannot be read.
 MappedFile map_file(const std::string& path, std::string_view tag);
 
-// Releases the memory that holds the pages of `bytes`, a part of a mapped file; they are read from disk again
-// when touched.
+// Releases the memory that holds the pages of `bytes`, a part of a mapped file;
+// they are read from disk again when touched.
 void release_pages(std::span<const std::byte> bytes);
 
 }  // namespace switchyard

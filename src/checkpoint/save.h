@@ -96,8 +96,8 @@ struct ExtraFile {
 void commit(FileSystem& files, const SavePlace& place, const CheckpointLayout& layout, Manifest manifest,
             std::span<const WrittenChunk> chunks, std::span<const ExtraFile> extras);
 
-// Removes the checkpoints below `parent` except the newest `keep` (0: keeps all), and the leftovers of
-// unfinished saves.
+// Removes the checkpoints below `parent` except the newest `keep` (0:
+// keeps all), and the leftovers of unfinished saves.
 void prune(FileSystem& files, const std::string& parent, std::int64_t keep);
 
 // Writes a checkpoint from one process, whole tensors one after the other: a save without ranks.

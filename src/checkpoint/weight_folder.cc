@@ -136,7 +136,7 @@ void check_scales(const std::string& path, const std::string& name, const GptqWe
                path, in_quotes(name), *at / weight.outputs(), *at % weight.outputs());
 }
 
-// The same for groups [begin, end) of a stack of MXFP4.
+// Checks the scales of groups [begin, end) of a stack of MXFP4.
 void check_scales(const std::string& path, const std::string& name, const Mxfp4Stack& stack,
                   std::int64_t begin, std::int64_t end) {
   const std::optional<std::int64_t> at = mxfp4_infinite_scale(stack, begin, end);

@@ -96,7 +96,7 @@ std::string layout_text(const Mesh& mesh) {
   return mesh.size() == 1 ? ranks : ranks + ": " + mesh.to_string();
 }
 
-// What takes the longest: ranks of one machine have no network, they copy each other's memory.
+// Names what takes the longest. Ranks of one machine have no network: they copy each other's memory.
 std::string bound_text(const StepPlan& plan, const Topology& topology) {
   const std::string bound = plan.bound();
   return bound == "network" && topology.host ? "copies" : bound;

@@ -13,7 +13,7 @@ int usable_cores();
 
 // The processor time that control groups grant this process, in cores; infinity when they do not limit it.
 // Reads the files of both versions (cpu.max; cpu.cfs_quota_us) for the process's own group and all its
-// ancestors. `root` stands for "/" in tests.
+// ancestors. Tests give another `root` than "/".
 double granted_cores(const std::filesystem::path& root = "/");
 
 // Spreads the pages of an untouched range over all memory nodes whose cores this process may use, so that

@@ -1,6 +1,6 @@
 // The GPU of this process: its presence, its memory, copies, and its streams of work. Process i of a machine,
-// in the launcher's numbering (core/local_process.h), uses GPU i of those that CUDA shows, modulo their
-// number.
+// in the launcher's numbering (core/local_process.h), uses GPU i of
+// those that CUDA shows, modulo their number.
 //
 // Work runs in the order in which it is issued: kernels, copies and releases of memory go to one stream,
 // whichever rank issues them. So ranks of one process that met on the host may read what the others' kernels

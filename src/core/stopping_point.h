@@ -6,8 +6,8 @@
 namespace switchyard {
 
 // Stops the process (SIGSTOP) at the first call whose `name` equals the environment variable
-// SWITCHYARD_STOP_AT. The parent process sees the stop, sends the signal under test, and lets the process
-// continue.
+// SWITCHYARD_STOP_AT. The parent process sees the stop, sends the signal
+// under test, and lets the process continue.
 void stopping_point(std::string_view name);
 
 }  // namespace switchyard

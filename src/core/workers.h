@@ -130,7 +130,7 @@ class RankCondition {
   void wait(std::unique_lock<std::mutex>& lock, const Condition& holds) {
     wait_until(lock, Workers::Clock::time_point::max(), holds);
   }
-  // The same, or at the deadline. Returns true when the condition holds.
+  // Waits as `wait` does, but until the deadline at most. Returns true when the condition holds.
   template <typename Condition>
   bool wait_until(std::unique_lock<std::mutex>& lock, Workers::Clock::time_point deadline,
                   const Condition& holds) {

@@ -1,5 +1,5 @@
-// Batches: synthetic ones against the reference's, text ones against the documents that were packed into
-// them.
+// Batches: synthetic ones against the reference's, text ones against
+// the documents that were packed into them.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-// Assigns the tokens of a stream to rows. A row follows from its number alone, so no state is needed to
-// resume.
+// Assigns the tokens of a stream to rows. A row follows from its number alone,
+// so no state is needed to resume.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@ namespace switchyard {
 // Splits a path list at ':'. Error(usage) for an empty list.
 std::vector<std::string> split_paths(const std::string& paths);
 
-// Lists the files that `paths` (separated by ':') stand for, as make_text describes. Error(usage) for a
-// missing path.
+// Lists the files that `paths` (separated by ':') stand for, as make_text describes.
+// Error(usage) for a missing path.
 std::vector<std::string> find_text_files(const std::string& paths);
 
 // Cuts a text into sections, in order and without losing a byte: a section ends after the first blank line

@@ -28,8 +28,8 @@ struct Settings::Checked {
 
 namespace {
 
-// The processes that hold the engine's ranks. MPI lets a program
-// join them only once, so an engine owns them until it is destroyed.
+// The processes that hold the engine's ranks. MPI lets a program join them only once,
+// so an engine owns them until it is destroyed.
 std::shared_ptr<Processes> join_for_engine() {
   if (launch_from_environment().processes == 1) return one_process();
   static std::mutex mutex;
@@ -274,7 +274,7 @@ std::optional<std::int32_t> TokenStream::next() {
     Generator& generator = own.engine->generator(context);
     if (own.fed == 0) generator.clear(own.row);
     const Tensor all = generator.feed(std::span(&fed, 1));  // on rank 0, which picks the token for all
-    std::int32_t picked[] = {0, 0};                          // whether logits are no numbers; the token
+    std::int32_t picked[] = {0, 0};                         // whether logits are no numbers; the token
     if (all.defined()) {
       const std::span<const float> logits = all.span<float>();
       picked[0] = first_not_finite(logits) ? 1 : 0;

@@ -1,7 +1,7 @@
 // Generation with drafts: the model's first prediction layer drafts the token after the one that was picked,
 // and the model reads both in one call. Every token is picked from the model's own logits, by the draw that
-// it would have without drafts, so the texts are the same: a draft only decides whether the second token's
-// logits count.
+// it would have without drafts, so the texts are the same:
+// a draft only decides whether the second token's logits count.
 #include <algorithm>
 #include <chrono>
 

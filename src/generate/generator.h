@@ -46,8 +46,8 @@ class Generator {
   // can_copy_prefix() and that both slots are of one group.
   void copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
   // True if a slot can start with the first `tokens` tokens of `source_slot`: always with none. A gated delta
-  // net copies whole sequences only; layers with windows or chunks must still have all that the next token
-  // sees.
+  // net copies whole sequences only; layers with windows or chunks must
+  // still have all that the next token sees.
   bool can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const;
   void clear(std::size_t slot) { copy_prefix(slot, slot, 0); }
   // Copies rank 0's values to all ranks. Collective.
@@ -63,8 +63,8 @@ class Generator {
   // Keeps the experts of every cached token from now on. Call it before the first token, on all ranks.
   // truncate() drops tokens' experts too, copy_prefix() copies them.
   void record_routing();
-  // Returns the experts of a slot's first `tokens` tokens, [L,S,K] of the layers of routed_layers(). On rank
-  // 0.
+  // Returns the experts of a slot's first `tokens` tokens,
+  // [L,S,K] of the layers of routed_layers(). On rank 0.
   std::vector<std::uint16_t> routing(std::size_t slot, std::int64_t tokens) const;
 
   ThreadPool& pool() const { return *context_.pool; }

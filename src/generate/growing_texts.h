@@ -1,5 +1,5 @@
-// GrowingTexts: the texts that one generate() call makes. Rank 0 picks their next tokens; all ranks append
-// them.
+// GrowingTexts: the texts that one generate() call makes.
+// Rank 0 picks their next tokens; all ranks append them.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ class GrowingTexts {
     std::size_t text, row;
   };
   // Picks the next token of some texts from rank 0's logits, f32 of V values a row, and appends it on all
-  // ranks. Error(runtime) that names the text, the token and the layer where logits are not finite.
-  // Collective.
+  // ranks. Error(runtime) that names the text, the token and the layer
+  // where logits are not finite. Collective.
   void append_next(const Tensor& logits, const std::vector<Wanted>& wanted);
 
   // Returns whether a text has neither ended nor reached its length.

@@ -71,8 +71,8 @@ class WeighedLogits {
   void from(float least, double factor, std::vector<RankedToken>& tokens) const;
   // `count` of them, or all:
   void first(std::int64_t count, double factor, std::vector<RankedToken>& tokens) const;
-  // The token at which the sum exceeds `passed`, all before it, and some after it. `sum` is the sum of all
-  // weights.
+  // The token at which the sum exceeds `passed`, all before it, and some after it.
+  // `sum` is the sum of all weights.
   void up_to(std::uint64_t passed, std::uint64_t sum, double factor, std::vector<RankedToken>& tokens) const;
   void weigh(std::span<RankedToken> tokens, double factor) const;
 

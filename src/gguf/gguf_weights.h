@@ -74,8 +74,8 @@ class GgufWeights : public HubWeights {
                    std::string_view second = {});
   void add_latent_up_projection(const std::string& layer, const std::string& name,
                                 const nlohmann::json& config);
-  // For a layer of qwen3next or qwen35moe: returns true when the tensor `below` the layer is one that other
-  // families lack.
+  // For a layer of qwen3next or qwen35moe: returns true when the tensor
+  // `below` the layer is one that other families lack.
   bool add_delta_net(const std::string& tensor, const std::string& below, const std::string& prefix,
                      const nlohmann::json& config);
   const Part& at(const std::string& name) const;

@@ -53,8 +53,8 @@ class MetricsWriter {
   // Returns when all lines are on the disk; another thread may call it during write(). Error(runtime).
   void sync() const;
 
-  // Closes the files; Error(runtime) for a write failure that the system reports only now. Call it at most
-  // once.
+  // Closes the files; Error(runtime) for a write failure that the system
+  // reports only now. Call it at most once.
   void close();
 
  private:

@@ -19,8 +19,8 @@ std::string tensorboard_file_header(double wall_time);
 // One record with all scalars of a step, as float32 (the format's type), tagged with their names.
 std::string tensorboard_step(double wall_time, std::int64_t step, const StepMetrics& metrics);
 
-// The record that makes TensorBoard drop older files' data for `step` and later: a resumed run continues at
-// this step.
+// The record that makes TensorBoard drop older files' data for `step` and later:
+// a resumed run continues at this step.
 std::string tensorboard_start(double wall_time, std::int64_t step);
 
 // events.out.tfevents.<seconds>.<host>.<process>:

@@ -61,8 +61,8 @@ void copy_tokens(Context& context, const SlotRange& from, const SlotRange& to, s
   copy_part(&TokenVectors::scales);
 }
 
-// Moves `tokens` tokens of a slot from index `by` to its beginning, in pieces, since a copy must not overlap
-// its source.
+// Moves `tokens` tokens of a slot from index `by` to its beginning, in pieces,
+// since a copy must not overlap its source.
 void move_down(Context& context, const TokenVectors& vectors, std::int64_t slot, std::int64_t by,
                std::int64_t tokens) {
   for (std::int64_t at = 0; by > 0 && at < tokens; at += by)

@@ -36,7 +36,7 @@ TEST(Gradients, AttentionWithWindowsChunksAndSinks) {
   }
 }
 
-// What the options mean: a reference over all pairs.
+// The options hide the same keys as a reference that goes over all pairs.
 TEST(AttentionMask, WindowsAndChunksHideTheKeysThatTheyShould) {
   constexpr std::int64_t kPlaces = 12;
   const Tensor q = random_tensor({1, kPlaces, 1, 3}, 1), k = random_tensor({1, kPlaces, 1, 3}, 2),

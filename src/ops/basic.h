@@ -28,8 +28,8 @@ Array join_last(Context& context, const Array& a, const Array& b);
 // Selects from x [B,S,M] each row's last token that is not padding (segments i32 [B,S] are 0 there, only
 // after tokens) -> [B,1,M], rows split as x's; a row of padding gives its first token. No gradient.
 Array last_tokens(Context& context, const Array& x, const Array& segments);
-// MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope] and
-// v [B,S,N,v].
+// MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all
+// heads -> k [B,S,N,nope+rope] and v [B,S,N,v].
 std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,
                                       std::int64_t nope);
 

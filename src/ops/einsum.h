@@ -10,8 +10,8 @@ namespace switchyard {
 // einsum("BSM,MH->BSH", a, b): labels are single letters; every label stands in the output or in both
 // operands. Operands have one dtype (f32 or bf16), and so has the result; sums are fp32. b may instead be
 // packed weights [.., in, out] (core/dtype.h), whose last contracted label is `in` and whose last other label
-// is `out`. Backward computes no product for an operand that requires no gradient; packed weights have no
-// gradient.
+// is `out`. Backward computes no product for an operand that requires no gradient;
+// packed weights have no gradient.
 //
 // Layout: an axis may stay on a label only if every operand that has the label agrees; when two labels want
 // one axis, the wanted output keeps it and the other operand is gathered. Contracted labels split alike on

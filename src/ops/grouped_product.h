@@ -1,5 +1,5 @@
-// Grouped products: rows sorted by group, each multiplied by the matrix of its group
-// (kernels/product/grouped_matmul.h).
+// Grouped products: rows sorted by group, each multiplied by the matrix of
+// its group (kernels/product/grouped_matmul.h).
 //
 // R rows in G groups, K inputs, N outputs. Rows are float32 or bfloat16, and so is the result; weights
 // [G,K,N] have the same type, or are packed. Sums are float32. No gradient product is computed for an operand

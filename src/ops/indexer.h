@@ -30,8 +30,8 @@ struct IndexLossOptions {
 };
 // The mean over all tokens of the divergence KL(p || c). p: the attention probabilities of q [B,S,N,D] for
 // keys k [B,S,N,D], summed over heads and normalised; c: the softmax of the scores. Both over the visible
-// keys, or over the chosen ones if `chosen` is defined. [] f32, times the factor. Only the scores receive a
-// gradient.
+// keys, or over the chosen ones if `chosen` is defined. [] f32, times the factor.
+// Only the scores receive a gradient.
 Array index_loss(Context& context, const Array& scores, const Array& q, const Array& k, const Array& segments,
                  const Array& chosen, const IndexLossOptions& options);
 

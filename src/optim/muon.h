@@ -9,8 +9,8 @@
 // update consistent_rms and lets Muon take the learning rate of AdamW.
 //
 // The first two lines and the last are elementwise, so flat ranges of a weight can be updated separately;
-// only the orthogonalisation needs whole matrices. Arithmetic is in float32; results do not depend on the
-// thread count.
+// only the orthogonalisation needs whole matrices. Arithmetic is in float32;
+// results do not depend on the thread count.
 #pragma once
 
 #include <cstdint>

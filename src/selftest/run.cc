@@ -57,7 +57,7 @@ class Results {
  public:
   explicit Results(const KernelCases& kernel) : kernel_(kernel) {}
 
-  // Those that a run counts for: of the rows of the kernel's table that ran, or of `otherwise`.
+  // Returns the results that a run counts for: those of the table's rows that ran, or else of `otherwise`.
   std::vector<std::size_t> of(const Listed& listed, DType dtype, std::string_view otherwise) {
     std::vector<std::size_t> found;
     for (const ListedKernel& k : listed) {

@@ -1,5 +1,5 @@
-// The HTTP side of `serve`: listens, reads requests, and writes answers. http_server.cc has the table of
-// routes.
+// The HTTP side of `serve`: listens, reads requests, and writes answers.
+// http_server.cc has the table of routes.
 #pragma once
 
 #include <memory>

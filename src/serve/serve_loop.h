@@ -1,5 +1,5 @@
-// The loop in which all ranks of a session serve texts: rank 0 has the batcher and tells the others each
-// call.
+// The loop in which all ranks of a session serve texts:
+// rank 0 has the batcher and tells the others each call.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ struct ServeHead {
   AppendFile* routing_record = nullptr;
 };
 
-// Serves until the queue is closed and all running texts have ended. `head` is null on all ranks but 0.
-// Collective.
+// Serves until the queue is closed and all running texts have ended.
+// `head` is null on all ranks but 0. Collective.
 void run_serve_loop(Context& context, const ModelConfig& model, Generator& generator, ServeHead* head);
 
 }  // namespace switchyard::serve

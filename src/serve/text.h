@@ -1,5 +1,5 @@
-// A text that a client waits for: the request, and the way its pieces take from the model's thread to the
-// connection's thread.
+// A text that a client waits for: the request, and the way its pieces take
+// from the model's thread to the connection's thread.
 #pragma once
 
 #include <condition_variable>

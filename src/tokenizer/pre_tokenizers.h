@@ -1,5 +1,5 @@
-// The second stage of a tokenizer.json: cuts a normalised text into pieces, which the model encodes
-// separately.
+// The second stage of a tokenizer.json: cuts a normalised text into pieces,
+// which the model encodes separately.
 #pragma once
 
 #include <functional>

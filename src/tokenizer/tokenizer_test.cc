@@ -1,5 +1,5 @@
-// The tokenizers against outputs recorded from the public libraries (tests/golden/tokenizer), and against
-// broken files.
+// The tokenizers against outputs recorded from the public libraries
+// (tests/golden/tokenizer), and against broken files.
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>

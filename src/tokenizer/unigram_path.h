@@ -1,5 +1,5 @@
-// Finds the segmentation of a text into tokens with the highest sum of scores (Viterbi; of equal sums the one
-// found first).
+// Finds the segmentation of a text into tokens with the highest sum of scores (Viterbi;
+// of equal sums the one found first).
 #pragma once
 
 #include <algorithm>

@@ -62,7 +62,7 @@ double measured_peak(DType dtype, const Processes& processes, const Device& devi
   return best * processes.count();
 }
 
-// Where training from random weights did not lower the loss: what to try. Else "".
+// Says what to try where training from random weights did not lower the loss. Else "".
 std::string stalled_line(const History& history, const Config& config) {
   const auto [first, last] = history.loss_of_quarters();
   const bool fell = !(last > first - 0.01 * std::abs(first));  // true also without quarters

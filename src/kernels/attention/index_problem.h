@@ -1,5 +1,5 @@
-// The arguments that the kernels of sparse attention share, and the GPU's implementations. Internal to
-// kernels/attention.
+// The arguments that the kernels of sparse attention share, and the GPU's implementations.
+// Internal to kernels/attention.
 #pragma once
 
 #include <algorithm>

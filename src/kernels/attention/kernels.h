@@ -1,5 +1,5 @@
-// The arguments of the room's small ops as their tables take them, and the GPU's implementations. Internal to
-// kernels/attention.
+// The arguments of the room's small ops as their tables take them,
+// and the GPU's implementations. Internal to kernels/attention.
 #pragma once
 
 #include "kernels/attention/attention_sinks.h"

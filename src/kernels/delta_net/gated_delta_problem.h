@@ -52,8 +52,8 @@ struct GatedDeltaProblem {
   }
 };
 
-// Computes pairs [begin, end) of a sequence and a key head: pair i is sequence i / key_heads, head i %
-// key_heads.
+// Computes pairs [begin, end) of a sequence and a key head:
+// pair i is sequence i / key_heads, head i % key_heads.
 using GatedDeltaKernel = void(const GatedDeltaProblem& problem, std::int64_t begin, std::int64_t end);
 
 namespace ref {

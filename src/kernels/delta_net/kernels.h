@@ -1,5 +1,5 @@
-// The GPU's implementations of the room's ops. They go token by token, in no chunks. Internal to
-// kernels/delta_net.
+// The GPU's implementations of the room's ops. They go token by token, in no chunks.
+// Internal to kernels/delta_net.
 #pragma once
 
 #include "kernels/delta_net/causal_conv.h"

@@ -68,7 +68,7 @@ const char* refusal(const Args& args) {
   return refuses(problem_of(args));
 }
 
-// The same of a row that makes the weight's gradient in any case.
+// `refuses`, and a refusal of calls that want no gradient of the weight: the implementation always makes it.
 template <CrossEntropyRefusal* refuses, typename Args>
 const char* with_weight(const Args& args) {
   if (!args.dweight.defined()) return "the weight's gradient is not wanted";

@@ -11,8 +11,8 @@
 
 namespace switchyard {
 
-// logit[r,v] = hidden[r,:] . weight[:,v], then logit_soft_cap * tanh(logit / logit_soft_cap) where the cap is
-// above 0.
+// logit[r,v] = hidden[r,:] . weight[:,v], then logit_soft_cap * tanh(logit
+// / logit_soft_cap) where the cap is above 0.
 struct CrossEntropyLogits {
   TensorView hidden;  // [rows, emb], or more dims, of which the last is emb; f32 or bf16
   TensorView weight;  // [vocab, emb] when weight_vocab_major (tied embedding), else [emb, vocab]; as hidden
@@ -38,8 +38,8 @@ struct LinearCrossEntropyBackwardArgs {
   CrossEntropyLogits logits;
   TensorView lse, softmax_coefficient, target_coefficient;  // [rows] f32
   TensorView dhidden;  // as hidden, but f32: partial over the local columns; overwritten
-  // As weight: summed over all rows in fp32 and rounded once; overwritten. Undefined: not wanted, and not
-  // made.
+  // Shape and dtype are the weight's; summed over all rows in fp32, rounded once; overwritten.
+  // An undefined view: the gradient is not made.
   TensorView dweight;
 };
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBackwardArgs& args);

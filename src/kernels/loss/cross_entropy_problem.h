@@ -1,5 +1,5 @@
-// The implementations behind cross_entropy.h, of every device, and what those of CPUs are given. Internal to
-// kernels/loss.
+// The implementations behind cross_entropy.h, of every device,
+// and what those of CPUs are given. Internal to kernels/loss.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Rows of a table by token ids, sums of their gradients, and the last tokens of sequences: the bits of plain
-// loops.
+// Rows of a table by token ids, sums of their gradients, and the last
+// tokens of sequences: the bits of plain loops.
 #include <fmt/format.h>
 
 #include <algorithm>

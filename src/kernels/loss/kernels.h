@@ -1,5 +1,5 @@
-// The arguments of the room's small ops as their tables take them, and the GPU's implementations. Internal to
-// kernels/loss.
+// The arguments of the room's small ops as their tables take them,
+// and the GPU's implementations. Internal to kernels/loss.
 #pragma once
 
 #include "kernels/loss/embedding.h"

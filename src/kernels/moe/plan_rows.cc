@@ -25,7 +25,7 @@ struct IsHere {
 // Lists the assignments to experts that are here, in order. In a ring the assignments of all ranks pass by
 // and few of them are this rank's, so this is the one loop over all of them: a store for each and no branch.
 std::vector<std::int32_t> assignments_here(std::span<const std::int32_t> ids, IsHere is_here) {
-  // The one element more takes what is not wanted.
+  // One element more: the store of an assignment that is not here lands there.
   std::vector<std::int32_t> assignments(
       static_cast<std::size_t>(std::count_if(ids.begin(), ids.end(), is_here)) + 1);
   std::size_t found = 0;

@@ -10,8 +10,8 @@
 
 namespace switchyard {
 
-// counts[e] = the number of assignments to expert first + e. ids [...], counts [experts]. Other ids are
-// passed over.
+// counts[e] = the number of assignments to expert first + e.
+// ids [...], counts [experts]. Other ids are passed over.
 void count_ids(ThreadPool& pool, const TensorView& ids, std::int64_t first, const TensorView& counts);
 
 // Gives the assignments to experts [first, first + G) a row each, sorted by expert and within an expert by

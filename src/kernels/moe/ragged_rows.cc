@@ -97,8 +97,8 @@ void check_rows(const char* op, const TensorView& x) {
         name_of(x.dtype()), to_string(x.shape()));
 }
 
-// Checks the numbers of each assignment: `indices` [tokens, per_token], and `weights` f32 of that shape or
-// undefined.
+// Checks the numbers of each assignment: `indices` [tokens, per_token],
+// and `weights` f32 of that shape or undefined.
 void check_assignments(const char* op, const TensorView& indices, const TensorView& weights) {
   CHECK(indices.rank() <= 2 && indices.rank() > 0 && indices.is_contiguous(), "[{}] indices are {}", op,
         to_string(indices.shape()));

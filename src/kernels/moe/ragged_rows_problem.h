@@ -13,8 +13,8 @@ struct RaggedRows {
   DType dtype = DType::f32;  // of x and dy, and of gather's output
   const void* x = nullptr;
   std::int64_t m = 0;
-  // Of gather: the source row of each row. Of the others: the position of each assignment, `per_token` a
-  // token.
+  // gather has the source row of each row here; the other ops have
+  // the position of each assignment, `per_token` a token.
   std::span<const std::int32_t> index;
   std::int64_t per_token = 1;
   std::int64_t rows = 0;  // of x, or of gather's output

@@ -15,8 +15,8 @@ constexpr bool scores_each_alone(RouterScore score) {
   return score == RouterScore::sigmoid || score == RouterScore::sqrt_softplus;
 }
 
-// scores[e] of logits[e]: the logits, or softmax, sigmoid or √ln(1 + e^logit) of them. The two may be the
-// same memory.
+// scores[e] of logits[e]: the logits, or softmax, sigmoid or √ln(1 + e^logit) of them.
+// The two may be the same memory.
 void router_scores(RouterScore score, std::span<const float> logits, std::span<float> scores);
 
 // dlogits of router_scores, added to `dlogits`.

@@ -1,5 +1,5 @@
-// The kernels behind weight_update.h, of every device. CPU kernels update elements [begin, end) of flat
-// arrays.
+// The kernels behind weight_update.h, of every device.
+// CPU kernels update elements [begin, end) of flat arrays.
 #pragma once
 
 #include "kernels/optimizer/weight_update.h"

@@ -30,7 +30,7 @@ struct SquareSumArgs {
   TensorView sum;  // [1] f64, of the device of x
 };
 void sums_of_squares(ThreadPool& pool, std::span<const SquareSumArgs> args);
-// The same sum for the host; x is in its memory. 0 in a plan.
+// Returns the sum of x[i]² of an x in the host's memory. 0 in a plan.
 double sum_of_squares(ThreadPool& pool, const TensorView& x);
 
 // hidden = silu(gate) · up · row_weights[row]. silu(g) = g / (1 + exp(-g)).

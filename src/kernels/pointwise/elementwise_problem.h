@@ -1,5 +1,5 @@
-// The kernels behind elementwise.h, of every device. CPU kernels compute a range of elements, or of rows,
-// [begin, end).
+// The kernels behind elementwise.h, of every device.
+// CPU kernels compute a range of elements, or of rows, [begin, end).
 #pragma once
 
 #include <cstdint>

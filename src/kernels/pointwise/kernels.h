@@ -1,5 +1,5 @@
-// The arguments of the room's small ops as their tables take them, and the GPU's implementations. Internal to
-// kernels/pointwise.
+// The arguments of the room's small ops as their tables take them,
+// and the GPU's implementations. Internal to kernels/pointwise.
 #pragma once
 
 #include "kernels/pointwise/rms_norm.h"

@@ -26,8 +26,8 @@ constexpr float nearest_e5m2(float x) {
 }
 
 // out[r,i] = scale · nearest_e5m2(x[r,i] / scale). The scale is bound / 57344, or with bound = 0 the row's
-// own: its largest magnitude / 57344. x, out [R,M] f32 or bf16, of one type, without gaps; they may be the
-// same memory.
+// own: its largest magnitude / 57344. x, out [R,M] f32 or bf16, of one type,
+// without gaps; they may be the same memory.
 struct RoundToE5m2Args {
   TensorView x, out;
   float bound = 0;

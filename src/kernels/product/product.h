@@ -44,8 +44,8 @@ struct GemmProblem {
   const void* b = nullptr;
   bool transpose_b = false;
   std::int64_t ldb = 0;
-  // Packed: B is [k/32, n/16] blocks of it, or [n/32, k/16] when transpose_b, `ldb` of them a row. Else as
-  // A's.
+  // Packed: B is [k/32, n/16] blocks of it, or [n/32, k/16] when transpose_b,
+  // `ldb` of them a row. Else as A's.
   DType weight_dtype = DType::f32;
   void* c = nullptr;
   DType c_dtype = DType::f32;

@@ -25,7 +25,7 @@
 
 namespace switchyard {
 
-// What a GPU must have. The emulated GPU has what `any` asks for.
+// The GPUs that an implementation runs on. The emulated GPU has what `any` asks for.
 enum class Gpu : std::uint8_t {
   any,     // compute capability 8 and later
   hopper,  // compute capability 9: wgmma, and copies of tensor maps
@@ -59,8 +59,8 @@ struct Implementation {
 template <typename Args>
 struct Kernel {
   using Rows = std::span<const Implementation<Args>>;
-  // `count`: the work that a plan counts, under the kernel's name. `view`: the argument whose memory says the
-  // device.
+  // `count`: the work that a plan counts, under the kernel's name. `view`:
+  // the argument whose memory says the device.
   constexpr Kernel(const char* called, Work (*count)(const Args&), TensorView Args::*view, Rows rows)
       : name(called), work(count), place(view), implementations(rows) {}
   constexpr Kernel(const char* called, Work (*count)(const Args&), const TensorView& (*view)(const Args&),
@@ -82,8 +82,8 @@ namespace registry {
 const char* missing(Isa isa);
 const char* missing(Gpu gpu);
 
-// The first of `rows` for the device that accepts. `refusal`: a row's reason, of one that the machine can
-// run.
+// The first of `rows` for the device that accepts. `refusal`:
+// a row's reason, of one that the machine can run.
 template <typename Row, typename Refusal>
 const Row& choose(const char* table, const char* op, std::span<const Row> rows, bool on_gpu,
                   const Refusal& refusal) {

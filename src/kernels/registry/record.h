@@ -13,7 +13,7 @@
 
 namespace switchyard {
 
-// What an op ran, and where that was not the first of its table, which was and why it refused.
+// The implementation that an op ran. Where it is not the table's first, also the first and why that refused.
 struct KernelChoice {
   std::string op;
   std::string implementation;

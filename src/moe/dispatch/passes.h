@@ -1,5 +1,5 @@
-// Further passes through the experts for rows that the ragged buffer has no room for, when no row may be
-// dropped (moe_dropless_fallback).
+// Further passes through the experts for rows that the ragged buffer has no room for,
+// when no row may be dropped (moe_dropless_fallback).
 //
 // 1. All ranks of the mesh run the same number of passes, some perhaps without rows. So collectives inside
 //    a pass, and those that backward repeats, match on all ranks.

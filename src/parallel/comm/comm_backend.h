@@ -89,8 +89,8 @@ struct StartedCollective {
 
 // Returns the bytes that this rank sends to other ranks, counted per destination: all_gather bytes·(P-1),
 // reduce_scatter count·size·(P-1), all_to_all bytes_per_rank·(P-1), ragged_all_to_all the rows to others,
-// broadcast bytes·(P-1) at the root and 0 elsewhere, all_reduce the sum of a reduce_scatter and an all_gather
-// of slices.
+// broadcast bytes·(P-1) at the root and 0 elsewhere, all_reduce the sum of
+// a reduce_scatter and an all_gather of slices.
 std::int64_t bytes_sent(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands);
 
 // Slice `index` of `count` elements cut into `parts` contiguous slices, of which the first ones are one
@@ -127,8 +127,8 @@ class CommBackend {
 
   // Returns another backend of the same rank, whose collectives never mix with this one's; null: none.
   virtual std::unique_ptr<CommBackend> second_channel() { return nullptr; }
-  // Called at once, on the progress thread, when a started collective fails; by default finish() reports the
-  // failure.
+  // Called at once, on the progress thread, when a started collective fails;
+  // by default finish() reports the failure.
   virtual void failed(const std::exception& /*failure*/) {}
 };
 

@@ -92,8 +92,8 @@ class Communicator {
   // Every rank passes `in`; `out` gets the P inputs in group order. `in` may be this rank's part of `out`.
   void all_gather(const ProcessGroup& group, const TensorView& in, const TensorView& out);
   // `in`: [runs, P, out.size() / runs] elements; `out`: the sum over ranks of this rank's part, run after
-  // run. float32, bfloat16, int32. `out` has the dtype of `in`, or is the unrounded float32 sum of bfloat16
-  // inputs.
+  // run. float32, bfloat16, int32. `out` has the dtype of `in`,
+  // or is the unrounded float32 sum of bfloat16 inputs.
   void reduce_scatter(const ProcessGroup& group, const TensorView& in, const TensorView& out,
                       std::int64_t runs = 1);
   // Sums over ranks, in place. float32, bfloat16, int32, float64.
@@ -114,8 +114,8 @@ class Communicator {
   // serves one thread only.
   void start_progress_thread();
   // Start the collectives above and return at once, so that they overlap other work. `buffers` keep `in` and
-  // `out` alive; neither may be touched before finish(). Without a progress thread, finish() does all the
-  // work.
+  // `out` alive; neither may be touched before finish().
+  // Without a progress thread, finish() does all the work.
   using Buffers = std::vector<std::shared_ptr<void>>;
   std::shared_ptr<StartedCollective> start_all_gather(const ProcessGroup& group, const TensorView& in,
                                                       const TensorView& out, Buffers buffers);

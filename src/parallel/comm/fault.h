@@ -37,8 +37,8 @@ std::optional<Fault> fault_from_environment();
 // True when the fault changes the rank's numbers, not a collective.
 bool is_numeric(Fault::Kind kind);
 
-// True when `fault` makes the numbers of a rank at `position` wrong now, for a fault of this kind in this
-// phase.
+// True when `fault` makes the numbers of a rank at `position` wrong now,
+// for a fault of this kind in this phase.
 bool suffers(const std::optional<Fault>& fault, const Position& position, Fault::Kind kind,
              std::string_view phase);
 

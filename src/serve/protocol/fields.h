@@ -38,8 +38,8 @@ class Fields {
   void only(const std::string& name, const nlohmann::json& value);
   // Refuses fields that none of the functions above was called for.
   void refuse_others() const;
-  // Returns a value as error messages show it. Lists and objects may be nested deeper than the stack and are
-  // not shown.
+  // Returns a value as error messages show it. Lists and objects may be
+  // nested deeper than the stack and are not shown.
   static std::string shown(const nlohmann::json& value);
 
  private:

@@ -1,5 +1,5 @@
-// Rotations, of which a block takes a token and a thread some pairs of a head, and the tables of their
-// angles.
+// Rotations, of which a block takes a token and a thread some pairs of a head,
+// and the tables of their angles.
 #include "kernels/attention/kernels.h"
 #include "kernels/attention/rope_problem.h"
 #include "kernels/cuda/portable.h"

@@ -28,8 +28,8 @@ struct Conv {
   float* dw;  // [runs, channels, taps]: a sum for each run of each sequence
 };
 
-// The tokens that a thread has seen of a channel: seen[back] is x of `back` tokens ago, and w[back] its
-// weight.
+// The tokens that a thread has seen of a channel:
+// seen[back] is x of `back` tokens ago, and w[back] its weight.
 template <typename T, int most>
 class ConvWindow {
  public:

@@ -88,8 +88,8 @@ GPU_KERNEL delta_forward(Delta<T> p, float* checkpoints, std::int64_t stride) {
   }
 }
 
-// The memory that the backward pass works in. Sums over columns are of a warp's columns first: those are
-// parts.
+// The memory that the backward pass works in. Sums over columns are
+// of a warp's columns first: those are parts.
 struct DeltaGradients {
   float* checkpoints;  // states before stages
   float* states;       // of a stage's tokens, after their decay

@@ -174,8 +174,8 @@ inline void merge_chunks(ThreadPool& pool, std::int64_t chunks, std::int64_t str
   });
 }
 
-// Sets maxima and sums to their start: finite, so that the first correction is 2^(very negative) = 0 and not
-// a NaN.
+// Sets maxima and sums to their start: finite, so that the first correction
+// is 2^(very negative) = 0 and not a NaN.
 inline void reset_sums(std::int64_t count, float* maxima, float* sums) {
   std::fill_n(maxima, count, -1e30f);
   std::fill_n(sums, count, 0.0f);

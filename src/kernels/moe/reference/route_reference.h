@@ -1,5 +1,5 @@
-// The reference implementation of route.h for one token: full sorts, weights in double, gradients by
-// differences.
+// The reference implementation of route.h for one token:
+// full sorts, weights in double, gradients by differences.
 #pragma once
 
 #include <algorithm>

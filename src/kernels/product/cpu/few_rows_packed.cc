@@ -1,6 +1,6 @@
 // Products of few rows and packed weights (kernels/packed/packed_block.h) for AVX2 and AVX-512: every block
-// is read from memory once, its numbers become floats in registers, and each row of A is multiplied by them
-// there.
+// is read from memory once, its numbers become floats in registers,
+// and each row of A is multiplied by them there.
 //
 // A group's products are summed before its scale is applied: sums of even and of odd numbers of words, each
 // in the order of the inputs, whatever the number of rows. So a row's result does not depend on how many

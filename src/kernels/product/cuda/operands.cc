@@ -1,5 +1,5 @@
-// The matrix products of kernels/product/gemm.h and kernels/product/grouped_matmul.h as what product.h
-// computes.
+// The matrix products of kernels/product/gemm.h and kernels/product/grouped_matmul.h
+// as what product.h computes.
 #include "kernels/product/cuda/operands.h"
 
 #include <optional>

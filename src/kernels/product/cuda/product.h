@@ -8,8 +8,8 @@
 
 namespace switchyard::gpu {
 
-// c = op(a) · op(b) + bias (+ c). A second term adds another product of the same form, before the one
-// rounding.
+// c = op(a) · op(b) + bias (+ c). A second term adds another product
+// of the same form, before the one rounding.
 struct ProductTerm {
   const void* a = nullptr;
   const std::int32_t* a_rows = nullptr;  // a's stored row i is row a_rows[i]; null: row i
@@ -41,18 +41,18 @@ struct Product {
   std::int64_t depth_rows = 0;  // of groups of depth: rows of all groups
 };
 
-// What a row of the table is asked for.
+// The arguments of a row of the table.
 struct ProductArgs {
   Product product;
-  // Where b is packed: [k/32, n/16] blocks of it, or [batch, ...]; k and n of the product are those of what
-  // they hold. Else undefined.
+  // A packed b: [k/32, n/16] blocks, or [batch, k/32, n/16]; k and n are the product's.
+  // Undefined where b is not packed.
   TensorView packed = {};
 
   bool is_empty() const { return product.m == 0 || product.n == 0 || product.batch == 0; }
 };
 
-// Computes the product by the first row of the table (product_table.cc) that accepts it. `op` names the
-// caller.
+// Computes the product by the first row of the table (product_table.cc)
+// that accepts it. `op` names the caller.
 void run_product(const char* op, const ProductArgs& args);
 
 // The rows, and their reasons not to take a product (null: taken). Results differ in the order of sums alone.

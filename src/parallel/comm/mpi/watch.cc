@@ -14,8 +14,8 @@
 namespace switchyard {
 namespace {
 
-// A launcher that sees a process die sends SIGTERM to the others; the death itself may become visible
-// slightly later.
+// A launcher that sees a process die sends SIGTERM to the others;
+// the death itself may become visible slightly later.
 constexpr std::chrono::milliseconds kAfterSigterm{200};
 constexpr int kTickMilliseconds = 250;
 

@@ -1,5 +1,5 @@
-// World: one process's view of the whole run: the process of each rank, the waits between ranks, and the
-// failures.
+// World: one process's view of the whole run: the process of each rank,
+// the waits between ranks, and the failures.
 //
 // When something goes wrong, the run ends in every process with one line and a nonzero exit status:
 // 1. A rank that throws, or finds that others make another call, tells all processes (News::fault) and ends
@@ -34,7 +34,7 @@ class World {
  public:
   explicit World(Wire& wire);
 
-  // Called once, before ranks use the world. Ranks of process p: p·per_process onwards.
+  // Called each time ranks are started, before they use the world. Ranks of process p: p·per_process onwards.
   void start_ranks(int per_process, double timeout_seconds);
   int ranks() const { return per_process_ * wire_.processes(); }
   int ranks_a_process() const { return per_process_; }

@@ -15,8 +15,8 @@ namespace switchyard {
 class TransferWatch {
  public:
   // `channel`: a second channel of the backend between processes; its deadlines and fault messages apply. A
-  // failure ends the run from the watch's thread, with the same message that the rank itself would have
-  // printed.
+  // failure ends the run from the watch's thread, with the same message
+  // that the rank itself would have printed.
   explicit TransferWatch(std::unique_ptr<ProcessBackend> channel);
   // Waits until all transfers are done. By then the run has ended, or the transfers are able to end.
   ~TransferWatch();
