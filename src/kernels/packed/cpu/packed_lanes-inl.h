@@ -139,8 +139,8 @@ struct Format<DType::packed_int4> : HalvesHeader<DType::packed_int4> {
 #endif
 };
 
-template <>
-struct Format<DType::packed_int4a> : HalvesHeader<DType::packed_int4a> {
+// Numbers from 0 to 15.
+struct FourBits {
   using Table = NoTable;
   static HWY_INLINE Table table() { return {}; }
   template <int i>
@@ -149,8 +149,8 @@ struct Format<DType::packed_int4a> : HalvesHeader<DType::packed_int4a> {
   }
 };
 
-template <>
-struct Format<DType::packed_int5a> : HalvesHeader<DType::packed_int5a> {
+// Numbers from 0 to 31.
+struct FiveBits {
   using Table = NoTable;
   static HWY_INLINE Table table() { return {}; }
   template <int i>
@@ -158,6 +158,12 @@ struct Format<DType::packed_int5a> : HalvesHeader<DType::packed_int5a> {
     return hn::ConvertTo(D(), hn::Or(low_bits<i>(word), upper_bits<1, i>(upper)));
   }
 };
+
+template <>
+struct Format<DType::packed_int4a> : HalvesHeader<DType::packed_int4a>, FourBits {};
+
+template <>
+struct Format<DType::packed_int5a> : HalvesHeader<DType::packed_int5a>, FiveBits {};
 
 template <>
 struct Format<DType::packed_mxfp4> {
@@ -210,24 +216,10 @@ struct FactorsHeader {
 };
 
 template <>
-struct Format<DType::packed_q4_k> : FactorsHeader<DType::packed_q4_k> {
-  using Table = NoTable;
-  static HWY_INLINE Table table() { return {}; }
-  template <int i>
-  static HWY_INLINE V number(const Table&, Word word, Word) {
-    return hn::ConvertTo(D(), low_bits<i>(word));
-  }
-};
+struct Format<DType::packed_q4_k> : FactorsHeader<DType::packed_q4_k>, FourBits {};
 
 template <>
-struct Format<DType::packed_q5_k> : FactorsHeader<DType::packed_q5_k> {
-  using Table = NoTable;
-  static HWY_INLINE Table table() { return {}; }
-  template <int i>
-  static HWY_INLINE V number(const Table&, Word word, Word upper) {
-    return hn::ConvertTo(D(), hn::Or(low_bits<i>(word), upper_bits<1, i>(upper)));
-  }
-};
+struct Format<DType::packed_q5_k> : FactorsHeader<DType::packed_q5_k>, FiveBits {};
 
 template <>
 struct Format<DType::packed_q6_k> : FactorsHeader<DType::packed_q6_k> {
