@@ -266,6 +266,26 @@ TEST_F(Checkpoints, AnotherBlockOfTheSameModelIsSaid) {
   EXPECT_NE(other.find("both describe this model, nothing changes"), std::string::npos) << other;
 }
 
+TEST_F(Checkpoints, PackedFrozenWeightsAreSavedPackedAndGoOn) {
+  const Arguments whole_blocks{"base_emb_dim=32", "base_mlp_dim=32", "head_dim=16"},
+      packed = whole_blocks + Arguments{"weight_format=int8", "trainable_parameters_mask=norm"};
+  train_as("whole", packed);
+  fs::copy(path("out/whole"), path("out/run"), fs::copy_options::recursive);
+  forget("run", 4);
+  const Finished finished = train_as("run", packed);
+  EXPECT_NE(finished.out.find("going on after step 4"), std::string::npos) << finished.out;
+  expect_same(checkpoint("whole", 10), checkpoint("run", 10));
+  EXPECT_EQ(steps_of("whole"), steps_of("run"));
+  const CheckpointFolder saved = CheckpointFolder::open(checkpoint("run", 10));
+  EXPECT_TRUE(std::ranges::any_of(saved.manifest().tensors,
+                                  [](const ManifestTensor& t) { return t.dtype == DType::packed_int8; }));
+
+  const Finished other =
+      run(command("run", whole_blocks + Arguments{"trainable_parameters_mask=norm", "steps=11"}));
+  EXPECT_EQ(other.status, 2);
+  EXPECT_NE(other.err.find("is int8"), std::string::npos) << other.err;
+}
+
 TEST_F(Checkpoints, ADamagedNewestIsPassedOver) {
   train_as("whole");
   train_as("run");
