@@ -32,8 +32,8 @@ std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
 }
 
 // The most probable of all tokens with one text is named by it, the others by their ids.
-std::vector<std::pair<std::string, double>> most_probable(std::span<const float> logits, double log_sum,
-                                                          int count, const Tokenizer& tokenizer) {
+void add_most_probable(std::span<const float> logits, double log_sum, int count, const Tokenizer& tokenizer,
+                       TokenLogProb& of) {
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto middle = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
@@ -41,23 +41,23 @@ std::vector<std::pair<std::string, double>> most_probable(std::span<const float>
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   });
-  std::vector<std::pair<std::string, double>> most;
   std::set<std::string> seen;
   for (auto id = ids.begin(); id != middle; ++id) {
     const std::string text = text_of_token(tokenizer, *id);
-    most.emplace_back(seen.insert(text).second ? text : name_of_id(*id),
-                      static_cast<double>(logits[static_cast<std::size_t>(*id)]) - log_sum);
+    of.most_probable.emplace_back(seen.insert(text).second ? text : name_of_id(*id),
+                                  static_cast<double>(logits[static_cast<std::size_t>(*id)]) - log_sum);
+    of.most_probable_tokens.push_back(*id);
   }
-  return most;
 }
 
 // The log probability of a token, with those of the `count` most probable ones.
 TokenLogProb log_prob_of(std::span<const float> logits, std::int32_t token, int count,
                          const Tokenizer& tokenizer) {
   const double log_sum = log_sum_exp(logits);
-  return {text_of_token(tokenizer, token),
-          static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum,
-          most_probable(logits, log_sum, count, tokenizer), 0};
+  TokenLogProb log_prob{token, text_of_token(tokenizer, token),
+                        static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum, {}, {}, 0};
+  add_most_probable(logits, log_sum, count, tokenizer, log_prob);
+  return log_prob;
 }
 
 // The tokens that follow a chunk of a prompt, or the first token of a step with drafts.
@@ -77,8 +77,9 @@ RunningText::RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int
                .scores_prompt = text.request.scores_prompt,
                .turn = turn,
                .read = static_cast<std::size_t>(cached)},
-      characters(tokenizer, text.request.prompt),
-      stop(text.request.stop) {
+      characters(tokenizer, text.request.prompt, text.request.answer != nullptr),
+      stop(text.request.stop),
+      guide(text.request) {
   if (text.request.sampling.uses_history()) history.add_prompt(text.request.prompt);
 }
 
@@ -197,7 +198,7 @@ void Sampler::score_prompts(ThreadPool& pool, const Step& step, const RunningTex
     if (!text.prompt_text) {
       text.prompt_text.emplace(tokenizer_, std::span<const std::int32_t>());
       const std::int32_t first = text.request().prompt[0];
-      add_token(first, {text_of_token(tokenizer_, first), {}, {}, 0});
+      add_token(first, {first, text_of_token(tokenizer_, first), {}, {}, {}, 0});
     }
     for (Picked& score : scores[i]) {
       text.problem = score.problem;
@@ -208,28 +209,55 @@ void Sampler::score_prompts(ThreadPool& pool, const Step& step, const RunningTex
   }
 }
 
+bool Sampler::is_end(const RunningText& text, std::int32_t token) const {
+  const bool of_model = std::ranges::count(ends_, token) > 0;
+  return (of_model && (!text.request().ignore_end || text.guide.has_grammar())) ||
+         std::ranges::count(text.request().ends, token) > 0;
+}
+
 std::optional<Finish> Sampler::finish_of(const RunningText& text) const {
   if (!text.problem.empty()) return Finish::failed;
-  const bool is_end = text.tokens > 0 && std::ranges::count(ends_, text.progress.last_token) > 0;
-  if ((is_end && !text.request().ignore_end) || text.ends_itself() || text.stop.found()) return Finish::stop;
+  const bool ended = text.tokens > 0 && is_end(text, text.progress.last_token);
+  if (ended || text.stop.found() || text.guide.is_over()) return Finish::stop;
   if (text.tokens == text.request().most_tokens) return Finish::length;
   return std::nullopt;
 }
 
 // Several threads call it at once, for texts of their own.
-Sampler::Picked Sampler::pick(const RunningText& text, std::span<float> logits) const {
+Sampler::Picked Sampler::pick(RunningText& text, std::span<float> logits) const {
   const TextRequest& request = text.request();
   Picked picked;
   picked.problem = problem_of(logits, request.prompt.size() + static_cast<std::size_t>(text.tokens));
   if (!picked.problem.empty()) return picked;
-  picked.token = pick_token(logits, request.sampling, text.history,
-                            draw_of(request.seed, request.choice, static_cast<std::size_t>(text.tokens)));
+  const float uniform = draw_of(request.seed, request.choice, static_cast<std::size_t>(text.tokens));
+  std::vector<std::int32_t> withheld;  // ends that come too early
+  if (text.tokens < request.least_tokens) {
+    withheld = ends_;
+    withheld.insert(withheld.end(), request.ends.begin(), request.ends.end());
+  }
+  if (const std::optional<std::int32_t> forced = text.guide.forced()) {
+    picked.token = *forced;
+  } else if (text.guide.is_masking() || !withheld.empty()) {
+    std::vector<float> masked(logits.begin(), logits.end());  // log probabilities are those without the mask
+    if (!text.guide.mask(masked, withheld)) {
+      picked.is_over = text.guide.may_end();
+      if (!picked.is_over) picked.problem = "the grammar of the answer allows none of the model's tokens";
+      return picked;
+    }
+    picked.token = pick_token(masked, request.sampling, text.history, uniform);
+  } else {
+    picked.token = pick_token(logits, request.sampling, text.history, uniform);
+  }
   if (request.log_probs)
     picked.log_probs.push_back(log_prob_of(logits, picked.token, *request.log_probs, tokenizer_));
   return picked;
 }
 
 void Sampler::append(RunningText& text, Picked picked) const {
+  if (picked.is_over) {
+    text.guide.end();
+    return;
+  }
   if (!picked.problem.empty()) {
     text.problem = std::move(picked.problem);
     return;
@@ -238,22 +266,28 @@ void Sampler::append(RunningText& text, Picked picked) const {
   ++text.tokens;
   if (text.request().sampling.uses_history()) text.history.add_made(picked.token);
   for (TokenLogProb& token : picked.log_probs) token.offset = text.new_characters;
-  const std::string added = text.ends_itself() ? "" : text.characters.add(picked.token);
+  const bool has_text = !text.ends_itself() && !(text.request().answer && is_end(text, picked.token));
+  std::string added = has_text ? text.characters.add(picked.token) : "";
   if (text.request().log_probs) text.new_characters += characters_in(added);
-  text.text.pieces->add({.choice = text.request().choice,
-                         .text = text.stop.add(added),
-                         .tokens = 1,
-                         .log_probs = std::move(picked.log_probs)});
+  Piece piece{.choice = text.request().choice, .text = "", .tokens = 1, .log_probs = std::move(picked.log_probs)};
+  if (text.request().answer) {
+    text.guide.add(picked.token, added, piece);
+  } else {
+    piece.text = text.stop.add(added);
+  }
+  text.text.pieces->add(std::move(piece));
 }
 
 Piece Sampler::last_piece(RunningText& text, Finish how) {
-  std::string rest;
-  if (!text.stop.found()) rest = text.stop.add(text.characters.finish());
-  rest += text.stop.finish();
-  return {.choice = text.request().choice,
-          .text = std::move(rest),
-          .finish = text.stop.found() && how == Finish::length ? Finish::stop : how,
-          .problem = text.problem};
+  Piece piece{.choice = text.request().choice, .text = "", .finish = how, .problem = text.problem};
+  if (text.request().answer) {
+    text.guide.finish(text.characters.finish(), piece);
+    return piece;
+  }
+  if (!text.stop.found()) piece.text = text.stop.add(text.characters.finish());
+  piece.text += text.stop.finish();
+  if (text.stop.found() && how == Finish::length) piece.finish = Finish::stop;
+  return piece;
 }
 
 }  // namespace switchyard::serve

@@ -11,6 +11,7 @@
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "generate/token_text.h"
+#include "serve/answer_guide.h"
 #include "serve/scheduler.h"
 #include "serve/stop_text.h"
 #include "serve/text.h"
@@ -36,6 +37,7 @@ struct RunningText {
   std::string problem{};                                   // why the text cannot go on
   std::int64_t new_characters = 0, prompt_characters = 0;  // counted where log probabilities are wanted
   std::optional<TokenText> prompt_text{};                  // of a prompt that is scored
+  AnswerGuide guide;                                       // what the answer of a chat asks of its tokens
 };
 
 // The texts by slot; null where a slot is free.
@@ -74,8 +76,10 @@ class Sampler {
     std::int32_t token = 0;
     std::vector<TokenLogProb> log_probs = {};  // where the request wants them
     std::string problem = {};                  // then there is no token
+    bool is_over = false;                      // the text ends without a token
   };
-  Picked pick(const RunningText& text, std::span<float> logits) const;
+  Picked pick(RunningText& text, std::span<float> logits) const;
+  bool is_end(const RunningText& text, std::int32_t token) const;
   std::int64_t append_next(ThreadPool& pool, const Step& step, const RunningTexts& texts,
                            const std::vector<Wanted>& wanted, const Tensor& logits) const;
   void score_prompts(ThreadPool& pool, const Step& step, const RunningTexts& texts, const Tensor& logits,

@@ -1,13 +1,28 @@
 // The served model, as the protocols know it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "chat/chat_template.h"
 #include "generate/sampling.h"
+#include "grammar/grammar.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard::serve {
+
+// What a server knows of a model that can chat.
+struct ChatModel {
+  chat::ChatTemplate prompts;
+  chat::Format format = chat::Format::none;
+  bool reads_reasoning = true;    // false: reasoning stays in the content
+  bool trusts_messages = false;   // added tokens are found in the text of messages, too
+  bool takes_templates = false;   // a request may bring its own template
+  bool strict_fields = false;     // a request's unknown fields are refused instead of named in a header
+};
 
 struct ServedModel {
   std::string name;
@@ -18,6 +33,14 @@ struct ServedModel {
   bool add_eos = false;           // behind them, where the tokenizer ends prompts
   SamplingConfig sampling = {};   // where a request does not say
   std::int64_t most_texts = 128;  // of one request
+  std::vector<std::string> aliases = {};                        // other names of the model
+  std::string fingerprint = {};                                 // of the version and the weights
+  std::shared_ptr<const ChatModel> chat = {};                   // null: the model has no chat template
+  std::shared_ptr<const grammar::Vocabulary> vocabulary = {};   // null: this build has no grammars
+
+  bool is_named(const std::string& other) const {
+    return other == name || std::find(aliases.begin(), aliases.end(), other) != aliases.end();
+  }
 };
 
 }  // namespace switchyard::serve

@@ -22,7 +22,10 @@ std::string StopText::add(const std::string& added) {
   held_back_ += added;
   std::size_t first = std::string::npos, keep = 0;
   for (const std::string& word : words_) {
-    first = std::min(first, held_back_.find(word));
+    if (const std::size_t at = held_back_.find(word); at < first) {
+      first = at;
+      found_word_ = word;
+    }
     keep = std::max(keep, begun(held_back_, word));
   }
   found_ = first != std::string::npos;

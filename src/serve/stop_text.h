@@ -16,10 +16,12 @@ class StopText {
   // Returns what was held back, when no more is added.
   std::string finish();
   bool found() const { return found_; }
+  // Returns the word that was found, or an empty text.
+  const std::string& found_word() const { return found_word_; }
 
  private:
   std::vector<std::string> words_;
-  std::string held_back_;
+  std::string held_back_, found_word_;
   bool found_ = false;
 };
 

@@ -11,9 +11,23 @@
 #include <utility>
 #include <vector>
 
+#include "chat/answer_parser.h"
 #include "generate/sampling.h"
+#include "grammar/grammar.h"
 
 namespace switchyard::serve {
+
+// How the answer of a chat is read out of the model's text.
+struct AnswerForm {
+  chat::Format format = chat::Format::none;
+  chat::Json tools = nullptr;    // the request's, for the types of their arguments
+  bool opens_reasoning = false;  // the prompt ends within reasoning
+  bool keeps_reasoning = false;  // reasoning stays in the content, with its markers
+  bool one_call = false;         // the answer ends after its first call
+  std::vector<std::string> stop = {};               // the answer ends before the first of these in its content
+  std::optional<std::int64_t> most_reasoning = {};  // tokens, after which the end of reasoning is forced
+  std::vector<std::int32_t> reasoning_end = {};     // the tokens to force then
+};
 
 struct TextRequest {
   std::vector<std::int32_t> prompt;  // one token or more
@@ -26,15 +40,23 @@ struct TextRequest {
   bool ignore_end = false;              // goes on after the ids that end every text
   bool scores_prompt = false;           // return log probabilities of the prompt's tokens too
   std::vector<std::int32_t> ends = {};  // ids that end this text, beside those that end every text
+  std::int64_t least_tokens = 0;        // no end before so many new tokens
+  std::shared_ptr<const AnswerForm> answer = {};         // of a chat: pieces have changes, no text
+  std::shared_ptr<const grammar::Grammar> grammar = {};  // that the text keeps
+  std::string grammar_after = {};                        // from behind this text on; empty: from the beginning
+  // Of a text with a grammar: the token that may come first all the same, and begins reasoning.
+  std::optional<std::int32_t> reasoning_begin = {};
 };
 
 // `failed`: the model's logits are not finite.
 enum class Finish { stop, length, abandoned, failed };
 
 struct TokenLogProb {
+  std::int32_t token = -1;
   std::string text;
   std::optional<double> log_prob;  // none for a prompt's first token
   std::vector<std::pair<std::string, double>> most_probable;
+  std::vector<std::int32_t> most_probable_tokens;  // their ids
   std::int64_t offset;  // whole characters before the token, in the prompt or in the new text
 };
 
@@ -50,6 +72,9 @@ struct Piece {
   std::optional<Finish> finish = {};
   bool of_prompt = false;    // the log probabilities are of the prompt's tokens
   std::string problem = {};  // of a text that failed, in one line
+  std::vector<chat::Delta> deltas = {};   // of a chat's answer, instead of `text`
+  std::int64_t reasoning_tokens = 0;      // of `tokens`
+  std::string stop_word = {};             // the stop text that ended a chat's answer
 };
 
 // The pieces of all texts of one request. Any thread may call any function.

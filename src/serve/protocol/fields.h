@@ -36,6 +36,8 @@ class Fields {
   std::vector<std::string> strings(const std::string& name);
   // Accepts no other value than `value`.
   void only(const std::string& name, const nlohmann::json& value);
+  // Returns whether one of the functions above was called for the field.
+  bool knows(const std::string& name) const { return known_.contains(name); }
   // Refuses fields that none of the functions above was called for.
   void refuse_others() const;
   // Returns a value as error messages show it. Lists and objects may be

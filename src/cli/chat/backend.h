@@ -1,0 +1,39 @@
+// ChatBackend: who answers the terminal's chat: a model in this process, or another server.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace switchyard {
+
+using ChatJson = nlohmann::ordered_json;
+
+class ChatBackend {
+ public:
+  virtual ~ChatBackend() = default;
+  // Asks for the answer of a chat request's body, with stream=true. Calls `on_event` for each event, a
+  // chat.completion.chunk or {"error": …}, as it comes. Ends the answer early, at the latest a fifth of a second
+  // after, once `goes_on` returns false. Error(runtime) where nobody answers.
+  virtual void ask(const ChatJson& body, const std::function<void(const ChatJson& event)>& on_event,
+                   const std::function<bool()>& goes_on) = 0;
+  // Returns how many tokens the body's prompt has. Error(runtime) where nobody answers.
+  virtual std::int64_t count_tokens(const ChatJson& body) = 0;
+};
+
+// Asks the server at `url`, such as http://127.0.0.1:8000 (a path /v1 may follow), with `key` where it is not
+// empty, for its first model. Error(usage) for another form of URL.
+std::unique_ptr<ChatBackend> remote_chat(const std::string& url, const std::string& key);
+
+// Cuts a stream of server-sent events into their JSON.
+class EventReader {
+ public:
+  // Takes the next bytes; calls `on_event` for each whole event but [DONE].
+  void add(std::string_view bytes, const std::function<void(const ChatJson& event)>& on_event);
+
+ private:
+  std::string line_;
+};
+
+}  // namespace switchyard

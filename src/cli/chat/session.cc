@@ -1,0 +1,287 @@
+#include "cli/chat/session.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+
+#include "core/error.h"
+#include "metrics/atomic_file.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kCommands =
+    "/clear            forget the conversation\n"
+    "/system TEXT      the system's text from now on; none: without\n"
+    "/undo             forget the last message and its answer\n"
+    "/again            answer the last message again\n"
+    "/save FILE        write the conversation, the JSON of `messages`\n"
+    "/load FILE        read it\n"
+    "/set KEY=VALUE    a field of requests, such as temperature=0.2 or max_tokens=500; no value: forget it\n"
+    "/tokens           how many tokens the conversation has\n"
+    "/help             this list\n"
+    "/quit             end (so does Ctrl-D)\n"
+    "A line that ends with \\ goes on in the next one; so do lines between \"\"\" and \"\"\".\n";
+constexpr const char* kGrey = "\033[90m";
+constexpr const char* kPlain = "\033[0m";
+
+std::string trimmed(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(" \t\n");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") + 1 - begin);
+}
+
+double seconds_of_clock() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The answer of one request, as it grows.
+struct Growing {
+  std::string content, reasoning, finish, error;
+  ChatJson calls = ChatJson::array();
+  std::int64_t tokens = 0, prompt = 0, cached = 0;
+
+  void take_calls(const ChatJson& parts) {
+    for (const ChatJson& part : parts) {
+      const auto index = part.value("index", std::size_t{0});
+      while (calls.size() <= index)
+        calls.push_back(
+            {{"id", ""}, {"type", "function"}, {"function", {{"name", ""}, {"arguments", ""}}}});
+      ChatJson& call = calls[index];
+      if (part.contains("id") && part["id"].is_string()) call["id"] = part["id"];
+      const ChatJson function = part.value("function", ChatJson::object());
+      for (const char* name : {"name", "arguments"}) {
+        if (function.contains(name) && function[name].is_string())
+          call["function"][name] = call["function"][name].get<std::string>() + function[name].get<std::string>();
+      }
+    }
+  }
+  void take_usage(const ChatJson& usage) {
+    tokens = usage.value("completion_tokens", tokens);
+    prompt = usage.value("prompt_tokens", prompt);
+    const auto details = usage.find("prompt_tokens_details");
+    if (details != usage.end() && details->is_object()) cached = details->value("cached_tokens", cached);
+  }
+};
+
+std::string text_member(const ChatJson& object, const char* name) {
+  const auto member = object.find(name);
+  return member != object.end() && member->is_string() ? member->get<std::string>() : "";
+}
+
+}  // namespace
+
+std::string shown_text(std::string_view text) {
+  std::string shown;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F are control characters, too: 0xc2 and the character's number.
+    const bool is_c1 = byte == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80;
+    if (is_c1) {
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
+      shown += fmt::format("\\x{:02x}", byte);
+    } else {
+      shown += text[i];
+    }
+  }
+  return shown;
+}
+
+ChatSession::ChatSession(ChatBackend& backend, Settings settings, Output output, GoesOn goes_on)
+    : backend_(backend),
+      settings_(std::move(settings)),
+      output_(std::move(output)),
+      goes_on_(std::move(goes_on)) {}
+
+bool ChatSession::take(const std::string& text) {
+  if (trimmed(text).empty()) return true;
+  if (text[0] == '/') return take_command(trimmed(text));
+  messages_.push_back({{"role", "user"}, {"content", text}});
+  answer();
+  return true;
+}
+
+bool ChatSession::take_command(const std::string& line) {
+  const std::size_t space = line.find(' ');
+  const std::string word = line.substr(0, space);
+  const std::string rest = space == std::string::npos ? "" : trimmed(line.substr(space));
+  if (word == "/quit" || word == "/exit") return false;
+  if (word == "/clear") {
+    messages_ = ChatJson::array();
+  } else if (word == "/system") {
+    settings_.system = rest;
+  } else if (word == "/undo") {
+    undo();
+  } else if (word == "/again") {
+    again();
+  } else if (word == "/save") {
+    save(rest);
+  } else if (word == "/load") {
+    load(rest);
+  } else if (word == "/set") {
+    set(rest);
+  } else if (word == "/tokens") {
+    output_.note(fmt::format("{} tokens\n", backend_.count_tokens(body())));
+  } else if (word == "/help") {
+    output_.note(kCommands);
+  } else {
+    output_.note(fmt::format("{}: unknown; /help lists the commands\n", word));
+  }
+  return true;
+}
+
+ChatJson ChatSession::body() const {
+  ChatJson body = settings_.fields;
+  body["messages"] = ChatJson::array();
+  if (!settings_.system.empty())
+    body["messages"].push_back({{"role", "system"}, {"content", settings_.system}});
+  for (const ChatJson& message : messages_) body["messages"].push_back(message);
+  return body;
+}
+
+// Shows the parts as they come. An answer that the person ended stays in the conversation as far as it came.
+void ChatSession::answer() {
+  Growing growing;
+  bool in_reasoning = false, has_said = false;
+  const auto say = [&](const std::string& text, bool is_reasoning) {
+    if (text.empty() || (is_reasoning && settings_.reasoning == ShownReasoning::hide)) return;
+    if (is_reasoning && settings_.reasoning == ShownReasoning::fold) {
+      if (!in_reasoning && settings_.is_terminal) output_.note("(reasoning …)\n");
+      in_reasoning = true;
+      return;
+    }
+    if (is_reasoning && !settings_.is_terminal) return;  // only answers go to a pipe
+    if (is_reasoning != in_reasoning) {
+      if (settings_.reasoning == ShownReasoning::show)
+        output_.answer(is_reasoning ? kGrey : std::string(kPlain) + "\n\n");
+      in_reasoning = is_reasoning;
+    }
+    output_.answer(shown_text(text));
+    has_said = true;
+  };
+  ChatJson asked = body();
+  asked["stream"] = true;
+  asked["stream_options"] = {{"include_usage", true}};
+  const double begin = seconds_of_clock();
+  double first = 0;
+  backend_.ask(
+      asked,
+      [&](const ChatJson& event) {
+        if (event.contains("error")) {
+          growing.error = event["error"].is_object() ? text_member(event["error"], "message") : event["error"].dump();
+          return;
+        }
+        if (event.contains("usage") && event["usage"].is_object()) growing.take_usage(event["usage"]);
+        if (!event.contains("choices") || event["choices"].empty()) return;
+        const ChatJson& choice = event["choices"][0];
+        const ChatJson delta = choice.value("delta", ChatJson::object());
+        const std::string reasoning = text_member(delta, "reasoning_content"), content = text_member(delta, "content");
+        if (first == 0 && !(reasoning + content).empty()) first = seconds_of_clock();
+        growing.reasoning += reasoning;
+        growing.content += content;
+        say(reasoning, true);
+        say(content, false);
+        if (delta.contains("tool_calls")) growing.take_calls(delta["tool_calls"]);
+        if (const std::string finish = text_member(choice, "finish_reason"); !finish.empty()) growing.finish = finish;
+      },
+      goes_on_);
+  const double end = seconds_of_clock();
+  if (in_reasoning && settings_.reasoning == ShownReasoning::show) output_.answer(kPlain);
+  for (const ChatJson& call : growing.calls) {
+    output_.answer(fmt::format("{}[calls {}({})]", has_said ? "\n" : "",
+                               shown_text(text_member(call["function"], "name")),
+                               shown_text(text_member(call["function"], "arguments"))));
+    has_said = true;
+  }
+  if (has_said) output_.answer("\n");
+  if (!growing.error.empty()) {
+    output_.note(fmt::format("error: {}\n", shown_text(growing.error)));
+    messages_.erase(messages_.size() - 1);
+    failed_ = true;
+    return;
+  }
+  ChatJson message{{"role", "assistant"}, {"content", growing.content}};
+  if (!growing.reasoning.empty()) message["reasoning_content"] = growing.reasoning;
+  if (!growing.calls.empty()) message["tool_calls"] = growing.calls;
+  messages_.push_back(std::move(message));
+  if (!settings_.is_terminal) return;
+  const double making = end - (first == 0 ? begin : first);
+  output_.note(fmt::format("{}{} tokens, {:.1f} a second, first after {:.2f} s; {} of {} prompt tokens reused{}{}\n",
+                           kGrey, growing.tokens, making > 0 ? static_cast<double>(growing.tokens) / making : 0.0,
+                           (first == 0 ? end : first) - begin, growing.cached, growing.prompt,
+                           growing.finish == "length" ? "; cut at the length" : growing.finish.empty() ? "; ended here" : "",
+                           kPlain));
+}
+
+void ChatSession::undo() {
+  while (!messages_.empty()) {
+    const bool is_user = messages_.back()["role"] == "user";
+    messages_.erase(messages_.size() - 1);
+    if (is_user) return;
+  }
+}
+
+void ChatSession::again() {
+  while (!messages_.empty() && messages_.back()["role"] != "user") messages_.erase(messages_.size() - 1);
+  if (messages_.empty()) {
+    output_.note("there is no message yet\n");
+  } else {
+    answer();
+  }
+}
+
+void ChatSession::set(const std::string& assignment) {
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    output_.note("expected /set KEY=VALUE\n");
+    return;
+  }
+  const std::string name = trimmed(assignment.substr(0, equals)), value = trimmed(assignment.substr(equals + 1));
+  if (value.empty()) {
+    settings_.fields.erase(name);
+    return;
+  }
+  const ChatJson parsed = ChatJson::parse(value, nullptr, false);
+  settings_.fields[name] = parsed.is_discarded() ? ChatJson(value) : parsed;
+}
+
+void ChatSession::save(const std::string& file) {
+  if (file.empty()) {
+    output_.note("expected /save FILE\n");
+    return;
+  }
+  try {
+    write_file_atomic(file, body()["messages"].dump(1, ' ', false, ChatJson::error_handler_t::replace) + "\n");
+    output_.note(fmt::format("{} messages are in {}\n", messages_.size(), file));
+  } catch (const Error& error) {
+    output_.note(fmt::format("{}\n", error.what()));
+  }
+}
+
+void ChatSession::load(const std::string& file) {
+  std::ifstream stream(file);
+  std::stringstream text;
+  text << stream.rdbuf();
+  const ChatJson list = ChatJson::parse(text.str(), nullptr, false);
+  const bool is_conversation = stream && list.is_array() && std::all_of(list.begin(), list.end(), [](const ChatJson& m) {
+    return m.is_object() && !text_member(m, "role").empty();
+  });
+  if (!is_conversation) {
+    output_.note(fmt::format("{}: expected a JSON list of messages\n", file));
+    return;
+  }
+  messages_ = ChatJson::array();
+  settings_.system.clear();
+  for (const ChatJson& message : list) {
+    if (messages_.empty() && message["role"] == "system" && settings_.system.empty()) {
+      settings_.system = text_member(message, "content");
+    } else {
+      messages_.push_back(message);
+    }
+  }
+  output_.note(fmt::format("{} messages\n", messages_.size()));
+}
+
+}  // namespace switchyard

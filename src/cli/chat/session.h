@@ -1,0 +1,61 @@
+// ChatSession: a conversation at a terminal: messages and commands in, answers out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/chat/backend.h"
+
+namespace switchyard {
+
+enum class ShownReasoning { show, hide, fold };
+
+class ChatSession {
+ public:
+  struct Settings {
+    ChatJson fields = ChatJson::object();  // of every request, such as temperature
+    std::string system;                    // empty: none
+    ShownReasoning reasoning = ShownReasoning::show;
+    bool is_terminal = false;  // colours, and a line of numbers after each answer
+  };
+  struct Output {
+    std::function<void(std::string_view)> answer;  // what is said; safe to show
+    std::function<void(std::string_view)> note;    // what is said about it
+  };
+  // Returns whether the person still wants the answer.
+  using GoesOn = std::function<bool()>;
+
+  // The backend must outlive the session.
+  ChatSession(ChatBackend& backend, Settings settings, Output output, GoesOn goes_on);
+
+  // Takes a message, or a command that begins with `/`. Returns false at /quit. Error(runtime) where nobody answers.
+  bool take(const std::string& text);
+  const ChatJson& messages() const { return messages_; }
+  // Returns whether an answer was an error.
+  bool has_failed() const { return failed_; }
+
+ private:
+  bool take_command(const std::string& line);
+  void answer();
+  ChatJson body() const;
+  void set(const std::string& assignment);
+  void undo();
+  void again();
+  void save(const std::string& file);
+  void load(const std::string& file);
+
+  ChatBackend& backend_;
+  Settings settings_;
+  Output output_;
+  GoesOn goes_on_;
+  ChatJson messages_ = ChatJson::array();  // without the system's
+  bool failed_ = false;
+};
+
+// Returns a model's text as it is safe on a terminal: control characters but line end and tab are shown as \xNN.
+std::string shown_text(std::string_view text);
+
+}  // namespace switchyard

@@ -1,0 +1,90 @@
+#include "serve/answer_guide.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace switchyard::serve {
+
+AnswerGuide::AnswerGuide(const TextRequest& request) : request_(&request) {
+  if (request.answer != nullptr) reader_.emplace(*request.answer);
+  if (request.grammar != nullptr) matcher_.emplace(request.grammar);
+  masking_ = matcher_ && (request.grammar_after.empty() || request.reasoning_begin);
+  limit_reasoning();
+}
+
+std::optional<std::int32_t> AnswerGuide::forced() const {
+  return forced_.empty() ? std::nullopt : std::optional(forced_.front());
+}
+
+bool AnswerGuide::mask(std::span<float> logits, std::span<const std::int32_t> withheld) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (const std::int32_t token : withheld) {
+    if (static_cast<std::size_t>(token) < logits.size()) logits[static_cast<std::size_t>(token)] = kNever;
+  }
+  if (is_masking()) {
+    std::vector<std::uint32_t> bits((logits.size() + 31) / 32);
+    matcher_->mask(bits);
+    const bool may_reason = tokens_ == 0 && request_->reasoning_begin.has_value();
+    for (std::size_t word = 0; word < bits.size(); ++word) {
+      if (may_reason && static_cast<std::size_t>(*request_->reasoning_begin) / 32 == word)
+        bits[word] |= std::uint32_t{1} << (*request_->reasoning_begin % 32);
+      if (bits[word] == ~std::uint32_t{0}) continue;
+      const std::size_t end = std::min(logits.size(), 32 * word + 32);
+      for (std::size_t t = 32 * word; t < end; ++t) {
+        if ((bits[word] >> (t % 32) & 1) == 0) logits[t] = kNever;
+      }
+    }
+  }
+  return std::ranges::any_of(logits, [](float logit) { return logit != kNever; });
+}
+
+void AnswerGuide::look_for_grammar_begin(const std::string& text) {
+  tail_ += text;
+  if (tail_.find(request_->grammar_after) != std::string::npos) {
+    masking_ = true;
+    tail_.clear();
+  } else if (tail_.size() > request_->grammar_after.size()) {
+    tail_.erase(0, tail_.size() - request_->grammar_after.size());
+  }
+}
+
+// Forces the end of reasoning once it has all the tokens that it may have.
+void AnswerGuide::limit_reasoning() {
+  if (!reader_ || cut_reasoning_ || !request_->answer->most_reasoning || !reader_->in_reasoning()) return;
+  if (reasoning_tokens_ < *request_->answer->most_reasoning) return;
+  cut_reasoning_ = true;
+  forced_.assign(request_->answer->reasoning_end.begin(), request_->answer->reasoning_end.end());
+}
+
+void AnswerGuide::add(std::int32_t token, const std::string& text, Piece& piece) {
+  if (!forced_.empty()) forced_.pop_front();
+  if (is_masking()) {
+    if (tokens_ == 0 && token == request_->reasoning_begin) {
+      masking_ = false;  // until the reasoning's end
+    } else {
+      matcher_->accept(token);
+    }
+  } else if (matcher_) {
+    look_for_grammar_begin(text);
+  }
+  ++tokens_;
+  const bool was_in_reasoning = reader_->in_reasoning();
+  piece.deltas = reader_->add(text);
+  piece.stop_word = reader_->stop_word();
+  if (was_in_reasoning || reader_->in_reasoning()) {
+    piece.reasoning_tokens = 1;
+    ++reasoning_tokens_;
+  }
+  limit_reasoning();
+}
+
+void AnswerGuide::finish(const std::string& rest, Piece& piece) {
+  piece.deltas = reader_->add(rest);
+  if (reader_->is_over() && piece.finish == Finish::length) piece.finish = Finish::stop;
+  const auto end = piece.finish == Finish::length ? chat::TextEnd::length : chat::TextEnd::stop;
+  for (chat::Delta& delta : reader_->finish(end)) piece.deltas.push_back(std::move(delta));
+  piece.stop_word = reader_->stop_word();
+}
+
+}  // namespace switchyard::serve

@@ -1,0 +1,44 @@
+// Answer: turns the pieces of a request's texts into the bytes of its answer. The answer is begin(), what each
+// add() returns, and end().
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "serve/text.h"
+
+namespace switchyard::serve {
+
+class Answer {
+ public:
+  explicit Answer(std::size_t texts) : unfinished_(texts) {}
+  virtual ~Answer() = default;
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+
+  // Returns whether the bytes are a stream of events, which are sent as they come.
+  virtual bool is_stream() const = 0;
+  virtual std::string begin() { return ""; }
+  virtual std::string add(const Piece& piece) = 0;
+  virtual std::string end() = 0;
+  // The status of HTTP, which an answer that is no stream knows at its end.
+  virtual int status() const { return 200; }
+
+  bool is_finished() const { return unfinished_ == 0; }
+  // Returns whether the server gave a text up. Then the answer has no end.
+  bool is_abandoned() const { return abandoned_; }
+
+ protected:
+  // Each add() calls it first.
+  void count(const Piece& piece) {
+    if (!piece.finish) return;
+    --unfinished_;
+    abandoned_ = abandoned_ || *piece.finish == Finish::abandoned;
+  }
+
+ private:
+  std::size_t unfinished_;
+  bool abandoned_ = false;
+};
+
+}  // namespace switchyard::serve

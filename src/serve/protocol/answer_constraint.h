@@ -1,0 +1,24 @@
+// answer_constraint: the grammar that a chat's answer keeps: of response_format and its other names, or of calls
+// that must be made, or must keep their tools' schemas.
+#pragma once
+
+#include <memory>
+
+#include "chat/answer_parser.h"
+#include "grammar/grammar.h"
+#include "serve/protocol/tool_choice.h"
+#include "serve/served_model.h"
+
+namespace switchyard::serve {
+
+struct Constraint {
+  std::shared_ptr<const grammar::Grammar> grammar;  // null: the answer is free
+};
+
+// Reads response_format, structured_outputs and guided_* of a request's body, and joins them with the calls that
+// `choice` asks for, `one_call` at most where it is set. BadRequest, whose code is invalid_schema where a schema is
+// to blame.
+Constraint constraint_of(const chat::Json& body, const ToolChoice& choice, chat::Format format, bool one_call,
+                         const ServedModel& model);
+
+}  // namespace switchyard::serve
