@@ -56,7 +56,7 @@ std::string shown_token(const Tokenizer& tokenizer, std::int32_t id) {
 
 ChatAnswer::ChatAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id,
                        std::int64_t created)
-    : Answer(request.texts.size()),
+    : ProtocolAnswer(request.texts.size()),
       model_(model),
       frame_{{"id", id},
              {"object", request.stream ? "chat.completion.chunk" : "chat.completion"},

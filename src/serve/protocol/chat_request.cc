@@ -186,7 +186,16 @@ void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedMo
 }  // namespace
 
 Json parse_chat_body(const std::string& body) {
-  return parse_ordered_object(body);
+  if (nests_deeper(body, kDeepestJson))
+    throw BadRequest("", fmt::format("the body has lists and objects in more than {} levels", kDeepestJson));
+  Json object;
+  try {
+    object = Json::parse(body);
+  } catch (const Json::exception& error) {
+    throw BadRequest("", fmt::format("the body is not JSON: {}", error.what()));
+  }
+  if (!object.is_object()) throw BadRequest("", "the body is not a JSON object");
+  return object;
 }
 
 ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model) {
