@@ -192,7 +192,7 @@ json CompletionAnswer::event(std::size_t choice, const std::string& text) const 
   return event;
 }
 
-std::string CompletionAnswer::begin() const {
+std::string CompletionAnswer::begin() {
   std::string events;
   for (std::size_t i = 0; stream_ && i < choices_.size(); ++i) {
     if (!choices_[i].text.empty()) events += event_text(event(i, choices_[i].text));
@@ -237,7 +237,7 @@ json CompletionAnswer::usage() const {
           {"total_tokens", prompt_tokens_ + new_tokens_}};
 }
 
-std::string CompletionAnswer::end() const {
+std::string CompletionAnswer::end() {
   json last = frame_;
   last["choices"] = json::array();
   last["usage"] = usage();
