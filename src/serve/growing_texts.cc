@@ -25,13 +25,13 @@ void GrowingTexts::on_more(std::function<void()> wake) {
 
 GrowingTexts::Part GrowingTexts::take() {
   Part part;
-  if (!begun_) part.text = answer_->begin();
+  if (!begun_) part.texts.push_back(answer_->begin());
   begun_ = true;
-  for (const Piece& piece : pieces_->take(0)) part.text += answer_->add(piece);
+  for (const Piece& piece : pieces_->take(0)) part.texts.push_back(answer_->add(piece));
   if (answer_->is_abandoned()) {
     part.state = State::broken;
   } else if (answer_->is_finished()) {
-    part.text += answer_->end();
+    part.texts.push_back(answer_->end());
     part.state = State::ended;
   }
   return part;

@@ -75,6 +75,8 @@ std::string answers_to(std::string_view bytes, std::size_t at_once) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const std::string at_once = answers_to(bytes, size + 1), in_parts = answers_to(bytes, 7);
-  CHECK(at_once == in_parts, "at once: {}\nin parts: {}", at_once, in_parts);
+  // What is no request may be noticed sooner or later.
+  CHECK(at_once.starts_with(in_parts) || in_parts.starts_with(at_once), "at once: {}\nin parts: {}", at_once,
+        in_parts);
   return 0;
 }

@@ -170,7 +170,7 @@ asio::awaitable<bool> Connection::stream(const Request& request, Growing& growin
   for (;;) {
     woken_ = false;  // pieces that come from here on wake again
     const Growing::Part part = growing.take();
-    append(bytes, part.text, in_chunks);
+    for (const std::string& text : part.texts) append(bytes, text, in_chunks);
     if (has_comments && bytes.empty() && seconds_now() - written >= shared_.options.quiet_seconds)
       append(bytes, ": wait\n\n", in_chunks);
     if (part.state == Growing::State::ended && in_chunks) bytes += "0\r\n\r\n";
@@ -195,7 +195,7 @@ asio::awaitable<bool> Connection::wait_for_whole(const Request& request, Growing
   for (;;) {
     woken_ = false;
     Growing::Part part = growing.take();
-    body += part.text;
+    for (const std::string& text : part.texts) body += text;
     if (part.state == Growing::State::ended) {
       Response whole = growing.head();
       whole.body = std::move(body);

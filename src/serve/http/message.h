@@ -42,7 +42,7 @@ class Growing {
   // `broken`: the rest will not come.
   enum class State { growing, ended, broken };
   struct Part {
-    std::string text;
+    std::vector<std::string> texts = {};  // each is a chunk of its own where the answer goes out in chunks
     State state = State::growing;
   };
 

@@ -44,13 +44,13 @@ class TestText final : public Growing {
   }
   Part take() override {
     const std::lock_guard lock(mutex_);
-    return std::exchange(part_, Part{"", part_.state});
+    return std::exchange(part_, Part{{}, part_.state});
   }
   void abandon() override { abandoned_ = true; }
 
   void add(const std::string& text, State state = State::growing) {
     const std::lock_guard lock(mutex_);
-    part_.text += text;
+    part_.texts.push_back(text);
     part_.state = state;
     if (wake_) wake_();
   }
