@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -28,7 +29,7 @@ namespace switchyard {
 namespace {
 
 constexpr const char* kServeHelp =
-    R"(switchyard serve FOLDER [key=value ...] [--host ADDRESS] [--port N] [--json FILE]
+    R"(switchyard serve FOLDER [key=value ...] [--host ADDRESS] [--port N] [--api-key-file FILE] [--json FILE]
 switchyard serve [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--host ADDRESS] [--port N]
 
 Answers requests for text over HTTP, as clients of OpenAI's completions make them. FOLDER holds a model's weights: the
@@ -38,6 +39,15 @@ long prompts are read in chunks between others' tokens.
   --host ADDRESS             where it listens; 127.0.0.1 without, which only this machine reaches
   --port N                   8000 without; 0: any free one
   --json FILE                host, port and model, written when it listens
+  --api-key-file FILE        a key a line (# begins a comment): requests need one, as `Authorization: Bearer KEY` or
+                             `x-api-key: KEY`; but for /health and /metrics. Also SWITCHYARD_API_KEY=KEY
+  --api-key KEY              the same, and again for more; others on this machine see it in the list of processes
+  --protect-metrics          /metrics needs a key, too
+  --cors ORIGIN              lets pages of that site ask, such as http://localhost:5173, and again for more; *: all
+  --host-name NAME           what requests may call this machine, beside its addresses and localhost, while only this
+                             machine reaches the server; and again for more
+  --tls-cert FILE --tls-key FILE    answers over https; both are PEM
+  --max-body MIB             the longest body of a request; 16 without
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many.
                              Without: 2048, or the context that the model was trained for where that is less
@@ -64,7 +74,7 @@ Examples:
   curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 50, "temperature": 0.7}'
 )";
 
-constexpr std::int64_t kTextsAtOnce = 8, kMostWaiting = 512, kMostConnections = 1024;
+constexpr std::int64_t kTextsAtOnce = 8, kMostWaiting = 512;
 
 struct Serving {
   ModelOnRanks run;
@@ -124,20 +134,68 @@ Serving make_serving(ModelOnRanks run, std::span<const std::string> settings) {
   return {std::move(run), limits, served, evicts};
 }
 
-void tell_where(const Serving& serving, const std::string& host, int port, const std::string& json_file) {
-  fmt::print(stderr, "{} on http://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
-             serving.served.name, host, port, serving.limits.slots, serving.served.capacity);
+void tell_where(const Serving& serving, const http::Options& listening, int port,
+                const std::string& json_file) {
+  fmt::print(stderr, "{} on {}://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
+             serving.served.name, listening.tls_key.empty() ? "http" : "https", listening.host, port,
+             serving.limits.slots, serving.served.capacity);
+  if (listening.keys.empty() && !http::is_loopback(listening.host))
+    fmt::print(stderr, "warning: everybody who reaches {} may ask: --api-key-file gives keys\n",
+               listening.host);
   if (json_file.empty()) return;
-  const nlohmann::json json{
-      {"version", SWITCHYARD_VERSION}, {"host", host}, {"port", port}, {"model", serving.served.name}};
+  const nlohmann::json json{{"version", SWITCHYARD_VERSION},
+                            {"host", listening.host},
+                            {"port", port},
+                            {"model", serving.served.name}};
   write_file_atomic(json_file, json.dump(1) + "\n");
+}
+
+const std::set<std::string> kFlags{"--protect-metrics"};
+const std::set<std::string> kOptions{"--host",      "--port",     "--api-key", "--api-key-file", "--cors",
+                                     "--host-name", "--tls-cert", "--tls-key", "--max-body"};
+
+// Keys of the options and of the environment. Their text is kept nowhere.
+http::Keys keys_of(const Options& options) {
+  http::Keys keys;
+  const auto add = [&](const std::string& key) {
+    if (key.empty()) fail_usage("[serve] --api-key, SWITCHYARD_API_KEY: expected a key, got an empty text");
+    keys.add(key);
+  };
+  if (const auto given = options.lists.find("--api-key"); given != options.lists.end())
+    std::ranges::for_each(given->second, add);
+  if (const auto files = options.lists.find("--api-key-file"); files != options.lists.end()) {
+    for (const std::string& file : files->second) http::add_keys_of_file(file, keys);
+  }
+  if (const char* const key = std::getenv("SWITCHYARD_API_KEY")) add(key);
+  return keys;
+}
+
+http::Options listening_of(const Options& options) {
+  const auto value = [&](const char* name, const char* otherwise = "") {
+    const auto given = options.values.find(name);
+    return given == options.values.end() ? std::string(otherwise) : given->second;
+  };
+  const auto list = [&](const char* name) {
+    const auto given = options.lists.find(name);
+    return given == options.lists.end() ? std::vector<std::string>() : given->second;
+  };
+  http::Options listening;
+  listening.host = value("--host", "127.0.0.1");
+  listening.port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
+  listening.most_body = static_cast<std::size_t>(number_option("serve", options, "--max-body", 16, 1, 1024))
+                        << 20;
+  listening.keys = keys_of(options);
+  listening.protect_metrics = options.flags.contains("--protect-metrics");
+  listening.origins = list("--cors");
+  listening.host_names = list("--host-name");
+  listening.tls_certificate = value("--tls-cert");
+  listening.tls_key = value("--tls-key");
+  return listening;
 }
 
 int serve_texts(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
-  const auto port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
-  const auto host = options.values.find("--host");
-  const serve::HttpServer::Address address{host == options.values.end() ? "127.0.0.1" : host->second, port};
+  const http::Options listening = listening_of(options);
   const Serving serving = make_serving(model_to_run("serve", processes, options.settings), options.settings);
   require_memory_to_run("serve", serving.run, serving.limits.slots, serving.served.capacity, serving.evicts,
                         processes);
@@ -145,11 +203,7 @@ int serve_texts(const Options& options, Processes& processes) {
   serve::RequestQueue queue(serving.limits, statistics);
   serve::Batcher batcher(*serving.run.tokenizer, serving.limits, queue, statistics);
   std::optional<serve::HttpServer> server;
-  if (first) {
-    const std::int64_t connections =
-        std::min(serving.limits.slots + serving.limits.waiting + 16, kMostConnections);
-    server.emplace(address, serving.served, queue, statistics, static_cast<int>(connections));
-  }
+  if (first) server.emplace(listening, serving.served, queue, statistics);
   const Config& config = serving.run.config;
   const std::string record = routing_files(config, serving.run.model).record;
   AppendFile routing;
@@ -173,7 +227,7 @@ int serve_texts(const Options& options, Processes& processes) {
         return;
       }
       server->start();
-      tell_where(serving, address.host, server->port(), options.json_file);
+      tell_where(serving, listening, server->port(), options.json_file);
       serve::ServeHead head{batcher, queue, statistics, [&] {
                               if (stop_signal() != 0) queue.close();
                             }};
@@ -196,7 +250,7 @@ int serve_texts(const Options& options, Processes& processes) {
 }  // namespace
 
 int serve_command(std::span<const std::string> args) {
-  const Options options = parse_options("serve", {}, args, {"--host", "--port"});
+  const Options options = parse_options("serve", kFlags, args, kOptions);
   if (options.help) {
     std::fputs(kServeHelp, stdout);
     return 0;

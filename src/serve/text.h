@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,6 +84,9 @@ class Pieces {
   void add(Piece piece);
   // Returns the pieces that have come. Waits up to `seconds` for the first.
   std::vector<Piece> take(double seconds);
+  // Sets what add() calls behind each piece: it must be short, and call nothing of these pieces. After
+  // on_added({}) has returned, it is not called any more.
+  void on_added(std::function<void()> call);
   // Says that nobody wants more pieces.
   void abandon();
   bool abandoned() const;
@@ -91,6 +95,7 @@ class Pieces {
   mutable std::mutex mutex_;
   std::condition_variable came_;
   std::vector<Piece> pieces_;
+  std::function<void()> on_added_;
   bool abandoned_ = false;
 };
 
