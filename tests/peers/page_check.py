@@ -277,6 +277,25 @@ def check_any_server(browser, url, api_key, pictures):
         tab.close()
 
 
+def check_colours(browser, pictures):
+    server = mock_chat_server.start(delay=0.02)  # a speed that a picture may show
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    for scheme in ("light", "dark"):
+        tab = Page(browser, url, scheme=scheme, height=900)
+        tab.set(tools=json.dumps(WEATHER))
+        if scheme == "dark":
+            tab.ask("What is the weather in Oslo? I leave in an hour.")
+            tab.page.get_by_label("Result of weather").fill("4 degrees, rain")
+            tab.page.keyboard.press("Enter")
+            tab.done()
+        tab.ask(QUESTION)
+        if scheme == "light":
+            tab.answer().locator("summary").click()
+        tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
+        tab.picture(pictures, f"chat-page-{scheme}.png")
+        tab.close()
+
+
 def check_mock(browser, pictures):
     server = mock_chat_server.start()
     url = f"http://127.0.0.1:{server.server_address[1]}/"
@@ -292,20 +311,7 @@ def check_mock(browser, pictures):
     check_conversations(tab)
     tab.close()
     check_key(browser)
-    for scheme in ("light", "dark"):
-        tab = Page(browser, url, scheme=scheme, height=900)
-        tab.set(tools=json.dumps(WEATHER))
-        if scheme == "dark":
-            tab.ask("What is the weather in Oslo? I leave in an hour.")
-            tab.page.get_by_label("Result of weather").fill("4 degrees, rain")
-            tab.page.keyboard.press("Enter")
-            tab.done()
-        tab.ask(QUESTION)
-        if scheme == "light":
-            tab.answer().locator("summary").click()
-        tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
-        tab.picture(pictures, f"chat-page-{scheme}.png")
-        tab.close()
+    check_colours(browser, pictures)
     check_phone(browser, url, pictures, QUESTION)
 
 
