@@ -1,14 +1,21 @@
 #include "serve/http_server.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <random>
+#include <set>
 
 #include "serve/growing_texts.h"
 #include "serve/http/server.h"
+#include "serve/page.h"
+#include "serve/protocol/chat_answer.h"
 #include "serve/protocol/completions.h"
+#include "serve/protocol/messages.h"
+#include "serve/protocol/token_paths.h"
 
 namespace switchyard::serve {
 namespace {
@@ -53,13 +60,25 @@ class HttpServer::Impl {
   static constexpr auto rows() {
     return std::to_array<Row>({{"GET", "/health", &Impl::health, Access::open},
                                {"GET", "/v1/models", &Impl::list_models},
+                               {"GET", "/models", &Impl::list_models},
                                {"GET", "/v1/models/NAME", &Impl::show_model},
                                {"GET", "/metrics", &Impl::metrics, Access::monitoring},
-                               {"POST", "/v1/completions", &Impl::complete}});
+                               {"GET", "/props", &Impl::properties},
+                               {"POST", "/v1/completions", &Impl::complete},
+                               {"POST", "/v1/chat/completions", &Impl::chat},
+                               {"POST", "/chat/completions", &Impl::chat},
+                               {"POST", "/v1/messages", &Impl::message},
+                               {"POST", "/v1/messages/count_tokens", &Impl::count_tokens},
+                               {"POST", "/tokenize", &Impl::tokens_of},
+                               {"POST", "/detokenize", &Impl::text_of},
+                               {"POST", "/apply-template", &Impl::prompt_of},
+                               {"POST", "/v1/embeddings", &Impl::embed},
+                               {"GET", "/", &Impl::page, Access::open}});
   }
   std::vector<http::Route> routes() {
     std::vector<http::Route> routes;
     for (const Row& row : rows()) {
+      if (row.path == std::string_view("/") && !model_.has_page) continue;
       const auto handler = [this, call = row.handler](Request& request) { return (this->*call)(request); };
       routes.push_back({row.method, row.path, handler, row.access});
     }
@@ -77,46 +96,131 @@ class HttpServer::Impl {
   }
 
   json model() const {
+    const ChatModel* const chat = model_.chat.get();
     return {{"id", model_.name},
             {"object", "model"},
             {"created", started_},
             {"owned_by", "switchyard"},
-            {"max_model_len", model_.capacity}};
+            {"max_model_len", model_.capacity},
+            {"meta",
+             {{"context_length", model_.capacity},
+              {"chat_template", chat != nullptr},
+              {"tool_format", chat == nullptr ? json() : json(chat::name_of(chat->format))},
+              {"reasoning_format", chat == nullptr ? json() : json(reasoning_name(*chat))}}}};
+  }
+  static std::string_view reasoning_name(const ChatModel& chat) {
+    return chat.reads_reasoning ? chat::name_of(chat.format) : "none";
   }
   Answer list_models(Request&) {
     return json_response({{"object", "list"}, {"data", json::array({model()})}});
   }
   Answer show_model(Request& request) {
-    if (request.name == model_.name) return json_response(model());
+    if (model_.is_named(request.name)) return json_response(model());
     throw BadRequest("model", fmt::format("model: expected {}, got {}", model_.name, request.name),
                      "model_not_found", 404);
+  }
+  Answer properties(Request&) {
+    json all = model()["meta"];
+    all["version"] = SWITCHYARD_VERSION;
+    all["model"] = model_.name;
+    all["system_fingerprint"] = model_.fingerprint;
+    all["chat_template"] = model_.chat == nullptr ? json() : json(model_.chat->prompts.source().text);
+    return json_response(all);
+  }
+  Answer page(Request&) {
+    return Response{200,
+                    std::string(page_html()),
+                    "text/html; charset=utf-8",
+                    {{"Content-Security-Policy", page_content_security_policy()},
+                     {"X-Content-Type-Options", "nosniff"},
+                     {"Referrer-Policy", "no-referrer"}}};
   }
 
   Answer complete(Request& request) {
     CompletionRequest wanted = parse_completion(request.body, model_, std::random_device()());
     auto answer = std::make_unique<CompletionAnswer>(wanted, model_, new_id("cmpl"), seconds_of_day());
-    return make_texts(std::move(wanted.texts), std::move(answer));
+    return make_texts(request, std::move(wanted.texts), std::move(answer));
+  }
+  Answer chat(Request& request) {
+    ChatRequest wanted = parse_chat(parse_chat_body(request.body), model_, std::random_device()());
+    auto answer = std::make_unique<ChatAnswer>(wanted, model_, new_id("chatcmpl"), seconds_of_day());
+    return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
+  }
+  Answer message(Request& request) {
+    try {
+      ChatRequest wanted =
+          parse_chat(chat_body_of_messages(parse_chat_body(request.body)), model_, std::random_device()());
+      auto answer = std::make_unique<MessagesAnswer>(wanted, model_, new_id("msg"));
+      return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
+    } catch (const BadRequest& error) {
+      return Response{error.status, messages_error(error.status, error.what())};
+    }
+  }
+  Answer count_tokens(Request& request) {
+    try {
+      chat::Json body = parse_chat_body(request.body);
+      body["max_tokens"] = 1;
+      const std::size_t tokens = prompt_of_chat(chat_body_of_messages(body), model_).tokens.size();
+      return json_response({{"input_tokens", tokens}});
+    } catch (const BadRequest& error) {
+      return Response{error.status, messages_error(error.status, error.what())};
+    }
+  }
+  Answer tokens_of(Request& request) { return Response{200, tokenize(request.body, model_)}; }
+  Answer text_of(Request& request) { return Response{200, detokenize(request.body, model_)}; }
+  Answer prompt_of(Request& request) { return Response{200, apply_template(request.body, model_)}; }
+  Answer embed(Request&) {
+    return http::error_response(501,
+                                "embeddings: a decoder's hidden states are none unless it was trained for them, and "
+                                "this model was not",
+                                "", "not_supported");
+  }
+
+  // Names the fields that were passed over, and says so once in the log.
+  http::Headers ignored_header(const ChatRequest& request) {
+    if (request.ignored.empty()) return {};
+    const std::string names = fmt::format("{}", fmt::join(request.ignored, ", "));
+    const std::lock_guard lock(said_mutex_);
+    for (const std::string& name : request.ignored) {
+      if (said_.size() < kMostSaid && said_.insert(name).second)
+        fmt::print(stderr, "a chat's field is not known and ignored: {}\n", name.substr(0, 60));
+    }
+    return {{"x-switchyard-ignored", names.substr(0, kLongestHeader)}};
   }
 
   std::string new_id(const char* kind) { return fmt::format("{}-{:x}-{}", kind, started_, ++answers_); }
 
   // Queues the texts, and answers with what becomes of them.
-  Answer make_texts(std::vector<TextRequest> texts, std::unique_ptr<ProtocolAnswer> answer) {
+  Answer make_texts(const Request& request, std::vector<TextRequest> texts,
+                    std::unique_ptr<ProtocolAnswer> answer, http::Headers headers = {}) {
     const auto pieces = std::make_shared<Pieces>();
     std::vector<WantedText> wanted;
     for (TextRequest& text : texts) wanted.push_back({std::move(text), pieces});
-    if (queue_.submit(std::move(wanted))) return std::make_shared<GrowingTexts>(std::move(answer), pieces);
-    Response refusal =
-        http::error_response(503, "no room for more texts to wait, or stopping: try again", "", "overloaded");
+    const std::int64_t of_key = request.key ? static_cast<std::int64_t>(*request.key) : -1;
+    switch (queue_.submit(std::move(wanted), of_key)) {
+      case RequestQueue::Submitted::yes: break;
+      case RequestQueue::Submitted::too_many_of_key:
+        return refusal(429, "this key has as many texts that run or wait as it may: try again",
+                       "rate_limit_exceeded");
+      case RequestQueue::Submitted::full:
+        return refusal(503, "no room for more texts to wait, or stopping: try again", "overloaded");
+    }
+    return std::make_shared<GrowingTexts>(std::move(answer), pieces, std::move(headers));
+  }
+  static Response refusal(int status, const char* message, const char* code) {
+    Response refusal = http::error_response(status, message, "", code);
     refusal.headers.push_back({"Retry-After", "1"});
     return refusal;
   }
 
+  static constexpr std::size_t kMostSaid = 1000, kLongestHeader = 2000;
   const ServedModel& model_;
   RequestQueue& queue_;
   const Statistics& statistics_;
   const std::int64_t started_;
   std::atomic<std::int64_t> answers_{0};
+  std::mutex said_mutex_;
+  std::set<std::string> said_;  // unknown fields that the log has named
   http::Server server_;  // last: its handlers use all above
 };
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "core/error.h"
 #include "serve/protocol/answer_constraint.h"
 #include "serve/protocol/sampling_fields.h"
 #include "serve/protocol/tool_choice.h"
@@ -183,6 +184,26 @@ void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedMo
   }
 }
 
+// Renders the messages by the model's template, or by the request's own where the server allows that.
+chat::Prompt rendered_prompt(const Json& body, const ChatModel& chat) {
+  const auto own = body.find("chat_template");
+  if (own == body.end() || own->is_null()) return chat.prompts.prompt(body);
+  if (!chat.takes_templates)
+    throw BadRequest("chat_template",
+                     "chat_template: requests bring templates of their own only to a server with "
+                     "--trust-request-template",
+                     "template_error", 403);
+  if (!own->is_string()) throw BadRequest("chat_template", "chat_template: expected a text");
+  chat::TemplateSource source = chat.prompts.source();
+  source.text = own->get<std::string>();
+  source.tool_text.clear();
+  try {
+    return chat::ChatTemplate(std::move(source), {}).prompt(body);
+  } catch (const Error& error) {
+    throw BadRequest("chat_template", error.what(), "template_error");
+  }
+}
+
 }  // namespace
 
 Json parse_chat_body(const std::string& body) {
@@ -202,13 +223,11 @@ ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model) {
   if (model.chat == nullptr)
     throw BadRequest("", "this model has no chat template: start the server with --chat-template FILE",
                      "no_chat_template");
-  if (body.contains("chat_template") && !body["chat_template"].is_null() && !model.chat->takes_templates)
-    throw BadRequest("chat_template", "chat_template: requests may not bring a template of their own",
-                     "template_error", 403);
-  ChatPrompt prompt{model.chat->prompts.prompt(body), {}};
-  const std::vector<TextRange> nothing;
-  prompt.tokens = model.tokenizer->encode_with_special(
-      prompt.rendered.text, model.chat->trusts_messages ? nothing : prompt.rendered.foreign);
+  ChatPrompt prompt{rendered_prompt(body, *model.chat), {}};
+  std::vector<TextRange> plain = prompt.rendered.foreign;
+  if (model.chat->trusts_messages) plain.clear();
+  prompt.tokens = model.memory != nullptr ? model.memory->encode(prompt.rendered.text, plain)
+                                          : model.tokenizer->encode_with_special(prompt.rendered.text, plain);
   for (const std::int32_t id : prompt.tokens) {
     if (id >= model.vocab)
       throw BadRequest("messages", fmt::format("messages: token {} is outside the model's vocabulary of {}", id,
