@@ -23,8 +23,8 @@ Format format_named(std::string_view name) {
 Format format_of_template(std::string_view template_text) {
   const auto has = [&](std::string_view text) { return template_text.find(text) != std::string_view::npos; };
   for (const formats::FormatRow& row : formats::format_rows()) {
-    const bool excluded = !row.but_not_with.empty() && has(row.but_not_with);
-    if (!excluded && std::ranges::any_of(row.chosen_by, has)) return row.format;
+    if (std::ranges::any_of(row.chosen_by, has) && std::ranges::none_of(row.but_not_with, has))
+      return row.format;
   }
   return Format::none;
 }

@@ -91,7 +91,9 @@ std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const O
 std::string fingerprint_of(const ModelOnRanks& run) {
   std::string text = SWITCHYARD_VERSION;
   for (const ParameterSpec& spec : run.specs) text += fmt::format("{}{};", spec.name, to_string(spec.shape));
-  return "fp_" + sha256_hex(text).substr(0, 12);
+  Sha256 sum;
+  sum.add(std::as_bytes(std::span(text)));
+  return "fp_" + sum.hex().substr(0, 12);
 }
 
 Serving serving_of(const std::string& command, ModelOnRanks run, const Options& options,

@@ -14,7 +14,7 @@ struct FormatRow {
   std::string_view name;
   // A template's text chooses the format where it has one of these (none: it is never chosen), …
   std::span<const std::string_view> chosen_by;
-  std::string_view but_not_with;  // … and not this, where it is given.
+  std::span<const std::string_view> but_not_with;  // … and none of these.
   std::span<const ReasoningTags> reasoning;
   std::string_view reasoning_end;
   std::unique_ptr<CallReader> (*make_calls)(Answer&, const ToolTypes&);  // null: without calls
