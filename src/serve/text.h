@@ -45,6 +45,7 @@ struct TextRequest {
   std::shared_ptr<const AnswerForm> answer = {};         // of a chat: pieces have changes, no text
   std::shared_ptr<const grammar::Grammar> grammar = {};  // that the text keeps
   std::string grammar_after = {};                        // from behind this text on; empty: from the beginning
+  bool grammar_after_reasoning = false;                  // that text ends reasoning; else one within reasoning is none
   // Of a text with a grammar: the token that may come first all the same, and begins reasoning.
   std::optional<std::int32_t> reasoning_begin = {};
 };

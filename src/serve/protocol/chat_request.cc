@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "chat/call_form.h"
 #include "serve/protocol/answer_constraint.h"
 #include "serve/protocol/sampling_fields.h"
 #include "serve/protocol/tool_choice.h"
@@ -178,8 +179,10 @@ void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedMo
   const std::string end(chat::reasoning_end(form.format));
   if (form.format == chat::Format::harmony || form.opens_reasoning) {
     text.grammar_after = end;
+    text.grammar_after_reasoning = true;
   } else if (!end.empty() && form.format != chat::Format::mistral && !ends_with_closed_reasoning(prompt.text)) {
     text.reasoning_begin = single_token(*model.tokenizer, "<think>");
+    text.grammar_after_reasoning = text.reasoning_begin.has_value();
     if (text.reasoning_begin) text.grammar_after = end;
   }
 }
@@ -280,9 +283,11 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   form->most_reasoning = most_reasoning_of(fields);
   if (form->most_reasoning)
     form->reasoning_end = model.tokenizer->encode_with_special(chat::reasoning_end(chat.format));
-  text.grammar = constraint_of(body, choice, chat.format, form->one_call, model).grammar;
+  Constraint constraint = constraint_of(body, choice, chat.format, form->one_call, model);
   text.answer = std::move(form);
-  if (text.grammar != nullptr) place_grammar(text, prompt.rendered, model);
+  text.grammar = std::move(constraint.grammar);
+  text.grammar_after = std::move(constraint.marker);
+  if (text.grammar != nullptr && text.grammar_after.empty()) place_grammar(text, prompt.rendered, model);
 
   refuse_what_is_not_built(fields, object, choices);
   for (const char* name : kReadElsewhere) fields.find(name);
