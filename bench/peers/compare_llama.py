@@ -86,13 +86,21 @@ def random_weights(args):
     return weights
 
 
-def write_hugging_face(args, weights, folder):
+def byte_vocabulary(args):
+    """Tokens with their ids, and merges: bytes, and words that no text has, so that sampling chooses among as many
+    tokens as the model has."""
+    characters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    characters += [chr(256 + i) for i in range(256 - len(characters))]
+    return {token: i for i, token in enumerate(characters + [f"word{i}" for i in range(256, args.vocab)])}, []
+
+
+def write_hugging_face(args, weights, folder, positions=4096, vocabulary=byte_vocabulary, added_tokens=()):
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_act": "silu",
         "attention_bias": False, "bos_token_id": None, "eos_token_id": None, "decoder_sparse_step": 1,
         "head_dim": args.head_dim, "hidden_size": args.emb, "intermediate_size": args.mlp, "mlp_only_layers": [],
-        "max_position_embeddings": 4096, "moe_intermediate_size": args.mlp, "norm_topk_prob": True,
+        "max_position_embeddings": positions, "moe_intermediate_size": args.mlp, "norm_topk_prob": True,
         "num_attention_heads": args.heads, "num_experts_per_tok": args.topk, "num_hidden_layers": args.layers,
         "num_key_value_heads": args.kv_heads, "num_local_experts": args.experts, "rms_norm_eps": 1e-6,
         "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}, "tie_word_embeddings": False,
@@ -106,44 +114,21 @@ def write_hugging_face(args, weights, folder):
         file.write(struct.pack("<Q", len(text)) + text)
         for x in weights.values():
             file.write(x.tobytes())
-    # Bytes, and words that no text has: sampling chooses among as many tokens as the model has.
-    characters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 256))]
-    characters += [chr(256 + i) for i in range(256 - len(characters))]
-    vocab = {token: i for i, token in enumerate(characters + [f"word{i}" for i in range(256, args.vocab)])}
+    vocab, merges = vocabulary(args)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
     (folder / "tokenizer.json").write_text(json.dumps({
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": list(added_tokens), "normalizer": None,
         "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
-                  "merges": []}}))
+                  "merges": merges}}))
     (folder / "config.json").write_text(json.dumps(config, indent=1))  # last: the folder is whole
 
 
-def write_gguf(args, weights, path):
+def add_byte_vocabulary(writer, args):
+    """A vocabulary of bytes and of words that no text has."""
     import gguf
-    import numpy
 
-    types = gguf.GGMLQuantizationType
-    matrices = {"bfloat16": types.BF16, "int8": types.Q8_0, "int4": types.Q4_0}[args.format]
-    head = types.BF16 if args.format == "bfloat16" else types.Q8_0
-
-    writer = gguf.GGUFWriter(str(path) + ".part", "qwen3moe")
-    writer.add_context_length(4096)
-    writer.add_embedding_length(args.emb)
-    writer.add_feed_forward_length(args.mlp)
-    writer.add_expert_feed_forward_length(args.mlp)
-    writer.add_block_count(args.layers)
-    writer.add_head_count(args.heads)
-    writer.add_head_count_kv(args.kv_heads)
-    writer.add_key_length(args.head_dim)
-    writer.add_value_length(args.head_dim)
-    writer.add_rope_freq_base(1e6)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_expert_count(args.experts)
-    writer.add_expert_used_count(args.topk)
-    writer.add_vocab_size(args.vocab)
-    # A vocabulary of bytes and of words that no text has.
     kinds = gguf.TokenType
     tokens = [f"<0x{i:02X}>" for i in range(256)] + ["<unk>", "<s>", "</s>"]
     token_types = [kinds.BYTE] * 256 + [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
@@ -157,6 +142,32 @@ def write_gguf(args, weights, path):
     writer.add_bos_token_id(257)
     writer.add_eos_token_id(258)
     writer.add_add_bos_token(False)
+
+
+def write_gguf(args, weights, path, positions=4096, add_vocabulary=add_byte_vocabulary):
+    import gguf
+    import numpy
+
+    types = gguf.GGMLQuantizationType
+    matrices = {"bfloat16": types.BF16, "int8": types.Q8_0, "int4": types.Q4_0}[args.format]
+    head = types.BF16 if args.format == "bfloat16" else types.Q8_0
+
+    writer = gguf.GGUFWriter(str(path) + ".part", "qwen3moe")
+    writer.add_context_length(positions)
+    writer.add_embedding_length(args.emb)
+    writer.add_feed_forward_length(args.mlp)
+    writer.add_expert_feed_forward_length(args.mlp)
+    writer.add_block_count(args.layers)
+    writer.add_head_count(args.heads)
+    writer.add_head_count_kv(args.kv_heads)
+    writer.add_key_length(args.head_dim)
+    writer.add_value_length(args.head_dim)
+    writer.add_rope_freq_base(1e6)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_expert_count(args.experts)
+    writer.add_expert_used_count(args.topk)
+    writer.add_vocab_size(args.vocab)
+    add_vocabulary(writer, args)
 
     def add(name, x):
         kind = head if name in ("output.weight", "token_embd.weight") else matrices

@@ -68,8 +68,10 @@ def run_checks(args):
             status = checks.run_all(given, LEAST_CHECKS, args.only)
             for one in (server, keyed):
                 if one.process.poll() is not None or one.stop() != 0:
-                    print(f"FAIL the server ended with status {one.process.poll()}: {one.log.read_text()[-1000:]}")
+                    print(f"FAIL the server ended with status {one.process.poll()}")
                     status = 1
+                if status != 0:
+                    print(f"the end of its log:\n{one.log.read_text()[-1500:]}")
     return status
 
 
