@@ -50,6 +50,12 @@ TEST_F(Serving, RefusesWhatItCannotServe) {
   expect_refused({"serve", std::string(kSourceFolder) + "/tests/golden/hf/qwen3next-tiny",
                   "tokenizer_type=byte", "enable_prefix_caching=true"},
                  {"enable_prefix_caching=true", "gated delta nets"});
+  const std::string tiny = std::string(kSourceFolder) + "/tests/golden/hf/deepseek3-tiny";
+  expect_refused({"serve", tiny, "--api-key-file", "no-keys"}, {"no-keys", "a key a line"});
+  expect_refused({"serve", tiny, "--api-key", ""}, {"--api-key", "empty"});
+  expect_refused({"serve", tiny, "--max-body", "0"}, {"--max-body", "1 to 1024"});
+  expect_refused({"serve", tiny, "tokenizer_type=byte", "--port", "0", "--tls-key", "k.pem"},
+                 {"both a certificate and its key"});
   expect_refused({"serve", "--hots", "x"}, {"--hots", "--host VALUE"});
 }
 
