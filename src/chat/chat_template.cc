@@ -47,9 +47,7 @@ class TemplateProbe {
   TemplateTakes takes(const std::string& text) const {
     TemplateTakes takes;
     takes.parts = takes_parts();
-    takes.argument_objects = takes_objects();
-    const Json arguments = takes.argument_objects ? Json{{"PROBE", "value"}} : Json(R"({"PROBE": "value"})");
-    takes.calls_without_content = !shows_call("", arguments) && shows_call(nullptr, arguments);
+    find_form_of_calls(takes);
     takes.developer = text.find("developer") != std::string::npos;
     return takes;
   }
@@ -92,8 +90,19 @@ class TemplateProbe {
         Json::array({tool}));
   }
 
-  bool takes_objects() const {
-    const auto text = with_call("probe", "", Json{{"PROBE", "value"}});
+  // Where a call is not shown beside content that is "", both questions are asked again without content.
+  void find_form_of_calls(TemplateTakes& takes) const {
+    const Json object{{"PROBE", "value"}}, text = R"({"PROBE": "value"})";
+    takes.argument_objects = takes_objects("");
+    if (shows_call("", takes.argument_objects ? object : text)) return;
+    const bool shows_object = takes_objects(nullptr) && shows_call(nullptr, object);
+    if (!shows_object && !shows_call(nullptr, text)) return;
+    takes.calls_without_content = true;
+    takes.argument_objects = shows_object;
+  }
+
+  bool takes_objects(const Json& content) const {
+    const auto text = with_call("probe", content, Json{{"PROBE", "value"}});
     return text && text->find("'PROBE': 'value'") == std::string::npos;
   }
 
