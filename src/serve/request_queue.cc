@@ -2,12 +2,15 @@
 
 #include <chrono>
 
+#include "serve/steady_seconds.h"
+
 namespace switchyard::serve {
 
 RequestQueue::RequestQueue(const Limits& limits, Statistics& statistics)
     : slots_(limits.slots), most_waiting_(limits.waiting), statistics_(statistics) {}
 
 bool RequestQueue::submit(std::vector<WantedText> texts) {
+  const double now = steady_seconds();
   {
     const std::lock_guard lock(mutex_);
     if (closed_ || std::ssize(texts) > slots_ - running_ + most_waiting_ - std::ssize(waiting_)) {
@@ -16,6 +19,7 @@ bool RequestQueue::submit(std::vector<WantedText> texts) {
     }
     for (WantedText& text : texts) {
       if (text.request.most_tokens > 0 || text.request.scores_prompt) {
+        text.asked = now;
         waiting_.push_back(std::move(text));
         continue;
       }

@@ -71,12 +71,13 @@ SlotTokens next_tokens(const Step& step, const SlotTokens& fed, const Progress& 
 }  // namespace
 
 RunningText::RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int64_t turn,
-                         std::int64_t cached)
+                         std::int64_t cached_tokens)
     : text(std::move(wanted)),
       progress{.prompt = text.request.prompt,
                .scores_prompt = text.request.scores_prompt,
                .turn = turn,
-               .read = static_cast<std::size_t>(cached)},
+               .read = static_cast<std::size_t>(cached_tokens)},
+      cached(cached_tokens),
       characters(tokenizer, text.request.prompt),
       stop(text.request.stop) {
   if (text.request.sampling.uses_history()) history.add_prompt(text.request.prompt);
@@ -243,7 +244,8 @@ void Sampler::append(RunningText& text, Picked picked) const {
   text.text.pieces->add({.choice = text.request().choice,
                          .text = text.stop.add(added),
                          .tokens = 1,
-                         .log_probs = std::move(picked.log_probs)});
+                         .log_probs = std::move(picked.log_probs),
+                         .cached_tokens = text.tokens == 1 ? text.cached : 0});
 }
 
 Piece Sampler::last_piece(RunningText& text, Finish how) {

@@ -50,6 +50,8 @@ struct Piece {
   std::optional<Finish> finish = {};
   bool of_prompt = false;    // the log probabilities are of the prompt's tokens
   std::string problem = {};  // of a text that failed, in one line
+  // Prompt tokens that were cached and so not read again. Told once, with the text's first token.
+  std::int64_t cached_tokens = 0;
 };
 
 // The pieces of all texts of one request. Any thread may call any function.
@@ -72,6 +74,7 @@ class Pieces {
 struct WantedText {
   TextRequest request;
   std::shared_ptr<Pieces> pieces;
+  double asked = 0;  // when it was queued (steady_seconds)
 };
 
 }  // namespace switchyard::serve
