@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "serve/steady_seconds.h"
+
 namespace switchyard::serve {
 
 AnswerGuide::AnswerGuide(const TextRequest& request) : request_(&request) {
@@ -24,7 +26,9 @@ bool AnswerGuide::mask(std::span<float> logits, std::span<const std::int32_t> wi
   }
   if (is_masking()) {
     std::vector<std::uint32_t> bits((logits.size() + 31) / 32);
+    const double begin = steady_seconds();
     matcher_->mask(bits);
+    mask_seconds_ = steady_seconds() - begin;
     const bool may_reason = tokens_ == 0 && request_->reasoning_begin.has_value();
     for (std::size_t word = 0; word < bits.size(); ++word) {
       if (may_reason && static_cast<std::size_t>(*request_->reasoning_begin) / 32 == word)

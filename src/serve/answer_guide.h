@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "grammar/grammar.h"
 #include "serve/answer_reader.h"
@@ -37,6 +38,10 @@ class AnswerGuide {
   void finish(const std::string& rest, Piece& piece);
   // Ends the answer: its grammar has no further token.
   void end() { ended_ = true; }
+  // Returns how many calls the answer has begun.
+  std::size_t calls() const { return reader_ ? reader_->calls() : 0; }
+  // Returns how long the last mask took, once.
+  std::optional<double> take_mask_seconds() { return std::exchange(mask_seconds_, std::nullopt); }
   bool is_over() const { return ended_ || (reader_ && reader_->is_over()); }
 
  private:
@@ -50,6 +55,7 @@ class AnswerGuide {
   std::string tail_;  // of the text before the grammar begins
   std::int64_t tokens_ = 0, reasoning_tokens_ = 0;
   std::deque<std::int32_t> forced_;
+  std::optional<double> mask_seconds_;
 };
 
 }  // namespace switchyard::serve

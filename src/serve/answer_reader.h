@@ -21,6 +21,7 @@ class AnswerReader {
   std::vector<chat::Delta> finish(chat::TextEnd end);
   // Returns whether the answer ends here: at a stop text, or after its only call.
   bool is_over() const;
+  std::size_t calls() const { return parser_.calls(); }
   bool in_reasoning() const { return parser_.in_reasoning(); }
   // Returns the stop text that ended the answer, or an empty text.
   const std::string& stop_word() const { return stop_.found_word(); }

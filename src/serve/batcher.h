@@ -32,9 +32,11 @@ class Batcher {
   // All arguments must outlive the batcher.
   Batcher(const Tokenizer& tokenizer, const Limits& limits, RequestQueue& queue, Statistics& statistics);
 
-  // Tells how the cache of the model is split, and what it can copy (Slots::describe_cache).
-  void describe_cache(std::int64_t groups, Slots::CanCopy can_copy) {
+  // Tells how the cache of the model is split, what it can copy (Slots::describe_cache), and how many tokens
+  // fit into a slot.
+  void describe_cache(std::int64_t groups, Slots::CanCopy can_copy, std::int64_t slot_tokens) {
     slots_.describe_cache(groups, std::move(can_copy));
+    slot_tokens_ = slot_tokens;
   }
   // Calls `hook` when a text ends that was not abandoned, with the tokens that its slot has cached.
   using FinishedHook =
@@ -52,6 +54,11 @@ class Batcher {
   void give_up();
 
  private:
+  void count_chat(const RunningText& text, Finish how);
+  void start(WantedText text, Call& call);
+  void count(const Step& step, bool prompts, const Accepted& accepted, double seconds);
+  void time_tokens(const Step& step, std::span<const std::int64_t> tokens_before);
+  void tell_cache_use();
   void finish(std::size_t slot, Finish how);
 
   const Tokenizer& tokenizer_;
@@ -60,8 +67,10 @@ class Batcher {
   Slots slots_;
   Scheduler scheduler_;
   Sampler sampler_;
+  const double text_seconds_;  // 0: texts may take any time
   RunningTexts texts_;
   std::int64_t turns_ = 0;  // texts that got a slot
+  std::int64_t slot_tokens_ = 0;
   FinishedHook on_finished_;
 };
 

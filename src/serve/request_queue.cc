@@ -2,20 +2,30 @@
 
 #include <chrono>
 
+#include "serve/steady_seconds.h"
+
 namespace switchyard::serve {
 
 RequestQueue::RequestQueue(const Limits& limits, Statistics& statistics)
-    : slots_(limits.slots), most_waiting_(limits.waiting), statistics_(statistics) {}
+    : slots_(limits.slots), most_waiting_(limits.waiting), most_of_key_(limits.texts_of_key), statistics_(statistics) {}
 
-bool RequestQueue::submit(std::vector<WantedText> texts) {
+RequestQueue::Submitted RequestQueue::submit(std::vector<WantedText> texts, std::int64_t key) {
+  const double now = steady_seconds();
   {
     const std::lock_guard lock(mutex_);
+    if (key >= 0 && most_of_key_ >= 0 && texts_of_key_[key] + std::ssize(texts) > most_of_key_) {
+      statistics_.change([&](Counts& counts) { counts.refused += std::ssize(texts); });
+      return Submitted::too_many_of_key;
+    }
     if (closed_ || std::ssize(texts) > slots_ - running_ + most_waiting_ - std::ssize(waiting_)) {
       statistics_.change([&](Counts& counts) { counts.refused += std::ssize(texts); });
-      return false;
+      return Submitted::full;
     }
     for (WantedText& text : texts) {
       if (text.request.most_tokens > 0 || text.request.scores_prompt) {
+        text.asked = now;
+        text.key = key;
+        if (key >= 0) ++texts_of_key_[key];
         waiting_.push_back(std::move(text));
         continue;
       }
@@ -24,7 +34,12 @@ bool RequestQueue::submit(std::vector<WantedText> texts) {
     }
   }
   came_.notify_one();
-  return true;
+  return Submitted::yes;
+}
+
+// The mutex is held.
+void RequestQueue::leaves(const WantedText& text) {
+  if (text.key >= 0) --texts_of_key_[text.key];
 }
 
 void RequestQueue::close() {
@@ -64,6 +79,7 @@ void RequestQueue::wait(double seconds) {
 std::optional<WantedText> RequestQueue::take() {
   const std::lock_guard lock(mutex_);
   while (!waiting_.empty() && waiting_.front().pieces->abandoned()) {
+    leaves(waiting_.front());
     waiting_.pop_front();
     statistics_.count_finish(Finish::abandoned);
   }
@@ -74,8 +90,9 @@ std::optional<WantedText> RequestQueue::take() {
   return text;
 }
 
-void RequestQueue::finished() {
+void RequestQueue::finished(const WantedText& text) {
   const std::lock_guard lock(mutex_);
+  leaves(text);
   --running_;
 }
 

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -19,9 +20,11 @@ class RequestQueue {
   // Counts refused and abandoned texts in `statistics`, which must outlive the queue.
   RequestQueue(const Limits& limits, Statistics& statistics);
 
-  // Queues all texts of a request; texts for which the model has nothing to do are answered at once. Returns
-  // false, and queues none, when not all of them may wait, or after close().
-  bool submit(std::vector<WantedText> texts);
+  // `full`: not all of the texts may wait, or the queue is closed. too_many_of_key: their key has too many.
+  enum class Submitted { yes, full, too_many_of_key };
+  // Queues all texts of a request or none; texts for which the model has nothing to do are answered at once.
+  // `key` is of whoever asks; -1: nobody's, which has no limit of its own.
+  Submitted submit(std::vector<WantedText> texts, std::int64_t key = -1);
   // Takes no more texts and abandons those that wait.
   void close();
   bool is_closed() const;
@@ -33,16 +36,19 @@ class RequestQueue {
   // Returns the text that has waited longest, if there is one and a slot is free. The text counts as running
   // until finished(). Drops texts that nobody wants any more.
   std::optional<WantedText> take();
-  void finished();
+  void finished(const WantedText& text);
   // Returns whether the queue is closed and no text is running.
   bool is_done() const;
 
  private:
-  const std::int64_t slots_, most_waiting_;
+  void leaves(const WantedText& text);
+
+  const std::int64_t slots_, most_waiting_, most_of_key_;
   Statistics& statistics_;
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable came_;
   std::deque<WantedText> waiting_;
+  std::map<std::int64_t, std::int64_t> texts_of_key_;  // that run or wait
   std::int64_t running_ = 0;
   bool closed_ = false;
 };

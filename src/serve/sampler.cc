@@ -71,12 +71,13 @@ SlotTokens next_tokens(const Step& step, const SlotTokens& fed, const Progress& 
 }  // namespace
 
 RunningText::RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int64_t turn,
-                         std::int64_t cached)
+                         std::int64_t cached_tokens)
     : text(std::move(wanted)),
       progress{.prompt = text.request.prompt,
                .scores_prompt = text.request.scores_prompt,
                .turn = turn,
-               .read = static_cast<std::size_t>(cached)},
+               .read = static_cast<std::size_t>(cached_tokens)},
+      cached(cached_tokens),
       characters(tokenizer, text.request.prompt, text.request.answer != nullptr),
       stop(text.request.stop),
       guide(text.request) {
@@ -269,8 +270,13 @@ void Sampler::append(RunningText& text, Picked picked) const {
   const bool has_text = !text.ends_itself() && !(text.request().answer && is_end(text, picked.token));
   std::string added = has_text ? text.characters.add(picked.token) : "";
   if (text.request().log_probs) text.new_characters += characters_in(added);
-  Piece piece{.choice = text.request().choice, .text = "", .tokens = 1, .log_probs = std::move(picked.log_probs)};
+  Piece piece{.choice = text.request().choice,
+              .text = "",
+              .tokens = 1,
+              .log_probs = std::move(picked.log_probs),
+              .cached_tokens = text.tokens == 1 ? text.cached : 0};
   if (text.request().answer) {
+    if (has_text) piece.made.push_back(picked.token);
     text.guide.add(picked.token, added, piece);
   } else {
     piece.text = text.stop.add(added);

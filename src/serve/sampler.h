@@ -21,7 +21,8 @@ namespace switchyard::serve {
 
 // A text that holds a slot.
 struct RunningText {
-  RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int64_t turn, std::int64_t cached);
+  RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int64_t turn,
+              std::int64_t cached_tokens);
   RunningText(const RunningText&) = delete;
 
   const TextRequest& request() const { return text.request; }
@@ -30,7 +31,9 @@ struct RunningText {
 
   WantedText text;
   Progress progress;
+  std::int64_t cached = 0;  // prompt tokens that were not read again
   std::int64_t tokens = 0;  // new ones
+  double last_token_at = 0;  // when the last of them was there (steady_seconds)
   TokenText characters;     // of the new tokens
   StopText stop;
   TokenHistory history;                                    // where the request's penalties need one

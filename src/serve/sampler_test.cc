@@ -111,7 +111,7 @@ TEST(Sampler, TellsTokensOfOneTextApart) {
   text.most_tokens = 1;
   text.sampling.strategy = SamplingStrategy::greedy;
   text.log_probs = 3;
-  ASSERT_TRUE(queue.submit({{text, pieces}}));
+  ASSERT_EQ(queue.submit({{text, pieces}}), RequestQueue::Submitted::yes);
   const Step step = batcher.next(1).step;
   Tensor logits = Tensor::zeros(DType::f32, {1, vocab});
   logits.span<float>()[kPiece] = 9;

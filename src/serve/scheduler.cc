@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace switchyard::serve {
 
@@ -16,27 +17,48 @@ Step Scheduler::next(std::span<const Progress* const> slots) {
   return step;
 }
 
-// Takes prompts in the order in which their texts came: of the first no more than a chunk, and others that
-// make no more than a chunk with it, as a rectangle of tokens with at most a quarter of padding. A step reads
-// prompts that are scored, in smaller chunks, or others.
-Step Scheduler::prompt_step(std::span<const Progress* const> slots) const {
+// Returns the slots whose prompts are read.
+std::vector<std::size_t> Scheduler::waiting_longest_first(std::span<const Progress* const> slots) {
+  waiting_.resize(slots.size());
   std::vector<std::size_t> order;
   for (std::size_t slot = 0; slot < slots.size(); ++slot) {
-    if (slots[slot] != nullptr && slots[slot]->reads_prompt()) order.push_back(slot);
+    if (slots[slot] == nullptr || !slots[slot]->reads_prompt()) continue;
+    order.push_back(slot);
+    if (waiting_[slot].turn != slots[slot]->turn) waiting_[slot] = {slots[slot]->turn, prompt_steps_};
   }
-  std::ranges::sort(order, {}, [&](std::size_t slot) { return slots[slot]->turn; });
+  std::ranges::sort(order, {}, [&](std::size_t slot) {
+    return std::pair(waiting_[slot].since, waiting_[slot].turn);
+  });
+  return order;
+}
+
+// Takes no more than a chunk of the prompt that waits longest, and others that make no more than a chunk with
+// it, as a rectangle of tokens with at most a quarter of padding. A step reads prompts that are scored, in
+// smaller chunks, or others. Where texts' bits must not depend on each other, a prompt's pieces follow from
+// the prompt alone, and pieces share a step that go through the same kernels of attention: those of one
+// token, the first ones of prompts, and the others.
+Step Scheduler::prompt_step(std::span<const Progress* const> slots) {
+  const std::vector<std::size_t> order = waiting_longest_first(slots);
   Step step;
-  step.scored = !order.empty() && slots[order[0]]->scores_prompt;
+  if (order.empty()) return step;
+  ++prompt_steps_;
+  step.scored = slots[order[0]]->scores_prompt;
   const std::size_t most = step.scored ? scored_chunk_ : prompt_chunk_;
+  const auto size_of = [&](std::size_t slot) { return std::min(slots[slot]->left(), most); };
+  const auto kernels_of = [&](std::size_t slot) {
+    return std::pair(size_of(slot) == 1, slots[slot]->read == 0);
+  };
   std::size_t tokens = 0, longest = 0;
   for (const std::size_t slot : order) {
     const Progress& text = *slots[slot];
     if (text.scores_prompt != step.scored) continue;
-    const std::size_t size = std::min(text.left(), most);
+    if (deterministic_ && kernels_of(slot) != kernels_of(order[0])) continue;
+    const std::size_t size = size_of(slot);
     const std::size_t area = std::max(longest, size) * (step.fed.size() + 1);
     if (area > most || 4 * (tokens + size) < 3 * area) continue;
     tokens += size;
     longest = std::max(longest, size);
+    waiting_[slot].since = prompt_steps_;
     const auto chunk = text.prompt.subspan(text.read, size);
     step.fed.push_back({slot, {chunk.begin(), chunk.end()}});
   }

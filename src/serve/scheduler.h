@@ -1,6 +1,13 @@
 // Scheduler: decides which texts the model goes on with in its next call, and with which tokens. Texts join
 // and leave between two calls (continuous batching, Yu et al. 2022, Orca); long prompts are read in chunks
 // between the other texts' tokens (Agrawal et al. 2023, Sarathi). It has no threads and no clock.
+//
+// Two rules make it fair:
+// 1. Where texts run and prompts wait, a call for a chunk of prompts and a call for the next token of every
+//    running text take turns. So a prompt of any length holds a running text for one chunk a token.
+// 2. Prompts take turns, too: the one that waits longest since its last chunk is next. So a short prompt waits
+//    for one chunk of each that was there before it, not for all chunks of a long one; and a long one gets a
+//    chunk after at most one of each other, however many short ones come.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +46,7 @@ class Scheduler {
   explicit Scheduler(const Limits& limits)
       : prompt_chunk_(static_cast<std::size_t>(limits.prompt_chunk)),
         scored_chunk_(static_cast<std::size_t>(limits.scored_chunk)),
+        deterministic_(limits.deterministic),
         drafts_(limits.drafts) {}
 
   // Returns the next call; `slots` has the text of each slot, null where the slot is free. Chunks of prompts
@@ -46,11 +54,19 @@ class Scheduler {
   Step next(std::span<const Progress* const> slots);
 
  private:
-  Step prompt_step(std::span<const Progress* const> slots) const;
+  // A slot's text that reads a prompt, by its turn, and the prompt step before which it began to wait.
+  struct Waiting {
+    std::int64_t turn = -1, since = 0;
+  };
+
+  Step prompt_step(std::span<const Progress* const> slots);
+  std::vector<std::size_t> waiting_longest_first(std::span<const Progress* const> slots);
   Step token_step(std::span<const Progress* const> slots) const;
 
   std::size_t prompt_chunk_, scored_chunk_;
-  bool drafts_;
+  bool deterministic_, drafts_;
+  std::vector<Waiting> waiting_;  // by slot
+  std::int64_t prompt_steps_ = 0;
   bool prompts_next_ = true;
 };
 

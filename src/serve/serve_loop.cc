@@ -115,7 +115,8 @@ void run_serve_loop(Context& context, const ModelConfig& model, Generator& gener
     head->batcher.describe_cache(generator.slot_groups(),
                                  [&generator](std::size_t source_slot, std::int64_t tokens) {
                                    return generator.can_copy_prefix(source_slot, tokens);
-                                 });
+                                 },
+                                 generator.capacity());
   }
   std::int64_t recorded = 0;  // texts
   if (head != nullptr && head->routing_record != nullptr) {

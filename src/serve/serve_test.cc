@@ -785,7 +785,7 @@ TEST(Serve, StopsWhenTheRunningTextsAreDone) {
     text.ignore_end = true;
     texts.push_back({text, pieces});
   }
-  ASSERT_TRUE(service.queue().submit(std::move(texts)));
+  ASSERT_EQ(service.queue().submit(std::move(texts)), RequestQueue::Submitted::yes);
   ASSERT_FALSE(pieces->take(60).empty());
   service.stop();
   std::map<std::size_t, Finish> how;

@@ -1,9 +1,16 @@
-// Slots: which slots of the KV cache are free, which tokens each has cached, and which of them the prompt of
-// a new text can start with. For the model's thread alone.
+// Slots: who has which slot of the KV cache, and which tokens it has cached. It finds the slot whose cached
+// tokens begin like a prompt, so that these are copied and not computed again. For the model's thread alone.
+//
+// Free slots keep their tokens until they are needed:
+// 1. A prompt that has nearly all of a free slot's last prompt in front goes on in that slot: it is the next
+//    turn of a conversation, and what the slot has beyond is its former answer.
+// 2. Any other prompt gets a slot that has nothing cached, or else the least recently used one, with a copy of
+//    the longest common beginning: a new conversation with the same system text leaves the old one's slot alone.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,7 +27,9 @@ class Slots {
   // Says whether the model can start a slot with the first `tokens` tokens that `source_slot` has cached now.
   using CanCopy = std::function<bool(std::size_t source_slot, std::int64_t tokens)>;
 
-  Slots(std::size_t count, bool shares_prefixes);
+  // `whole_chunks`: prompts share whole chunks of so many tokens only, of other prompts that were read in such
+  // chunks, so that a shared beginning has the bits that reading it again would give (0: any beginning).
+  Slots(std::size_t count, bool shares_prefixes, std::int64_t whole_chunks = 0);
   // Tells into how many groups the mesh splits the slots, in order: prefixes are copied within a group only.
   void describe_cache(std::int64_t groups, CanCopy can_copy);
 
@@ -31,26 +40,38 @@ class Slots {
   // starts: none where `reads_all`. The prompt's last token is never among them, since its logits are wanted.
   PrefixCopy assign(std::span<const std::int32_t> prompt, bool reads_all);
   // Frees a slot. Its tokens stay cached until the slot is assigned again.
-  void release(std::size_t slot) { slots_[slot].taken = false; }
+  void release(std::size_t slot);
   void append(std::size_t slot, std::span<const std::int32_t> tokens);
   // Lets no text start with the slot's tokens.
   void forget(std::size_t slot) { slots_[slot].tokens.clear(); }
   std::span<const std::int32_t> tokens(std::size_t slot) const { return slots_[slot].tokens; }
+  // Returns how many tokens the slots have that are taken.
+  std::int64_t tokens_in_use() const;
 
  private:
   struct Slot {
     bool taken = false;
-    std::int64_t assigned = 0;  // the number of the assign() call that gave it away last
-    std::size_t origin;         // the slot that has its tokens until copies_done()
+    std::int64_t used = 0;  // when it was assigned, copied from or released last, in such events
+    std::size_t origin;     // the slot that has its tokens until copies_done()
+    std::size_t prompt = 0;       // length of its last prompt
+    bool in_chunks = false;       // the prompt is read in chunks of whole_chunks_
     std::vector<std::int32_t> tokens;
   };
-  std::size_t longest_free(std::size_t begin, std::size_t end) const;
+  // A beginning that a prompt may start with, and the slot that would get it.
+  struct Beginning {
+    PrefixCopy copy;
+    bool in_place;
+  };
+  std::int64_t common_tokens(const Slot& source, std::span<const std::int32_t> prompt) const;
+  std::optional<Beginning> beginning_of(std::size_t source, std::span<const std::int32_t> prompt) const;
+  std::size_t free_slot(std::size_t begin, std::size_t end) const;
 
   std::vector<Slot> slots_;
   bool shares_prefixes_;
+  std::int64_t whole_chunks_;
   std::size_t group_slots_;
   CanCopy can_copy_ = [](std::size_t, std::int64_t) { return true; };
-  std::int64_t assigned_ = 0;
+  std::int64_t events_ = 0;
 };
 
 }  // namespace switchyard::serve

@@ -74,9 +74,13 @@ struct Piece {
   std::optional<Finish> finish = {};
   bool of_prompt = false;    // the log probabilities are of the prompt's tokens
   std::string problem = {};  // of a text that failed, in one line
-  std::vector<chat::Delta> deltas = {};   // of a chat's answer, instead of `text`
-  std::int64_t reasoning_tokens = 0;      // of `tokens`
-  std::string stop_word = {};             // the stop text that ended a chat's answer
+  // Prompt tokens that were cached and so not read again. Told once, with the text's first token.
+  std::int64_t cached_tokens = 0;
+  // What follows is of a chat's answer.
+  std::vector<chat::Delta> deltas = {};  // instead of `text`
+  std::vector<std::int32_t> made = {};   // the tokens, but for one that ends the answer
+  std::int64_t reasoning_tokens = 0;     // of `tokens`
+  std::string stop_word = {};            // the stop text that ended the answer
 };
 
 // The pieces of all texts of one request. Any thread may call any function.
@@ -103,6 +107,8 @@ class Pieces {
 struct WantedText {
   TextRequest request;
   std::shared_ptr<Pieces> pieces;
+  std::int64_t key = -1;  // of whoever asks (RequestQueue::submit)
+  double asked = 0;  // when it was queued (steady_seconds)
 };
 
 }  // namespace switchyard::serve

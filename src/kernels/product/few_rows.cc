@@ -5,9 +5,12 @@
 
 #include "core/current_memory.h"
 #include "core/tensor.h"
+#include "kernels/registry/row_independence.h"
 
 namespace switchyard {
 namespace {
+
+constexpr std::int64_t kMostRows = 8;
 
 // x in whole strips, at least one.
 std::int64_t in_strips(std::int64_t x) {
@@ -38,10 +41,29 @@ std::vector<Columns> cut_columns(int threads, std::span<const GemmProblem> probl
   return pieces;
 }
 
+// Plain problems with at most kMostRows rows each. Only where rows must be independent are there more.
+std::vector<GemmProblem> cut_rows(std::span<const GemmProblem> problems) {
+  std::vector<GemmProblem> few;
+  few.reserve(problems.size());
+  for (const GemmProblem& p : problems) {
+    for (std::int64_t row = 0; row < p.m; row += kMostRows) {
+      GemmProblem& piece = few.emplace_back(p);
+      const auto bytes = [&](std::int64_t elements, DType dtype) {
+        return row * elements * static_cast<std::int64_t>(size_of(dtype));
+      };
+      piece.m = std::min(kMostRows, p.m - row);
+      piece.a = static_cast<const std::byte*>(p.a) + bytes(p.lda, p.dtype);
+      piece.c = static_cast<std::byte*>(p.c) + bytes(p.ldc, p.c_dtype);
+    }
+  }
+  return few;
+}
+
 }  // namespace
 
 void run_columns(ThreadPool& pool, std::span<const GemmProblem> problems, GemmBlockKernel* kernel) {
-  const std::vector<Columns> pieces = cut_columns(pool.threads(), problems);
+  const std::vector<GemmProblem> few = cut_rows(problems);
+  const std::vector<Columns> pieces = cut_columns(pool.threads(), few);
   pool.for_range(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Columns& piece = pieces[static_cast<std::size_t>(i)];
@@ -113,8 +135,6 @@ void run_slices(ThreadPool& pool, std::span<const GemmProblem> problems) {
 
 namespace {
 
-constexpr std::int64_t kMostRows = 8;
-
 const char* rows_refuse(const GemmProblem& p, std::int64_t most) {
   if (p.m > most) return "it has more than a few rows";
   return p.m <= 0 ? "it has no rows" : p.transpose_a ? "A is transposed" : nullptr;
@@ -126,6 +146,7 @@ const char* slices_refuse(const GemmProblem& p) {
   if (p.packed()) return "the weights are packed";
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (p.logits != nullptr) return "its results are logits";
+  if (rows_are_independent()) return "the slices follow from the number of rows";
   return rows_refuse(p, cpu::few_rows(p));
 }
 
@@ -137,6 +158,8 @@ const char* columns_refuse(const GemmProblem& p) {
 
 const char* packed_columns_refuse(const GemmProblem& p) {
   if (!p.packed()) return "the weights are not packed";
+  if (rows_are_independent() && !p.transpose_a && p.m > 0)
+    return p.transpose_b ? "B is transposed" : nullptr;  // kMostRows at a time
   return p.transpose_b ? "B is transposed" : rows_refuse(p, kMostRows);
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/current_memory.h"
 #include "core/tensor.h"
+#include "kernels/registry/row_independence.h"
 
 namespace switchyard {
 namespace {
@@ -118,6 +119,7 @@ const char* integers_refuse(const GemmProblem& p) {
   if (p.dtype != DType::bf16) return "the rows are not bfloat16";
   if (p.transpose_b) return "B is transposed";
   if (p.m <= 0) return "it has no rows";
+  if (rows_are_independent()) return nullptr;
   return active_isa() == Isa::amx && p.m > kRowsOfAmx ? "AMX is faster for more than 32 rows" : nullptr;
 }
 

@@ -74,6 +74,7 @@ ChatAnswer::ChatAnswer(const ChatRequest& request, const ServedModel& model, con
       shows_reasoning_(request.shows_reasoning),
       with_log_probs_(request.log_probs),
       format_(request.format),
+      prompt_(request.texts[0].prompt),
       messages_(request.texts.size()),
       log_probs_(request.texts.size(), Json::array()) {
   tokens_.prompt = request.prompt_tokens;
@@ -119,6 +120,7 @@ Json ChatAnswer::log_prob(const TokenLogProb& token) const {
 std::string ChatAnswer::add(const Piece& piece) {
   count(piece);
   ChatMessage& message = messages_[piece.choice];
+  message.made.insert(message.made.end(), piece.made.begin(), piece.made.end());
   tokens_.made += piece.tokens;
   tokens_.reasoning += piece.reasoning_tokens;
   tokens_.cached = std::max(tokens_.cached, piece.cached_tokens);
@@ -144,6 +146,7 @@ std::string ChatAnswer::add(const Piece& piece) {
   if (!piece.finish || is_abandoned()) return is_abandoned() ? "" : events;
   message.finish = piece.finish;
   message.problem = piece.problem;
+  if (model_.memory != nullptr && piece.finish != Finish::failed) model_.memory->keep(prompt_, message.made);
   if (piece.finish == Finish::failed) {
     failed_ = true;
     if (stream_) events += text_of(failure_json(piece.problem));

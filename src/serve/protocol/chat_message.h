@@ -20,6 +20,7 @@ struct ChatMessage {
   std::vector<Call> calls;
   std::optional<Finish> finish;
   std::string problem;
+  std::vector<std::int32_t> made;  // its tokens
 
   // Takes a change. A call without an id gets one in the style of `format`, in `delta`, too.
   void apply(chat::Delta& delta, chat::Format format, std::mt19937_64& random);

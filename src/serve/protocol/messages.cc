@@ -217,7 +217,9 @@ MessagesAnswer::MessagesAnswer(const ChatRequest& request, const ServedModel& mo
       model_(model.name),
       stream_(request.stream),
       shows_reasoning_(request.shows_reasoning),
-      format_(request.format) {
+      format_(request.format),
+      prompt_(request.texts[0].prompt),
+      memory_(model.memory) {
   tokens_.prompt = request.prompt_tokens;
 }
 
@@ -278,6 +280,7 @@ std::string MessagesAnswer::add(Delta delta) {
 
 std::string MessagesAnswer::add(const Piece& piece) {
   count(piece);
+  message_.made.insert(message_.made.end(), piece.made.begin(), piece.made.end());
   tokens_.made += piece.tokens;
   tokens_.reasoning += piece.reasoning_tokens;
   tokens_.cached = std::max(tokens_.cached, piece.cached_tokens);
@@ -288,6 +291,7 @@ std::string MessagesAnswer::add(const Piece& piece) {
     stop_word_ = piece.stop_word;
     problem_ = piece.problem;
     failed_ = piece.finish == Finish::failed;
+    if (memory_ != nullptr && !failed_) memory_->keep(prompt_, message_.made);
   }
   return stream_ && !is_abandoned() ? events : "";
 }

@@ -43,6 +43,8 @@ class MessagesAnswer : public ProtocolAnswer {
   const std::string id_, model_;
   const bool stream_, shows_reasoning_;
   const chat::Format format_;
+  const std::vector<std::int32_t> prompt_;
+  const std::shared_ptr<TokenMemory> memory_;
   ChatMessage message_;
   std::vector<Block> blocks_;
   std::string stop_word_, problem_;
