@@ -25,11 +25,11 @@ TEST(RequestQueue, TakesAsManyAsThereIsRoomFor) {
   EXPECT_FALSE(queue.take()) << "both slots are taken";
   EXPECT_EQ(queue.running(), 2);
   EXPECT_EQ(queue.waiting(), 1);
-  queue.finished();
+  queue.finished({});
   EXPECT_EQ(queue.submit(texts(1, gone)), RequestQueue::Submitted::yes);
   gone->abandon();
   EXPECT_EQ(queue.take()->request.choice, 2u);
-  queue.finished();
+  queue.finished({});
   EXPECT_FALSE(queue.take());
   EXPECT_EQ(statistics.counts().abandoned, 1);
 }
@@ -48,7 +48,7 @@ TEST(RequestQueue, ClosingAbandonsWhatWaits) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].choice, 1u);
   EXPECT_EQ(told[0].finish, Finish::abandoned);
-  queue.finished();
+  queue.finished({});
   EXPECT_TRUE(queue.is_done());
 }
 
