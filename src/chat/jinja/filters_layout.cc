@@ -1,0 +1,173 @@
+// Filters that lay texts out: indent, center, truncate, wordwrap, wordcount.
+#include <fmt/format.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "chat/jinja/interpreter.h"
+#include "chat/jinja/text_search.h"
+
+namespace switchyard::jinja {
+
+namespace {
+namespace layout_filters {
+
+Value indent(Interpreter&, const Value& value, const Arguments& arguments) {
+  const Parameters parameters("indent", arguments, {"width", "first", "blank"});
+  Text indention;
+  if (parameters.has(0) && parameters[0].is_text()) {
+    indention = *parameters[0].text();
+  } else {
+    const std::size_t width = to_size(parameters.integer(0, 4));
+    Budget::check_bytes(width);
+    indention = Text(std::string(width, ' '));
+  }
+  refuse_undefined(value);
+  if (!value.is_text()) fail_other(fmt::format("indent takes a text, not {}", type_name(value)));
+  Text whole = *value.text();
+  whole.append("\n");  // as Jinja2: a last line that is empty is a line, too
+  const std::vector<Value> lines = lines_of(whole, false);
+  Text out;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const Text& line = *lines[i].text();
+    if (i > 0) out.append("\n");
+    const bool is_indented = i == 0 ? parameters.flag(1, false) : parameters.flag(2, false) || line.size() > 0;
+    if (is_indented) out.append(indention);
+    out.append(line);
+  }
+  return out;
+}
+
+Value center(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
+  const Parameters parameters("center", arguments, {"width"});
+  Arguments to_method;
+  to_method.positional.push_back(parameters.has(0) ? parameters[0] : Value(80));
+  return interpreter.call_method(str(value), "center", to_method);
+}
+
+Value truncate(Interpreter&, const Value& value, const Arguments& arguments) {
+  const Parameters parameters("truncate", arguments, {"length", "killwords", "end", "leeway"});
+  const Text text = str(value), end = parameters.text(2, "...");
+  const Integer length = parameters.integer(0, 255), leeway = parameters.has_value(3) ? parameters.integer(3, 5) : 5;
+  const auto end_size = static_cast<Integer>(count_code_points(end.bytes));
+  if (length < end_size) fail_other("truncate: the length is less than the end's");
+  if (leeway < 0) fail_other("truncate: the leeway is negative");
+  if (static_cast<Integer>(count_code_points(text.bytes)) <= length + leeway) return text;
+  Text out = text.part(0, byte_of(text.bytes, to_size(length - end_size)));
+  if (!parameters.flag(1, false)) {
+    const std::size_t space = out.bytes.rfind(' ');
+    if (space != std::string::npos) out = out.part(0, space);
+  }
+  out.append(end);
+  return out;
+}
+
+bool is_word_character(std::int32_t point) {
+  if (point == '_') return true;
+  const auto kind = utf8proc_category(point);
+  return (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO) || kind == UTF8PROC_CATEGORY_ND ||
+         kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
+}
+
+Value wordcount(Interpreter&, const Value& value, const Arguments&) {
+  std::size_t count = 0;
+  bool within = false;
+  for (const std::int32_t point : code_points(str(value).bytes)) {
+    const bool is_word = is_word_character(point);
+    if (is_word && !within) ++count;
+    within = is_word;
+  }
+  return count;
+}
+
+// Chunks of a line as Python's textwrap cuts it: words with their hyphens, and white space.
+std::vector<Text> chunks_of(const Text& line, bool at_hyphens) {
+  std::vector<Text> out;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < line.size();) {
+    const CodePoint point = code_point_at(line.bytes, at);
+    const bool ends = point.next == line.size();
+    const bool space = is_space(point.value);
+    bool cut = ends || is_space(code_point_at(line.bytes, point.next).value) != space;
+    if (!cut && at_hyphens && point.value == '-' && at > begin) {
+      const std::int32_t before = static_cast<unsigned char>(line.bytes[at - 1]);
+      const std::int32_t after = code_point_at(line.bytes, point.next).value;
+      cut = before >= 'A' && after >= 'A';
+    }
+    if (cut) {
+      out.push_back(line.part(begin, point.next));
+      begin = point.next;
+    }
+    at = point.next;
+  }
+  return out;
+}
+
+bool is_blank(const Text& chunk) { return is_space(code_point_at(chunk.bytes, 0).value); }
+
+// The lines of one paragraph line, as textwrap.wrap makes them with expand_tabs and replace_whitespace off.
+std::vector<Text> wrapped(const Text& line, std::size_t width, bool breaks_words, bool at_hyphens) {
+  std::vector<Text> chunks = chunks_of(line, at_hyphens), out;
+  std::reverse(chunks.begin(), chunks.end());
+  while (!chunks.empty()) {
+    Text current;
+    std::size_t size = 0;
+    if (!out.empty() && is_blank(chunks.back())) chunks.pop_back();
+    std::vector<Text> taken;
+    while (!chunks.empty() && size + count_code_points(chunks.back().bytes) <= width) {
+      size += count_code_points(chunks.back().bytes);
+      taken.push_back(std::move(chunks.back()));
+      chunks.pop_back();
+    }
+    if (!chunks.empty() && count_code_points(chunks.back().bytes) > width) {
+      if (breaks_words) {
+        const std::size_t room = std::max<std::size_t>(width - size, size == 0 ? 1 : 0);
+        Text& chunk = chunks.back();
+        const std::size_t cut = byte_of(chunk.bytes, room);
+        taken.push_back(chunk.part(0, cut));
+        chunk = chunk.part(cut, chunk.size());
+      } else if (taken.empty()) {
+        taken.push_back(std::move(chunks.back()));
+        chunks.pop_back();
+      }
+    }
+    while (!taken.empty() && (taken.back().size() == 0 || is_blank(taken.back()))) taken.pop_back();
+    for (const Text& chunk : taken) current.append(chunk);
+    if (!taken.empty()) out.push_back(std::move(current));
+    Budget::count_steps(1 + chunks.size() / 64);
+  }
+  return out;
+}
+
+Value wordwrap(Interpreter&, const Value& value, const Arguments& arguments) {
+  const Parameters parameters("wordwrap", arguments, {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
+  const std::size_t width = to_size(parameters.integer(0, 79));
+  if (width == 0) fail_other("invalid width 0 (must be > 0)");
+  const Text text = str(value), end = parameters.has_value(2) ? parameters.text(2, "\n") : Text("\n");
+  Text out;
+  bool is_first = true;
+  for (const Value& line : lines_of(text, false)) {
+    if (!is_first) out.append(end);
+    is_first = false;
+    bool is_first_part = true;
+    for (const Text& part : wrapped(*line.text(), width, parameters.flag(1, true), parameters.flag(3, true))) {
+      if (!is_first_part) out.append(end);
+      is_first_part = false;
+      out.append(part);
+    }
+  }
+  return out;
+}
+
+constexpr FilterEntry kFilters[] = {
+    {"indent", indent}, {"center", center}, {"truncate", truncate}, {"wordcount", wordcount}, {"wordwrap", wordwrap}};
+
+}  // namespace layout_filters
+}  // namespace
+
+std::optional<Filter> find_layout_filter(std::string_view name) {
+  const FilterEntry* entry = find_entry(layout_filters::kFilters, name);
+  return entry == nullptr ? std::nullopt : std::optional(entry->filter);
+}
+
+}  // namespace switchyard::jinja
