@@ -1,0 +1,18 @@
+// What compiles rules and matches texts: xgrammar/ or, in a build without it, no_xgrammar/.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "grammar/grammar.h"
+
+namespace switchyard::grammar {
+
+// The grammar of `ebnf` (xgrammar's, rule `root`) for a vocabulary. The last 64 are kept; any thread. GrammarError.
+std::shared_ptr<const Grammar> compiled(const Vocabulary& vocabulary, const std::string& ebnf);
+// Texts of special tokens.
+const std::map<std::string, std::int32_t>& special_tokens(const Vocabulary& vocabulary);
+
+}  // namespace switchyard::grammar

@@ -1,0 +1,175 @@
+#include "grammar/backend.h"
+
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <utility>
+
+#include "core/error.h"
+
+namespace switchyard::grammar {
+
+bool is_built_in() {
+  return true;
+}
+
+namespace {
+
+constexpr std::size_t kept_grammars = 64;
+constexpr std::int64_t rule_cache_bytes = 64 << 20;  // masks of rules that several grammars have
+
+// What is never text: no character begins with this byte, so that only the token's id can match.
+std::string no_text(std::size_t id) {
+  return "\xff" + std::to_string(id);
+}
+
+std::vector<std::string> texts_for_xgrammar(const std::vector<std::optional<std::string>>& tokens) {
+  std::vector<std::string> texts;
+  texts.reserve(tokens.size());
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    texts.push_back(tokens[id] && !tokens[id]->empty() ? *tokens[id] : no_text(id));
+  }
+  return texts;
+}
+
+}  // namespace
+
+class Vocabulary::Impl {
+ public:
+  Impl(const std::vector<std::optional<std::string>>& tokens, std::span<const std::int32_t> end_ids,
+       std::map<std::string, std::int32_t> special_ids)
+      : ends(end_ids.begin(), end_ids.end()),
+        special(std::move(special_ids)),
+        size(tokens.size()),
+        info_(texts_for_xgrammar(tokens), xgrammar::VocabType::RAW, static_cast<int>(tokens.size()), ends),
+        compiler_(info_, /*max_threads=*/1, /*cache_enabled=*/true, rule_cache_bytes) {}
+
+  std::shared_ptr<const Grammar> compiled(const std::shared_ptr<const Impl>& self, const std::string& ebnf) const;
+
+  const std::vector<std::int32_t> ends;
+  const std::map<std::string, std::int32_t> special;
+  const std::size_t size;
+
+ private:
+  using Kept = std::pair<std::string, std::shared_ptr<const Grammar>>;
+  std::shared_ptr<const Grammar> kept(const std::string& ebnf) const;
+
+  xgrammar::TokenizerInfo info_;
+  mutable xgrammar::GrammarCompiler compiler_;
+  mutable std::mutex mutex_;
+  mutable std::list<Kept> kept_;  // the last used first
+};
+
+class Grammar::Impl {
+ public:
+  Impl(std::shared_ptr<const Vocabulary::Impl> of, xgrammar::CompiledGrammar made)
+      : vocabulary(std::move(of)), grammar(std::move(made)) {}
+  std::shared_ptr<const Vocabulary::Impl> vocabulary;
+  xgrammar::CompiledGrammar grammar;
+};
+
+std::shared_ptr<const Grammar> Vocabulary::Impl::kept(const std::string& ebnf) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.first == ebnf; });
+  if (found == kept_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found);
+  return found->second;
+}
+
+std::shared_ptr<const Grammar> Vocabulary::Impl::compiled(const std::shared_ptr<const Impl>& self,
+                                                          const std::string& ebnf) const {
+  if (std::shared_ptr<const Grammar> known = kept(ebnf)) return known;
+  std::shared_ptr<const Grammar> made;
+  try {
+    made = std::make_shared<const Grammar>(
+        std::make_unique<const Grammar::Impl>(self, compiler_.CompileGrammar(xgrammar::Grammar::FromEBNF(ebnf))));
+  } catch (const std::exception& error) {
+    throw GrammarError(fmt::format("the grammar does not compile: {}", error.what()));
+  }
+  const std::lock_guard lock(mutex_);
+  kept_.emplace_front(ebnf, made);
+  if (kept_.size() > kept_grammars) kept_.pop_back();
+  return made;
+}
+
+Vocabulary::Vocabulary(std::vector<std::optional<std::string>> tokens, std::span<const std::int32_t> ends,
+                       std::map<std::string, std::int32_t> special)
+    : impl_(std::make_shared<const Impl>(tokens, ends, std::move(special))) {}
+
+std::shared_ptr<const Grammar> compiled(const Vocabulary& vocabulary, const std::string& ebnf) {
+  return vocabulary.impl()->compiled(vocabulary.impl(), ebnf);
+}
+
+const std::map<std::string, std::int32_t>& special_tokens(const Vocabulary& vocabulary) {
+  return vocabulary.impl()->special;
+}
+
+Grammar::Grammar(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Grammar::~Grammar() = default;
+
+class Matcher::Impl {
+ public:
+  Impl(std::shared_ptr<const Grammar> of, xgrammar::GrammarMatcher at)
+      : grammar(std::move(of)), matcher(std::move(at)) {}
+  const Vocabulary::Impl& vocabulary() const { return *grammar->impl().vocabulary; }
+  bool is_end(std::int32_t token) const {
+    const auto& ends = vocabulary().ends;
+    return std::find(ends.begin(), ends.end(), token) != ends.end();
+  }
+
+  std::shared_ptr<const Grammar> grammar;
+  xgrammar::GrammarMatcher matcher;
+  bool ended = false;
+};
+
+Matcher::Matcher(std::shared_ptr<const Grammar> grammar) {
+  xgrammar::GrammarMatcher matcher(grammar->impl().grammar);
+  impl_ = std::make_unique<Impl>(std::move(grammar), std::move(matcher));
+}
+Matcher::~Matcher() = default;
+Matcher::Matcher(Matcher&&) noexcept = default;
+Matcher& Matcher::operator=(Matcher&&) noexcept = default;
+
+void Matcher::mask(std::span<std::uint32_t> bits) {
+  const std::size_t words = (impl_->vocabulary().size + 31) / 32;
+  CHECK(bits.size() >= words, "{} words for a mask of {}", bits.size(), words);
+  std::fill(bits.begin(), bits.end(), 0u);
+  if (impl_->ended) {  // nothing but ends may follow
+    for (std::int32_t end : impl_->vocabulary().ends) bits[static_cast<std::size_t>(end) / 32] |= 1u << (end % 32);
+    return;
+  }
+  auto shape = static_cast<std::int64_t>(words);
+  DLTensor tensor{};
+  tensor.data = bits.data();
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = 1;
+  tensor.dtype = {kDLInt, 32, 1};
+  tensor.shape = &shape;
+  impl_->matcher.FillNextTokenBitmask(&tensor);
+  if (const std::size_t rest = impl_->vocabulary().size % 32; rest != 0) bits[words - 1] &= (1u << rest) - 1;
+}
+
+bool Matcher::accept(std::int32_t token) {
+  if (token < 0 || static_cast<std::size_t>(token) >= impl_->vocabulary().size) return false;
+  if (impl_->is_end(token)) {
+    impl_->ended = impl_->ended || may_end();
+    return impl_->ended;
+  }
+  return !impl_->ended && impl_->matcher.AcceptToken(token);
+}
+
+bool Matcher::may_end() const {
+  return impl_->ended || impl_->matcher.IsCompleted();
+}
+
+Matcher Matcher::fork() const {
+  Matcher copy(impl_->grammar);
+  copy.impl_->matcher = impl_->matcher.Fork();
+  copy.impl_->ended = impl_->ended;
+  return copy;
+}
+
+}  // namespace switchyard::grammar
