@@ -65,7 +65,7 @@ test-asan: dependencies
 test-tsan: dependencies
 	$(call configure,build/tsan,$(SANITIZER_FLAGS) -DSWITCHYARD_SANITIZE=thread)
 	@cmake --build build/tsan
-	TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 suppressions=$(CURDIR)/tests/tsan_suppressions.txt" \
+	TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" \
 	  $(FIXED_ADDRESSES) $(CTEST) --test-dir build/tsan
 
 # Property tests run fifty times as many rounds under SWITCHYARD_SOAK.

@@ -17,8 +17,8 @@ using Json = nlohmann::ordered_json;
 // The text of a template as a model's files have it.
 struct TemplateSource {
   std::string text;
-  std::string tool_text;  // for requests with tools; empty: `text`
-  std::string origin;     // where it was found, for people
+  std::string tool_text;                 // for requests with tools; empty: `text`
+  std::string origin;                    // where it was found, for people
   Json special_tokens = Json::object();  // bos_token, eos_token, … : their texts
 };
 
@@ -34,7 +34,7 @@ std::optional<TemplateSource> find_template(const std::filesystem::path& model,
 struct Prompt {
   std::string text;
   std::vector<TextRange> foreign;  // parts that the request wrote: added tokens are not looked for in them
-  bool opens_reasoning = false;    // the text ends within reasoning: its last <think> has no </think> after it
+  bool opens_reasoning = false;  // the text ends within reasoning: its last <think> has no </think> after it
 };
 
 class ChatTemplate {
@@ -44,12 +44,13 @@ class ChatTemplate {
     bool allow_mutation = true;    // two published templates append to lists
     std::function<std::tm()> now = {};
   };
-  // Parses the template and probes what it takes. Error(usage) with the line of a template that does not parse.
+  // Parses the template and probes what it takes. Error(usage) with the line of a template that does not
+  // parse.
   ChatTemplate(TemplateSource source, Options options);
 
   // Reads messages, tools, tool_choice, reasoning_effort, chat_template_kwargs, add_generation_prompt and
-  // continue_final_message of a chat request's body. BadRequest; its code is template_error where the template
-  // failed.
+  // continue_final_message of a chat request's body. BadRequest; its code is template_error where the
+  // template failed.
   Prompt prompt(const Json& body) const;
   const TemplateSource& source() const { return source_; }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/bench_command.h"
+#include "cli/chat_command.h"
 #include "cli/config_command.h"
 #include "cli/convert_command.h"
 #include "cli/data_command.h"
@@ -46,6 +47,7 @@ const std::map<std::string, Entry>& commands() {
       {"train", {"train a model", switchyard::train_command, true}},
       {"generate", {"text from a model", switchyard::generate_command, true}},
       {"serve", {"texts from a model over HTTP", switchyard::serve_command, true}},
+      {"chat", {"a conversation with a model at a terminal", switchyard::chat_command, true}},
       {"eval",
        {"how well a model predicts a text, and how far it is from other weights", switchyard::eval_command,
         true}},

@@ -27,6 +27,7 @@ Options parse_options(const std::string& command, const std::set<std::string>& f
     } else if (with_values.contains(args[i])) {
       if (i + 1 == args.size()) fail_usage("[{}] {} needs a value", command, args[i]);
       options.values[args[i]] = args[i + 1];
+      options.lists[args[i]].push_back(args[i + 1]);
       ++i;
     } else if (args[i].starts_with("-")) {
       std::string known;

@@ -14,7 +14,8 @@ struct Options {
   std::string json_file;                      // --json FILE; "" without
   std::set<std::string> flags;                // flags of the command that were given
   std::map<std::string, std::string> values;  // options of the command that were given, with their values
-  std::vector<std::string> settings;          // CONFIG.yml and key=value, in order
+  std::map<std::string, std::vector<std::string>> lists;  // the same; of an option that was given again, all
+  std::vector<std::string> settings;                      // CONFIG.yml and key=value, in order
 };
 
 // Error(usage) that names `command` for an unknown option, for an option without its value, and for a --json

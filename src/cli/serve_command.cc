@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -28,7 +29,7 @@ namespace switchyard {
 namespace {
 
 constexpr const char* kServeHelp =
-    R"(switchyard serve FOLDER [key=value ...] [--host ADDRESS] [--port N] [--json FILE]
+    R"(switchyard serve FOLDER [key=value ...] [--host ADDRESS] [--port N] [--api-key-file FILE] [--json FILE]
 switchyard serve [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--host ADDRESS] [--port N]
 
 Answers requests for text over HTTP, as clients of OpenAI's completions make them. FOLDER holds a model's weights: the
@@ -38,6 +39,15 @@ long prompts are read in chunks between others' tokens.
   --host ADDRESS             where it listens; 127.0.0.1 without, which only this machine reaches
   --port N                   8000 without; 0: any free one
   --json FILE                host, port and model, written when it listens
+  --api-key-file FILE        a key a line (# begins a comment): requests need one, as `Authorization: Bearer KEY` or
+                             `x-api-key: KEY`; but for /health and /metrics. Also SWITCHYARD_API_KEY=KEY
+  --api-key KEY              the same, and again for more; others on this machine see it in the list of processes
+  --protect-metrics          /metrics needs a key, too
+  --cors ORIGIN              lets pages of that site ask, such as http://localhost:5173, and again for more; *: all
+  --host-name NAME           what requests may call this machine, beside its addresses and localhost, while only this
+                             machine reaches the server; and again for more
+  --tls-cert FILE --tls-key FILE    answers over https; both are PEM
+  --max-body MIB             the longest body of a request; 16 without
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many.
                              Without: 2048, or the context that the model was trained for where that is less
@@ -64,139 +74,104 @@ Examples:
   curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 50, "temperature": 0.7}'
 )";
 
-constexpr std::int64_t kTextsAtOnce = 8, kMostWaiting = 512, kMostConnections = 1024;
+constexpr std::int64_t kTextsAtOnce = 8;
 
-struct Serving {
-  ModelOnRanks run;
-  serve::Limits limits;
-  serve::ServedModel served;
-  bool evicts;  // Generator
-};
-
-// The folder's name, or else the model's name.
-std::string name_of_model(const Config& config, std::span<const std::string> settings) {
-  std::filesystem::path path = config.get_string("load_parameters_path");
-  if (!settings.empty() && std::filesystem::is_directory(settings[0])) path = settings[0];
-  if (path.filename().empty()) path = path.parent_path();
-  const std::string folder = path.filename().string();
-  return folder.empty() || folder == "." || folder == ".." ? config.get_string("model_name") : folder;
-}
-
-Serving make_serving(ModelOnRanks run, std::span<const std::string> settings) {
-  // Without a word from anyone, texts are no longer than the model was trained for.
-  const std::int64_t usual = run.config.get_int("max_target_length");
-  if (!run.config.is_set_by_user("max_target_length") && trained_context(run) < usual)
-    run.config.set("max_target_length", trained_context(run), "serve: max_position_embeddings");
-  note_context(run, "serve", run.config.get_int("max_target_length"));
-  const Config& config = run.config;
-  serve::Limits limits;
-  limits.slots =
-      config.is_set_by_user("per_device_batch_size") ? rows_to_generate(config, run.mesh) : kTextsAtOnce;
-  check_layout(config, run.mesh, run.model,
-               {limits.slots, limits.slots, 1, run.model.moe_execution.token_chunks});
-  serve::ServedModel served;
-  served.name = name_of_model(config, settings);
-  served.tokenizer = run.tokenizer.get();
-  served.vocab = run.model.vocab;
-  served.capacity = config.get_int("max_target_length");
-  served.add_bos = config.get_bool("add_bos");
-  served.add_eos = config.get_bool("add_eos");
-  const auto vocab =
-      static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
-  served.sampling = sampling_config(config, vocab);
-  limits.waiting = std::min(16 * limits.slots, kMostWaiting);
-  served.most_texts = limits.slots + limits.waiting;
-  limits.vocab = vocab;
-  limits.drafts = run.model.predictions > 0;
-  limits.ends = end_tokens(config, *run.tokenizer);
-  const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
-  limits.shares_prefixes =
-      config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");
-  if (run.model.has_delta()) {
-    if (limits.shares_prefixes && config.is_set_by_user("enable_prefix_caching"))
-      fail_usage("[serve] enable_prefix_caching=true: a model with gated delta nets caches whole texts only");
-    limits.shares_prefixes = false;
-  }
-  limits.prompt_chunk = whole ? served.capacity : config.get_int("prefill_chunk_size");
-  constexpr std::int64_t kScoredBytes = std::int64_t{64} << 20;  // of logits at once
-  limits.scored_chunk = std::clamp<std::int64_t>(kScoredBytes / (4 * served.vocab), 1, limits.prompt_chunk);
-  const bool evicts = !config.get_bool("enable_prefix_caching");
-  return {std::move(run), limits, served, evicts};
-}
-
-void tell_where(const Serving& serving, const std::string& host, int port, const std::string& json_file) {
-  fmt::print(stderr, "{} on http://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
-             serving.served.name, host, port, serving.limits.slots, serving.served.capacity);
+void tell_where(const Serving& serving, const http::Options& listening, int port,
+                const std::string& json_file) {
+  fmt::print(stderr, "{} on {}://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
+             serving.served.name, listening.tls_key.empty() ? "http" : "https", listening.host, port,
+             serving.limits.slots, serving.served.capacity);
+  if (const auto& chat = serving.served.chat; chat != nullptr)
+    fmt::print(stderr, "chats by {}: calls and reasoning in the format {}\n", chat->prompts.source().origin,
+               chat::name_of(chat->format));
+  if (listening.keys.empty() && !http::is_loopback(listening.host))
+    fmt::print(stderr, "warning: everybody who reaches {} may ask: --api-key-file gives keys\n",
+               listening.host);
   if (json_file.empty()) return;
-  const nlohmann::json json{
-      {"version", SWITCHYARD_VERSION}, {"host", host}, {"port", port}, {"model", serving.served.name}};
+  const nlohmann::json json{{"version", SWITCHYARD_VERSION},
+                            {"host", listening.host},
+                            {"port", port},
+                            {"model", serving.served.name}};
   write_file_atomic(json_file, json.dump(1) + "\n");
+}
+
+// The options of `serve`, and those of how it chats.
+std::set<std::string> option_names(bool with_value) {
+  std::set<std::string> names;
+  if (with_value) names = {"--host", "--port", "--api-key", "--api-key-file", "--cors", "--host-name"};
+  for (const ChatOption& option : kChatOptions) {
+    if (option.takes_value == with_value) names.insert(option.name);
+  }
+  return names;
+}
+
+// Keys of the options and of the environment. Their text is kept nowhere.
+http::Keys keys_of(const Options& options) {
+  http::Keys keys;
+  const auto add = [&](const std::string& key) {
+    if (key.empty()) fail_usage("[serve] --api-key, SWITCHYARD_API_KEY: expected a key, got an empty text");
+    keys.add(key);
+  };
+  if (const auto given = options.lists.find("--api-key"); given != options.lists.end())
+    std::ranges::for_each(given->second, add);
+  if (const auto files = options.lists.find("--api-key-file"); files != options.lists.end()) {
+    for (const std::string& file : files->second) http::add_keys_of_file(file, keys);
+  }
+  if (const char* const key = std::getenv("SWITCHYARD_API_KEY")) add(key);
+  return keys;
+}
+
+http::Options listening_of(const Options& options, const Config& config) {
+  const auto value = [&](const char* name, const char* otherwise = "") {
+    const auto given = options.values.find(name);
+    return given == options.values.end() ? std::string(otherwise) : given->second;
+  };
+  const auto list = [&](const char* name) {
+    const auto given = options.lists.find(name);
+    return given == options.lists.end() ? std::vector<std::string>() : given->second;
+  };
+  http::Options listening;
+  listening.host = value("--host", "127.0.0.1");
+  listening.port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
+  listening.most_body = static_cast<std::size_t>(config.get_int("max_body")) << 20;
+  listening.keys = keys_of(options);
+  listening.protect_metrics = config.get_bool("protect_metrics");
+  listening.origins = list("--cors");
+  listening.host_names = list("--host-name");
+  listening.tls_certificate = config.get_string("tls_cert");
+  listening.tls_key = config.get_string("tls_key");
+  return listening;
 }
 
 int serve_texts(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
-  const auto port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
-  const auto host = options.values.find("--host");
-  const serve::HttpServer::Address address{host == options.values.end() ? "127.0.0.1" : host->second, port};
-  const Serving serving = make_serving(model_to_run("serve", processes, options.settings), options.settings);
-  require_memory_to_run("serve", serving.run, serving.limits.slots, serving.served.capacity, serving.evicts,
-                        processes);
+  const Serving serving = make_serving("serve", processes, options, options.settings, kTextsAtOnce);
+  const http::Options listening = listening_of(options, serving.run.config);
   serve::Statistics statistics;
   serve::RequestQueue queue(serving.limits, statistics);
-  serve::Batcher batcher(*serving.run.tokenizer, serving.limits, queue, statistics);
   std::optional<serve::HttpServer> server;
-  if (first) {
-    const std::int64_t connections =
-        std::min(serving.limits.slots + serving.limits.waiting + 16, kMostConnections);
-    server.emplace(address, serving.served, queue, statistics, static_cast<int>(connections));
-  }
-  const Config& config = serving.run.config;
-  const std::string record = routing_files(config, serving.run.model).record;
-  AppendFile routing;
-  if (first && !record.empty()) {
-    routing = AppendFile("routing", record);
-    routing.clear();
-  }
-  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
-  if (first) {
-    for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
-  }
-  try {
-    serving.run.run([&](Context& context) {
-      const Parameters parameters = serving.run.load(context, load_bar());
-      Generator generator(context, serving.run.model, parameters, serving.limits.slots,
-                          serving.served.capacity, serving.evicts);
-      if (!record.empty()) generator.record_routing();
-      catch_stop_signals();  // until here one ends the process at once
-      if (context.comm->rank() != 0) {
-        serve::run_serve_loop(context, serving.run.model, generator, nullptr);
-        return;
-      }
-      server->start();
-      tell_where(serving, address.host, server->port(), options.json_file);
-      serve::ServeHead head{batcher, queue, statistics, [&] {
-                              if (stop_signal() != 0) queue.close();
-                            }};
-      if (routing.is_open()) head.routing_record = &routing;
-      serve::run_serve_loop(context, serving.run.model, generator, &head);
-    });
-  } catch (...) {
-    batcher.give_up();
-    throw;
-  }
+  if (first) server.emplace(listening, serving.served, queue, statistics);
+  run_serving(
+      serving, processes, queue, statistics,
+      [&] {
+        server->start();
+        tell_where(serving, listening, server->port(), options.json_file);
+      },
+      [&] {
+        if (stop_signal() != 0) queue.close();
+      });
   if (first) {
     const serve::Counts counts = statistics.counts();
     fmt::print(stderr, "stopped: {} texts finished, {} abandoned; {} tokens read, {} made\n",
                counts.stopped + counts.length, counts.abandoned, counts.prompt_tokens, counts.new_tokens);
   }
-  routing.close();
   return 0;
 }
 
 }  // namespace
 
 int serve_command(std::span<const std::string> args) {
-  const Options options = parse_options("serve", {}, args, {"--host", "--port"});
+  const Options options = parse_options("serve", option_names(false), args, option_names(true));
   if (options.help) {
     std::fputs(kServeHelp, stdout);
     return 0;

@@ -48,6 +48,7 @@ struct KeyTable {
     add(Role::run, run_keys());
     add(Role::output, output_keys());
     add(Role::generation, generation_keys());
+    add(Role::generation, serve_keys());
     add(Role::model, model_keys());
     add(Role::model, attention_keys());
     add(Role::model, moe_keys());

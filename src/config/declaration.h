@@ -107,6 +107,7 @@ KeyCheck one_of(std::vector<std::string> choices, std::vector<std::string> plann
 std::vector<KeyDeclaration> run_keys();
 std::vector<KeyDeclaration> output_keys();
 std::vector<KeyDeclaration> generation_keys();
+std::vector<KeyDeclaration> serve_keys();
 std::vector<KeyDeclaration> model_keys();
 std::vector<KeyDeclaration> attention_keys();
 std::vector<KeyDeclaration> moe_keys();

@@ -44,7 +44,6 @@ std::vector<KeyDeclaration> data_keys() {
       planned(boolean_key("generate_padding_batch_eval", false, "padding batches when data runs out")),
       planned(float_key("expansion_factor_real_data", -1.0, any_number(), "ranks that load data, over all")),
       planned(boolean_key("use_chat_template", false, "apply the tokenizer's chat template")),
-      inert(text_key("chat_template_path", "", "only with use_chat_template")),
       inert(text_key("chat_template", "", "only with use_chat_template")),
   };
 }

@@ -145,6 +145,10 @@ void carry_tokenizer(const BuildOptions& options) {
     const std::string name = file == files[0] ? main_file : target + "/" + fs::path(file).filename().string();
     write_file_atomic(name, read_whole_file(file));
   }
+  // The chat template is no part of the tokenizer; checkpoints made from this data carry it along.
+  const fs::path chat_template = fs::path(files[0]).parent_path() / "chat_template.jinja";
+  if (fs::is_regular_file(chat_template, error))
+    write_file_atomic(target + "/chat_template.jinja", read_whole_file(chat_template.string()));
 }
 
 // A build, begun or gone on with.

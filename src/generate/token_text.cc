@@ -40,19 +40,19 @@ std::size_t whole_characters(const std::string& text) {
   return end;
 }
 
-TokenText::TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before)
-    : tokenizer_(tokenizer) {
+TokenText::TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before, bool keep_special)
+    : tokenizer_(tokenizer), keep_special_(keep_special) {
   const auto context = before.last(std::min(kContext, before.size()));
   window_.assign(context.begin(), context.end());
   seen_ = window_.size();
-  const std::string text = tokenizer_.decode(window_);
+  const std::string text = decode();
   given_ = whole_characters(text);
   begun_ = text.size() - given_;
 }
 
 std::string TokenText::add(std::int32_t token) {
   window_.push_back(token);
-  const std::string text = tokenizer_.decode(window_);
+  const std::string text = decode();
   const std::size_t whole = whole_characters(text);
   if (whole <= given_) return "";
   // Bytes of the tokens before that never become a character are not of the new text.
@@ -63,14 +63,18 @@ std::string TokenText::add(std::int32_t token) {
   if (whole == text.size()) {  // the tokens of this text are what the next ones stand after
     window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(seen_));
     seen_ = window_.size();
-    given_ = tokenizer_.decode(window_).size();
+    given_ = decode().size();
   }
   return added;
 }
 
 std::string TokenText::finish() const {
-  const std::string text = tokenizer_.decode(window_);
+  const std::string text = decode();
   return text.substr(std::min(given_ + begun_, text.size()));
+}
+
+std::string TokenText::decode() const {
+  return keep_special_ ? tokenizer_.decode_all(window_) : tokenizer_.decode(window_);
 }
 
 std::string text_within(const Tokenizer& tokenizer, std::int32_t token) {

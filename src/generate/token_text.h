@@ -16,8 +16,8 @@ std::size_t whole_characters(const std::string& text);
 class TokenText {
  public:
   // Begins after the tokens `before`; where those end within a character, the text begins with that
-  // character. The tokenizer must outlive the object.
-  TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
+  // character. `keep_special`: special tokens give their text, too. The tokenizer must outlive the object.
+  TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before, bool keep_special = false);
 
   // Returns the text that the token completes: a token may end within a character, or need the next one.
   std::string add(std::int32_t token);
@@ -25,7 +25,10 @@ class TokenText {
   std::string finish() const;
 
  private:
+  std::string decode() const;
+
   const Tokenizer& tokenizer_;
+  bool keep_special_;
   std::vector<std::int32_t> window_;  // tokens whose text was given last, and those after them
   std::size_t seen_ = 0;              // how many of them have no text to give any more
   std::size_t given_ = 0;             // bytes of the window's text

@@ -1,8 +1,10 @@
 // Grammar: which tokens may come next so that a text keeps a JSON schema, a regular expression, or a tool's
-// form of call. xgrammar compiles and matches (grammar.cc); schema_check.cc refuses what it would ignore.
+// form of call. Schemas and the like become rules here (schema_rules.cc, regex.cc, parts_rules.cc), after what they
+// would not keep was refused (schema_check.cc); xgrammar compiles the rules and matches (xgrammar/).
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,6 +34,9 @@ class Vocabulary {
  public:
   // `vocab`: tokens that the model has logits for. `ends`: ids that end a text.
   Vocabulary(const Tokenizer& tokenizer, std::int64_t vocab, std::span<const std::int32_t> ends);
+  // `tokens`: the bytes of each id, none of what is never text. `special`: texts that are one token with none.
+  Vocabulary(std::vector<std::optional<std::string>> tokens, std::span<const std::int32_t> ends,
+             std::map<std::string, std::int32_t> special = {});
   class Impl;
   std::shared_ptr<const Impl> impl() const { return impl_; }
 
@@ -39,7 +44,8 @@ class Vocabulary {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Parts of a text that must come one after the other (a tool call in a model's own form).
+// Parts of a text that must come one after the other (a tool call in a model's own form). Where their exact
+// texts have one of a special token, it is that token that must come.
 struct FreeText {
   std::string until;  // any text that does not contain it, then it
 };

@@ -65,7 +65,7 @@ void AnswerGuide::add(std::int32_t token, const std::string& text, Piece& piece)
     } else {
       matcher_->accept(token);
     }
-  } else if (matcher_) {
+  } else if (matcher_ && (request_->grammar_after_reasoning || !reader_->in_reasoning())) {
     look_for_grammar_begin(text);
   }
   ++tokens_;

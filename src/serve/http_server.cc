@@ -1,237 +1,232 @@
 #include "serve/http_server.h"
 
 #include <fmt/format.h>
-#include <httplib.h>
+#include <fmt/ranges.h>
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <random>
-#include <span>
-#include <string_view>
-#include <thread>
+#include <set>
 
-#include "core/error.h"
+#include "serve/growing_texts.h"
+#include "serve/http/server.h"
+#include "serve/page.h"
+#include "serve/protocol/chat_answer.h"
 #include "serve/protocol/completions.h"
+#include "serve/protocol/messages.h"
+#include "serve/protocol/token_paths.h"
 
 namespace switchyard::serve {
 namespace {
 
+using http::Access;
+using http::Answer;
+using http::Request;
+using http::Response;
 using nlohmann::json;
 
-constexpr std::size_t kLongestBody = std::size_t{4} << 20;
-constexpr double kLookUpSeconds = 0.2;  // between two looks whether the client is still there
-constexpr const char* kJson = "application/json";
-
-// An answer that is being written.
-struct Answering {
-  CompletionAnswer answer;
-  std::shared_ptr<Pieces> pieces = std::make_shared<Pieces>();
-};
-
-bool write(httplib::DataSink& sink, const std::string& text) {
-  return text.empty() || sink.write(text.data(), text.size());
+std::int64_t seconds_of_day() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
-// Writes the answer as it grows. Returns false, and the connection ends before the answer does, when the
-// client is gone or the server gave the texts up.
-bool write_answer(Answering& a, httplib::DataSink& sink) {
-  if (!write(sink, a.answer.begin())) return false;
-  while (!a.answer.is_finished()) {
-    for (const Piece& piece : a.pieces->take(kLookUpSeconds)) {
-      if (!write(sink, a.answer.add(piece))) return false;
-    }
-    if (a.answer.is_abandoned() || !sink.is_writable()) return false;
-  }
-  if (!write(sink, a.answer.end())) return false;
-  sink.done();
-  return true;
-}
-
-void write_while_it_grows(httplib::Response& response, const std::shared_ptr<Answering>& answering) {
-  response.set_chunked_content_provider(
-      answering->answer.content_type(),
-      [answering](std::size_t, httplib::DataSink& sink) { return write_answer(*answering, sink); },
-      [answering](bool) { answering->pieces->abandon(); });  // texts that are over do not notice
-}
-
-void answer_error(httplib::Response& response, int status, const std::string& message,
-                  const std::string& type, const std::string& field = "", const std::string& code = "") {
-  response.status = status;
-  response.set_content(to_text(error_json(message, type, field, code)) + "\n", kJson);
+Response json_response(const json& body) {
+  return {200, to_text(body) + "\n"};
 }
 
 }  // namespace
 
 class HttpServer::Impl {
  public:
-  Impl(const Address& address, const ServedModel& model, RequestQueue& queue, const Statistics& statistics,
-       int connections)
-      : model_(model), queue_(queue), statistics_(statistics), started_(seconds_of_day()) {
-    server_.new_task_queue = [connections] {
-      return new httplib::ThreadPool(static_cast<std::size_t>(connections));
-    };
-    server_.set_payload_max_length(kLongestBody);
-    server_.set_keep_alive_timeout(2);
-    server_.set_keep_alive_max_count(1000);
-    server_.set_tcp_nodelay(true);
-    server_.set_socket_options([](auto socket) {  // no other process listens on the port too
-      const int yes = 1;
-      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    for (const Route& route : routes()) add(route);
-    server_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
-      if (!response.body.empty()) return;
-      answer_error(response, response.status,
-                   response.status == 404
-                       ? fmt::format("{} {}: expected one of {}", request.method, request.path, endpoints())
-                       : fmt::format("{} {}: status {}", request.method, request.path, response.status),
-                   "invalid_request_error");
-    });
-    port_ = address.port;
-    const bool bound = address.port == 0 ? (port_ = server_.bind_to_any_port(address.host)) > 0
-                                         : server_.bind_to_port(address.host, address.port);
-    if (!bound)
-      fail_usage("[serve] cannot listen on {} port {}: expected an address of this machine and a free port",
-                 address.host, address.port);
-  }
-  ~Impl() {
-    if (!listener_.joinable()) return;
-    server_.stop();
-    listener_.join();
-  }
-  void start() {
-    listener_ = std::thread([this] {
-      if (!server_.listen_after_bind()) failed_ = true;
-    });
-    while (!server_.is_running() && !failed_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (failed_) fail_runtime("[serve] port {} cannot be listened on any more", port_);
-  }
-  int port() const { return port_; }
+  Impl(const http::Options& options, const ServedModel& model, RequestQueue& queue,
+       const Statistics& statistics)
+      : model_(model),
+        queue_(queue),
+        statistics_(statistics),
+        started_(seconds_of_day()),
+        server_(options, routes()) {}
+  void start() { server_.start(); }
+  int port() const { return server_.port(); }
 
  private:
-  static std::int64_t seconds_of_day() {
-    return std::chrono::duration_cast<std::chrono::seconds>(
-               std::chrono::system_clock::now().time_since_epoch())
-        .count();
-  }
-
-  // The parts of a request that a handler gets.
-  struct Call {
-    std::string name;  // what stands at NAME in the path
-    std::string body;  // of a POST
-  };
-  struct Route {
+  using Handler = Answer (Impl::*)(Request& request);
+  struct Row {
     const char* method;
     const char* path;  // NAME at its end stands for any text
-    void (Impl::*handler)(const Call& call, httplib::Response& response);
+    Handler handler;
+    Access access = Access::key;
   };
-  static std::span<const Route> routes() {
-    static constexpr Route kRoutes[] = {{"GET", "/health", &Impl::health},
-                                        {"GET", "/v1/models", &Impl::list_models},
-                                        {"GET", "/v1/models/NAME", &Impl::show_model},
-                                        {"GET", "/metrics", &Impl::metrics},
-                                        {"POST", "/v1/completions", &Impl::complete}};
-    return kRoutes;
+  static constexpr auto rows() {
+    return std::to_array<Row>({{"GET", "/health", &Impl::health, Access::open},
+                               {"GET", "/v1/models", &Impl::list_models},
+                               {"GET", "/models", &Impl::list_models},
+                               {"GET", "/v1/models/NAME", &Impl::show_model},
+                               {"GET", "/metrics", &Impl::metrics, Access::monitoring},
+                               {"GET", "/props", &Impl::properties},
+                               {"POST", "/v1/completions", &Impl::complete},
+                               {"POST", "/v1/chat/completions", &Impl::chat},
+                               {"POST", "/chat/completions", &Impl::chat},
+                               {"POST", "/v1/messages", &Impl::message},
+                               {"POST", "/v1/messages/count_tokens", &Impl::count_tokens},
+                               {"POST", "/tokenize", &Impl::tokens_of},
+                               {"POST", "/detokenize", &Impl::text_of},
+                               {"POST", "/apply-template", &Impl::prompt_of},
+                               {"POST", "/v1/embeddings", &Impl::embed},
+                               {"GET", "/", &Impl::page, Access::open}});
   }
-  static std::string endpoints() {
-    std::string all;
-    for (const Route& route : routes())
-      all += fmt::format("{}{} {}", all.empty() ? "" : ", ", route.method, route.path);
-    return all;
-  }
-
-  void add(const Route& route) {
-    std::string pattern = route.path;
-    if (const std::size_t name = pattern.find("NAME"); name != std::string::npos)
-      pattern.replace(name, std::string::npos, "(.+)");
-    if (route.method == std::string_view("GET")) {
-      server_.Get(pattern, [this, route](const httplib::Request& request, httplib::Response& response) {
-        (this->*route.handler)({request.matches.size() > 1 ? request.matches[1].str() : "", ""}, response);
-      });
-      return;
+  std::vector<http::Route> routes() {
+    std::vector<http::Route> routes;
+    for (const Row& row : rows()) {
+      if (row.path == std::string_view("/") && !model_.has_page) continue;
+      const auto handler = [this, call = row.handler](Request& request) { return (this->*call)(request); };
+      routes.push_back({row.method, row.path, handler, row.access});
     }
-    // Reads the body here, since the library takes no more than 8 KiB of what curl calls a form.
-    server_.Post(pattern, [this, route](const httplib::Request& request, httplib::Response& response,
-                                        const httplib::ContentReader& content) {
-      if (request.is_multipart_form_data()) {
-        answer_error(response, 400, "the body is not JSON but parts of a form", "invalid_request_error");
-        return;
-      }
-      Call call;
-      const bool whole = content([&](const char* data, std::size_t size) {
-        call.body.append(data, size);
-        return true;
-      });
-      if (whole) (this->*route.handler)(call, response);
-    });
+    return routes;
   }
 
-  void health(const Call&, httplib::Response& response) {
-    const bool stopping = queue_.is_closed();
-    if (stopping) response.status = 503;
-    response.set_content(stopping ? "{\"status\":\"stopping\"}\n" : "{\"status\":\"ok\"}\n", kJson);
+  Answer health(Request&) {
+    if (queue_.is_closed()) return Response{503, "{\"status\":\"stopping\"}\n"};
+    return Response{200, "{\"status\":\"ok\"}\n"};
   }
 
-  void metrics(const Call&, httplib::Response& response) {
-    response.set_content(metrics_text(statistics_, queue_.running(), queue_.waiting()),
-                         "text/plain; version=0.0.4");
+  Answer metrics(Request&) {
+    return Response{200, metrics_text(statistics_, queue_.running(), queue_.waiting()),
+                    "text/plain; version=0.0.4"};
   }
 
   json model() const {
+    const ChatModel* const chat = model_.chat.get();
     return {{"id", model_.name},
             {"object", "model"},
             {"created", started_},
             {"owned_by", "switchyard"},
-            {"max_model_len", model_.capacity}};
+            {"max_model_len", model_.capacity},
+            {"meta",
+             {{"context_length", model_.capacity},
+              {"chat_template", chat != nullptr},
+              {"tool_format", chat == nullptr ? json() : json(chat::name_of(chat->format))},
+              {"reasoning_format", chat == nullptr ? json() : json(reasoning_name(*chat))}}}};
   }
-  void list_models(const Call&, httplib::Response& response) {
-    response.set_content(to_text({{"object", "list"}, {"data", json::array({model()})}}) + "\n", kJson);
+  static std::string_view reasoning_name(const ChatModel& chat) {
+    return chat.reads_reasoning ? chat::name_of(chat.format) : "none";
   }
-  void show_model(const Call& call, httplib::Response& response) {
-    if (call.name == model_.name) {
-      response.set_content(to_text(model()) + "\n", kJson);
-    } else {
-      answer_error(response, 404, fmt::format("model: expected {}, got {}", model_.name, call.name),
-                   "invalid_request_error", "model", "model_not_found");
-    }
+  Answer list_models(Request&) {
+    return json_response({{"object", "list"}, {"data", json::array({model()})}});
+  }
+  Answer show_model(Request& request) {
+    if (model_.is_named(request.name)) return json_response(model());
+    throw BadRequest("model", fmt::format("model: expected {}, got {}", model_.name, request.name),
+                     "model_not_found", 404);
+  }
+  Answer properties(Request&) {
+    json all = model()["meta"];
+    all["version"] = SWITCHYARD_VERSION;
+    all["model"] = model_.name;
+    all["system_fingerprint"] = model_.fingerprint;
+    all["chat_template"] = model_.chat == nullptr ? json() : json(model_.chat->prompts.source().text);
+    return json_response(all);
+  }
+  Answer page(Request&) {
+    return Response{200,
+                    std::string(page_html()),
+                    "text/html; charset=utf-8",
+                    {{"Content-Security-Policy", page_content_security_policy()},
+                     {"X-Content-Type-Options", "nosniff"},
+                     {"Referrer-Policy", "no-referrer"}}};
   }
 
-  void complete(const Call& call, httplib::Response& response) {
-    CompletionRequest request;
+  Answer complete(Request& request) {
+    CompletionRequest wanted = parse_completion(request.body, model_, std::random_device()());
+    auto answer = std::make_unique<CompletionAnswer>(wanted, model_, new_id("cmpl"), seconds_of_day());
+    return make_texts(request, std::move(wanted.texts), std::move(answer));
+  }
+  Answer chat(Request& request) {
+    ChatRequest wanted = parse_chat(parse_chat_body(request.body), model_, std::random_device()());
+    auto answer = std::make_unique<ChatAnswer>(wanted, model_, new_id("chatcmpl"), seconds_of_day());
+    return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
+  }
+  Answer message(Request& request) {
     try {
-      request = parse_completion(call.body, model_, std::random_device()());
+      ChatRequest wanted =
+          parse_chat(chat_body_of_messages(parse_chat_body(request.body)), model_, std::random_device()());
+      auto answer = std::make_unique<MessagesAnswer>(wanted, model_, new_id("msg"));
+      return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
     } catch (const BadRequest& error) {
-      answer_error(response, 400, error.what(), "invalid_request_error", error.field);
-      return;
+      return Response{error.status, messages_error(error.status, error.what())};
     }
-    const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++answers_);
-    const auto answering =
-        std::make_shared<Answering>(Answering{CompletionAnswer(request, model_, id, seconds_of_day())});
-    std::vector<WantedText> texts;
-    for (TextRequest& text : request.texts) texts.push_back({std::move(text), answering->pieces});
-    if (!queue_.submit(std::move(texts))) {
-      response.set_header("Retry-After", "1");
-      answer_error(response, 503, "no room for more texts to wait, or stopping: try again",
-                   "overloaded_error");
-      return;
+  }
+  Answer count_tokens(Request& request) {
+    try {
+      chat::Json body = parse_chat_body(request.body);
+      body["max_tokens"] = 1;
+      const std::size_t tokens = prompt_of_chat(chat_body_of_messages(body), model_).tokens.size();
+      return json_response({{"input_tokens", tokens}});
+    } catch (const BadRequest& error) {
+      return Response{error.status, messages_error(error.status, error.what())};
     }
-    write_while_it_grows(response, answering);
+  }
+  Answer tokens_of(Request& request) { return Response{200, tokenize(request.body, model_)}; }
+  Answer text_of(Request& request) { return Response{200, detokenize(request.body, model_)}; }
+  Answer prompt_of(Request& request) { return Response{200, apply_template(request.body, model_)}; }
+  Answer embed(Request&) {
+    return http::error_response(501,
+                                "embeddings: a decoder's hidden states are none unless it was trained for them, and "
+                                "this model was not",
+                                "", "not_supported");
   }
 
+  // Names the fields that were passed over, and says so once in the log.
+  http::Headers ignored_header(const ChatRequest& request) {
+    if (request.ignored.empty()) return {};
+    const std::string names = fmt::format("{}", fmt::join(request.ignored, ", "));
+    const std::lock_guard lock(said_mutex_);
+    for (const std::string& name : request.ignored) {
+      if (said_.size() < kMostSaid && said_.insert(name).second)
+        fmt::print(stderr, "a chat's field is not known and ignored: {}\n", name.substr(0, 60));
+    }
+    return {{"x-switchyard-ignored", names.substr(0, kLongestHeader)}};
+  }
+
+  std::string new_id(const char* kind) { return fmt::format("{}-{:x}-{}", kind, started_, ++answers_); }
+
+  // Queues the texts, and answers with what becomes of them.
+  Answer make_texts(const Request& request, std::vector<TextRequest> texts,
+                    std::unique_ptr<ProtocolAnswer> answer, http::Headers headers = {}) {
+    const auto pieces = std::make_shared<Pieces>();
+    std::vector<WantedText> wanted;
+    for (TextRequest& text : texts) wanted.push_back({std::move(text), pieces});
+    const std::int64_t of_key = request.key ? static_cast<std::int64_t>(*request.key) : -1;
+    switch (queue_.submit(std::move(wanted), of_key)) {
+      case RequestQueue::Submitted::yes: break;
+      case RequestQueue::Submitted::too_many_of_key:
+        return refusal(429, "this key has as many texts that run or wait as it may: try again",
+                       "rate_limit_exceeded");
+      case RequestQueue::Submitted::full:
+        return refusal(503, "no room for more texts to wait, or stopping: try again", "overloaded");
+    }
+    return std::make_shared<GrowingTexts>(std::move(answer), pieces, std::move(headers));
+  }
+  static Response refusal(int status, const char* message, const char* code) {
+    Response refusal = http::error_response(status, message, "", code);
+    refusal.headers.push_back({"Retry-After", "1"});
+    return refusal;
+  }
+
+  static constexpr std::size_t kMostSaid = 1000, kLongestHeader = 2000;
   const ServedModel& model_;
   RequestQueue& queue_;
   const Statistics& statistics_;
   const std::int64_t started_;
   std::atomic<std::int64_t> answers_{0};
-  int port_ = 0;
-  httplib::Server server_;
-  std::atomic<bool> failed_{false};
-  std::thread listener_;
+  std::mutex said_mutex_;
+  std::set<std::string> said_;  // unknown fields that the log has named
+  http::Server server_;  // last: its handlers use all above
 };
 
-HttpServer::HttpServer(const Address& address, const ServedModel& model, RequestQueue& queue,
-                       const Statistics& statistics, int connections)
-    : impl_(std::make_unique<Impl>(address, model, queue, statistics, connections)) {}
+HttpServer::HttpServer(const http::Options& options, const ServedModel& model, RequestQueue& queue,
+                       const Statistics& statistics)
+    : impl_(std::make_unique<Impl>(options, model, queue, statistics)) {}
 
 HttpServer::~HttpServer() = default;
 

@@ -1,10 +1,11 @@
-// The HTTP side of `serve`: listens, reads requests, and writes answers.
+// The HTTP side of `serve`: its routes, from requests to texts in the queue.
 // http_server.cc has the table of routes.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "serve/http/options.h"
 #include "serve/request_queue.h"
 #include "serve/served_model.h"
 #include "serve/statistics.h"
@@ -13,13 +14,10 @@ namespace switchyard::serve {
 
 class HttpServer {
  public:
-  struct Address {
-    std::string host;
-    int port = 0;  // 0: any free one
-  };
-  // Binds the address; Error(usage) where it cannot. All arguments must outlive the server.
-  HttpServer(const Address& address, const ServedModel& model, RequestQueue& queue,
-             const Statistics& statistics, int connections);
+  // Binds the address; Error(usage) where it cannot. The model, the queue and the statistics must outlive the
+  // server.
+  HttpServer(const http::Options& options, const ServedModel& model, RequestQueue& queue,
+             const Statistics& statistics);
   // Waits for answers that are on their way: the queue must be done, or its texts must go on.
   ~HttpServer();
   // Answers from now on. Connections that came before have waited.

@@ -10,6 +10,7 @@
 #include "chat/chat_template.h"
 #include "generate/sampling.h"
 #include "grammar/grammar.h"
+#include "serve/token_memory.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard::serve {
@@ -33,10 +34,12 @@ struct ServedModel {
   bool add_eos = false;           // behind them, where the tokenizer ends prompts
   SamplingConfig sampling = {};   // where a request does not say
   std::int64_t most_texts = 128;  // of one request
+  bool has_page = true;                                         // for chats, at /
   std::vector<std::string> aliases = {};                        // other names of the model
   std::string fingerprint = {};                                 // of the version and the weights
   std::shared_ptr<const ChatModel> chat = {};                   // null: the model has no chat template
   std::shared_ptr<const grammar::Vocabulary> vocabulary = {};   // null: this build has no grammars
+  std::shared_ptr<TokenMemory> memory = {};                     // null: answers that come back are encoded anew
 
   bool is_named(const std::string& other) const {
     return other == name || std::find(aliases.begin(), aliases.end(), other) != aliases.end();

@@ -14,6 +14,7 @@ void Pieces::add(Piece piece) {
   {
     const std::lock_guard lock(mutex_);
     pieces_.push_back(std::move(piece));
+    if (on_added_) on_added_();
   }
   came_.notify_one();
 }
@@ -22,6 +23,11 @@ std::vector<Piece> Pieces::take(double seconds) {
   std::unique_lock lock(mutex_);
   came_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !pieces_.empty(); });
   return std::exchange(pieces_, {});
+}
+
+void Pieces::on_added(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  on_added_ = std::move(call);
 }
 
 void Pieces::abandon() {

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,7 @@ struct TextRequest {
   std::shared_ptr<const AnswerForm> answer = {};         // of a chat: pieces have changes, no text
   std::shared_ptr<const grammar::Grammar> grammar = {};  // that the text keeps
   std::string grammar_after = {};                        // from behind this text on; empty: from the beginning
+  bool grammar_after_reasoning = false;                  // that text ends reasoning; else one within reasoning is none
   // Of a text with a grammar: the token that may come first all the same, and begins reasoning.
   std::optional<std::int32_t> reasoning_begin = {};
 };
@@ -83,6 +85,9 @@ class Pieces {
   void add(Piece piece);
   // Returns the pieces that have come. Waits up to `seconds` for the first.
   std::vector<Piece> take(double seconds);
+  // Sets what add() calls behind each piece: it must be short, and call nothing of these pieces. After
+  // on_added({}) has returned, it is not called any more.
+  void on_added(std::function<void()> call);
   // Says that nobody wants more pieces.
   void abandon();
   bool abandoned() const;
@@ -91,6 +96,7 @@ class Pieces {
   mutable std::mutex mutex_;
   std::condition_variable came_;
   std::vector<Piece> pieces_;
+  std::function<void()> on_added_;
   bool abandoned_ = false;
 };
 

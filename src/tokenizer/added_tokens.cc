@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tokenizer/plain_ranges.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"
 
@@ -26,6 +27,15 @@ bool stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
          (end == text.size() || !is_word(text.substr(end, utf8_length(text, end))));
 }
 
+// White space, or the mark that stands for a space in vocabularies.
+bool is_blank(std::string_view content) {
+  bool blank = true;
+  for_characters(content, [&](std::string_view character) {
+    blank = blank && (is_white_space(code_point(character)) || character == "\u2581");
+  });
+  return blank;
+}
+
 }  // namespace
 
 void AddedTokenFinder::add(AddedToken token) {
@@ -36,12 +46,13 @@ void AddedTokenFinder::add(AddedToken token) {
                    [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });
 }
 
-std::vector<AddedPart> AddedTokenFinder::cut(const std::string& text) const {
+std::vector<AddedPart> AddedTokenFinder::cut(const std::string& text,
+                                             std::span<const TextRange> plain) const {
   std::vector<AddedPart> parts;
   std::size_t done = 0;  // what parts cover; a token's white space may reach beyond `at`
   for (std::size_t at = text.find_first_of(first_bytes_); at < text.size();
        at = text.find_first_of(first_bytes_, at)) {
-    const AddedToken* token = match(text, at);
+    const AddedToken* token = match(text, at, plain);
     if (token == nullptr) {
       ++at;
       continue;
@@ -62,9 +73,30 @@ std::vector<AddedPart> AddedTokenFinder::cut(const std::string& text) const {
   return parts;
 }
 
-const AddedToken* AddedTokenFinder::match(const std::string& text, std::size_t at) const {
+std::vector<std::size_t> AddedTokenFinder::breaks(const std::string& text,
+                                                  std::span<const TextRange> plain) const {
+  std::vector<std::size_t> places;
+  for (std::size_t at = text.find_first_of(first_bytes_); at < text.size();
+       at = text.find_first_of(first_bytes_, at)) {
+    std::size_t next = at + 1;
+    for (const AddedToken& token : by_first_byte_[static_cast<unsigned char>(text[at])]) {
+      if (text.compare(at, token.content.size(), token.content) != 0 || is_blank(token.content) ||
+          !touches(plain, at, at + token.content.size()))
+        continue;
+      next = at + utf8_length(text, at);
+      if (next < at + token.content.size()) places.push_back(next);  // one character cannot be broken
+      break;
+    }
+    at = next;
+  }
+  return places;
+}
+
+const AddedToken* AddedTokenFinder::match(const std::string& text, std::size_t at,
+                                          std::span<const TextRange> plain) const {
   for (const AddedToken& token : by_first_byte_[static_cast<unsigned char>(text[at])]) {
-    if (text.compare(at, token.content.size(), token.content) == 0) return &token;
+    if (text.compare(at, token.content.size(), token.content) != 0) continue;
+    if (!touches(plain, at, at + token.content.size()) || is_blank(token.content)) return &token;
   }
   return nullptr;
 }

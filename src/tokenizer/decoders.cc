@@ -89,14 +89,6 @@ Decoder word_ends(const JsonReader& entry) {
   };
 }
 
-std::optional<char> byte_token(const std::string& token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return {};
-  unsigned value = 0;
-  const auto [end, status] = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
-  return status == std::errc() && end == token.data() + 5 ? std::optional(static_cast<char>(value))
-                                                          : std::nullopt;
-}
-
 // Runs of byte tokens become their text, or one U+FFFD a byte when it is broken.
 Parts byte_fallback(const Parts& tokens) {
   Parts parts;
@@ -144,7 +136,42 @@ Decoder sequence_decoder(const JsonReader& entry) {
   };
 }
 
+bool has_step(const JsonReader& entry, std::string_view type) {
+  const std::string own = entry.text("type");
+  if (own != "Sequence") return own == type;
+  const std::vector<JsonReader> steps = entry.list("decoders");
+  return std::ranges::any_of(steps, [&](const JsonReader& step) { return has_step(step, type); });
+}
+
 }  // namespace
+
+std::optional<char> byte_token(const std::string& token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return {};
+  unsigned value = 0;
+  const auto [end, status] = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
+  return status == std::errc() && end == token.data() + 5 ? std::optional(static_cast<char>(value))
+                                                          : std::nullopt;
+}
+
+TokenDecoder make_token_decoder(const Decoder& decode) {
+  // What a token reads as between two others, so that no rule for a text's beginning or end applies.
+  const std::string alone = join(decode({"a"})), twice = join(decode({"a", "a"}));
+  return [decode, before = alone.size(), behind = twice.size() - alone.size()](const std::string& token) {
+    const std::string text = join(decode({"a", token, "a"}));
+    return text.size() < before + behind ? "" : text.substr(before, text.size() - before - behind);
+  };
+}
+
+TokenDecoder make_token_decoder(const JsonReader& entry, const Decoder& decode) {
+  if (has_step(entry, "ByteLevel"))
+    return [](const std::string& token) { return alphabet_to_bytes(token).value_or(token); };
+  TokenDecoder within = make_token_decoder(decode);
+  if (!has_step(entry, "ByteFallback")) return within;
+  return [within](const std::string& token) {
+    const auto byte = byte_token(token);
+    return byte ? std::string(1, *byte) : within(token);
+  };
+}
 
 Decoder make_decoder(const JsonReader& entry) {
   const std::string type = entry.text("type");

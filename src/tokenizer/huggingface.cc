@@ -16,6 +16,7 @@
 #include "tokenizer/decoders.h"
 #include "tokenizer/normalizers.h"
 #include "tokenizer/piece_model.h"
+#include "tokenizer/plain_ranges.h"
 #include "tokenizer/pre_tokenizers.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
@@ -47,33 +48,32 @@ class HuggingFaceTokenizer : public Tokenizer {
     const JsonReader settings(config, name_ + " (tokenizer_config.json)");
     add_missing(settings);
     decode_ = top.has("decoder") ? make_decoder(top.object("decoder")) : spaced;
+    token_bytes_ =
+        top.has("decoder") ? make_token_decoder(top.object("decoder"), decode_) : make_token_decoder(decode_);
     read_ends(top, settings);
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
-    std::vector<std::int32_t> ids;
+    return encode_valid(valid_utf8(text), {});
+  }
+
+  std::vector<std::int32_t> encode_with_special(std::string_view text,
+                                                std::span<const TextRange> plain) const override {
     const std::string valid = valid_utf8(text);
-    for (const AddedPart& part : raw_added_.cut(valid)) {
-      if (part.id >= 0)
-        ids.push_back(part.id);
-      else
-        encode_part(valid.substr(part.begin, part.end - part.begin), part.begin == 0, ids);
-    }
-    return ids;
+    if (valid.size() == text.size()) return encode_valid(valid, plain);
+    return encode_valid(valid, ranges_in_valid(text, plain));
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
-    std::vector<std::string> tokens;
-    for (std::int32_t id : ids) {
-      const auto found = tokens_.find(id);
-      if (found == tokens_.end())
-        tokens.emplace_back("\xef\xbf\xbd");
-      else if (!special_.contains(id))
-        tokens.push_back(found->second);
-    }
-    std::string text;
-    for (const std::string& part : decode_(std::move(tokens))) text += part;
-    return valid_utf8(text);
+    return decoded(ids, [this](std::int32_t id) { return special_.contains(id); });
+  }
+  std::string decode_all(std::span<const std::int32_t> ids) const override {
+    return decoded(ids, [](std::int32_t) { return false; });
+  }
+  std::optional<std::string> token_bytes(std::int32_t id) const override {
+    const auto found = tokens_.find(id);
+    if (found == tokens_.end() || special_.contains(id)) return {};
+    return token_bytes_(found->second);
   }
 
   std::int32_t vocab_size() const override { return vocab_size_; }
@@ -87,19 +87,76 @@ class HuggingFaceTokenizer : public Tokenizer {
     vocab_size_ = std::max(vocab_size_, id + 1);
   }
 
+  template <typename Leave>
+  std::string decoded(std::span<const std::int32_t> ids, const Leave& leave_out) const {
+    std::vector<std::string> tokens;
+    for (std::int32_t id : ids) {
+      const auto found = tokens_.find(id);
+      if (found == tokens_.end())
+        tokens.emplace_back("\xef\xbf\xbd");
+      else if (!leave_out(id))
+        tokens.push_back(found->second);
+    }
+    std::string text;
+    for (const std::string& part : decode_(std::move(tokens))) text += part;
+    return valid_utf8(text);
+  }
+
+  std::vector<std::int32_t> encode_valid(const std::string& valid, std::span<const TextRange> plain) const {
+    std::vector<std::int32_t> ids;
+    for (const AddedPart& part : raw_added_.cut(valid, plain)) {
+      if (part.id >= 0)
+        ids.push_back(part.id);
+      else
+        encode_part(valid.substr(part.begin, part.end - part.begin), part.begin == 0,
+                    ranges_within(plain, part.begin, part.end), ids);
+    }
+    return ids;
+  }
+
   // `first`: the part begins the text.
-  void encode_part(std::string text, bool first, std::vector<std::int32_t>& ids) const {
-    const std::string normal = normalize_(std::move(text));
-    for (const AddedPart& part : normal_added_.cut(normal)) {
+  void encode_part(std::string text, bool first, std::span<const TextRange> plain,
+                   std::vector<std::int32_t>& ids) const {
+    if (plain.empty()) return encode_normal(normalize_(std::move(text)), first, {}, false, ids);
+    const std::string normal = normalize_(text);
+    if (const auto moved = ranges_in_normal(text, plain, normal, normalize_))
+      return encode_normal(normal, first, *moved, true, ids);
+    // Where no place is known, no part of the text is taken for markup.
+    encode_normal(normal, first, std::vector<TextRange>{{0, normal.size()}}, true, ids);
+  }
+
+  void encode_normal(const std::string& normal, bool first, std::span<const TextRange> plain, bool guarded,
+                     std::vector<std::int32_t>& ids) const {
+    for (const AddedPart& part : normal_added_.cut(normal, plain)) {
       if (part.id >= 0) {
         ids.push_back(part.id);
         continue;
       }
       for (const TextPiece& piece :
            pre_.split({{normal.substr(part.begin, part.end - part.begin), first && part.begin == 0}})) {
-        if (!piece.text.empty()) model_->encode(piece.text, ids);
+        if (piece.text.empty()) continue;
+        const std::size_t before = ids.size();
+        model_->encode(piece.text, ids);
+        if (guarded) break_markup(piece.text, before, ids);
       }
     }
+  }
+
+  // The ids from `before` on are those of a piece that is plain at least in part. A model whose vocabulary
+  // has an added token may have given its id; then the token's text is encoded in two parts.
+  void break_markup(const std::string& piece, std::size_t before, std::vector<std::int32_t>& ids) const {
+    const auto found = std::span(ids).subspan(before);
+    if (std::ranges::none_of(found, [this](std::int32_t id) { return markup_.contains(id); })) return;
+    const TextRange all[] = {{0, piece.size()}};
+    const std::vector<std::size_t> places = markup_texts_.breaks(piece, all);
+    if (places.empty()) return;
+    ids.resize(before);
+    std::size_t done = 0;
+    for (const std::size_t end : places) {
+      model_->encode(piece.substr(done, end - done), ids);
+      done = end;
+    }
+    model_->encode(piece.substr(done), ids);
   }
 
   void read_added(const JsonReader& top) {
@@ -120,6 +177,8 @@ class HuggingFaceTokenizer : public Tokenizer {
     if (normalized) token.content = normalize_(token.content);
     if (token.content.empty()) from.fail("content is empty once normalised");
     add_token(token.id, token.content);
+    markup_.insert(token.id);
+    markup_texts_.add(token);
     (normalized ? normal_added_ : raw_added_).add(std::move(token));
   }
 
@@ -198,8 +257,11 @@ class HuggingFaceTokenizer : public Tokenizer {
   PreTokenizer pre_;
   std::unique_ptr<PieceModel> model_;
   Decoder decode_;
+  TokenDecoder token_bytes_;
   AddedTokenFinder raw_added_, normal_added_;
-  Vocabulary ids_;  // as written in the file, added tokens included
+  AddedTokenFinder markup_texts_;            // of all added tokens
+  std::unordered_set<std::int32_t> markup_;  // their ids
+  Vocabulary ids_;                           // as written in the file, added tokens included
   std::unordered_map<std::int32_t, std::string> tokens_;
   std::unordered_set<std::int32_t> special_;
   std::unordered_set<std::string> added_;  // contents of added tokens

@@ -13,6 +13,8 @@
 #include "core/json_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/config_tokens.h"
+#include "tokenizer/decoders.h"
+#include "tokenizer/plain_ranges.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/unigram_path.h"
@@ -95,8 +97,10 @@ class SentencePieceTokenizer : public Tokenizer {
         config.empty() ? nlohmann::json::object() : parse_json(config, settings_name);
     const JsonReader reader(settings, settings_name);
     add_tokens(reader);
+    find_markup(facts);
     read_ends(reader);
-    if (begins_with_space_once(reader)) {
+    space_once_ = begins_with_space_once(reader);
+    if (space_once_ || has_markup_) {
       // ModelProto.normalizer_spec {add_dummy_prefix: false, remove_extra_whitespaces: false}, which a parser
       // merges with what is before it.
       constexpr std::string_view kNoPrefix("\x1a\x04\x18\x00\x20\x00", 6);
@@ -105,29 +109,39 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
-    std::vector<std::int32_t> ids;
-    const std::string valid = valid_utf8(text);
-    for (const AddedPart& part : added_.cut(valid)) {
-      if (part.id >= 0)
-        ids.push_back(part.id);
-      else
-        encode_part(valid.substr(part.begin, part.end - part.begin), part.begin == 0, ids);
-    }
-    return ids;
+    return encode_valid(valid_utf8(text), {});
   }
-  std::string decode(std::span<const std::int32_t> ids) const override {
-    std::vector<std::string> pieces;  // the library takes those that it does not know as they are
-    for (const std::int32_t id : ids) {
-      if (const auto found = contents_.find(id); found != contents_.end())
-        pieces.push_back(found->second);
-      else
-        pieces.push_back(model_.IdToPiece(id >= 0 && id < model_.GetPieceSize() ? id : model_.unk_id()));
-    }
-    std::erase(pieces, "");
+  std::vector<std::int32_t> encode_with_special(std::string_view text,
+                                                std::span<const TextRange> plain) const override {
+    const std::string valid = valid_utf8(text);
+    if (valid.size() == text.size()) return encode_valid(valid, plain);
+    return encode_valid(valid, ranges_in_valid(text, plain));
+  }
+  std::string decode(std::span<const std::int32_t> ids) const override { return decode_behind("", ids); }
+  std::string decode_all(std::span<const std::int32_t> ids) const override {
     std::string text;
-    const auto status = model_.Decode(pieces, &text);
-    if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
+    std::size_t done = 0;  // ids that gave their text
+    const auto decode_to = [&](std::size_t end) {
+      if (done < end)
+        text += done == 0 ? decode(ids.first(end)) : decode_within(ids.subspan(done, end - done));
+    };
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const std::string* special = special_text(ids[i]);
+      if (special == nullptr) continue;
+      decode_to(i);
+      text += *special;
+      done = i + 1;
+    }
+    decode_to(ids.size());
     return text;
+  }
+  std::optional<std::string> token_bytes(std::int32_t id) const override {
+    if (special_text(id) != nullptr) return {};
+    if (const auto found = contents_.find(id); found != contents_.end()) return found->second;
+    if (id < 0 || id >= model_.GetPieceSize() || is_markup(id) || model_.IsUnused(id)) return {};
+    if (const auto byte = byte_token(model_.IdToPiece(id)); byte && model_.IsByte(id))
+      return std::string(1, *byte);
+    return decode_within(std::span(&id, 1));
   }
   std::int32_t vocab_size() const override { return vocab_size_; }
   std::optional<std::int32_t> bos() const override { return bos_; }
@@ -175,6 +189,8 @@ class SentencePieceTokenizer : public Tokenizer {
       named.insert(token.content);
       if (!in_model) more_[token.content] = id;
       if (!in_model || !is_markup(id)) contents_[id] = token.special ? "" : token.content;
+      if (token.special || is_control(id)) special_[id] = token.content;
+      if (in_model && is_text(id)) add_markup(id, token.content);
       vocab_size_ = std::max(vocab_size_, id + 1);
       added_.add({id, token.content, token.left_strip, token.right_strip, token.single_word});
     }
@@ -182,9 +198,48 @@ class SentencePieceTokenizer : public Tokenizer {
       const std::string& piece = model_.IdToPiece(id);
       if (is_markup(id) && !piece.empty() && !named.contains(piece))
         added_.add({id, piece, false, false, false});
+      if (is_control(id)) special_.emplace(id, piece);
     }
   }
 
+  // Pieces of the user's are found by the library in any text.
+  void find_markup(const ModelFacts& facts) {
+    for (const std::int32_t id : facts.user_defined) add_markup(id, model_.IdToPiece(id));
+  }
+  void add_markup(std::int32_t id, const std::string& piece) {
+    if (piece.empty()) return;
+    markup_.add({id, piece, false, false, false});
+    has_markup_ = true;
+  }
+
+  // The text of a special token, also where it is not the library's.
+  const std::string* special_text(std::int32_t id) const {
+    const auto found = special_.find(id);
+    return found == special_.end() ? nullptr : &found->second;
+  }
+
+  // The library takes a piece that it does not know, such as `before` is, as it is.
+  std::string decode_behind(const std::string& before, std::span<const std::int32_t> ids) const {
+    std::vector<std::string> pieces{before};
+    for (const std::int32_t id : ids) {
+      if (const auto found = contents_.find(id); found != contents_.end())
+        pieces.push_back(found->second);
+      else
+        pieces.push_back(model_.IdToPiece(id >= 0 && id < model_.GetPieceSize() ? id : model_.unk_id()));
+    }
+    std::erase(pieces, "");
+    std::string text;
+    const auto status = model_.Decode(pieces, &text);
+    if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
+    return text;
+  }
+  // The text of ids that do not begin a text: the library drops a space from a text's beginning.
+  std::string decode_within(std::span<const std::int32_t> ids) const {
+    const std::string before = "\x01";  // is in no vocabulary
+    return decode_behind(before, ids).substr(before.size());
+  }
+
+  bool is_control(int id) const { return id < model_.GetPieceSize() && model_.IsControl(id); }
   bool is_markup(int id) const { return model_.IsControl(id) || model_.IsUnknown(id); }
 
   void read_ends(const JsonReader& settings) {
@@ -198,9 +253,32 @@ class SentencePieceTokenizer : public Tokenizer {
     ends_prompts_ = settings.flag("add_eos_token", false);
   }
 
+  std::vector<std::int32_t> encode_valid(const std::string& valid, std::span<const TextRange> plain) const {
+    std::vector<std::int32_t> ids;
+    for (const AddedPart& part : added_.cut(valid, plain)) {
+      if (part.id >= 0)
+        ids.push_back(part.id);
+      else
+        encode_part(valid.substr(part.begin, part.end - part.begin), part.begin == 0,
+                    ranges_within(plain, part.begin, part.end), ids);
+    }
+    return ids;
+  }
+
   // `first`: the part begins the text.
-  void encode_part(const std::string& text, bool first, std::vector<std::int32_t>& ids) const {
-    const sentencepiece::SentencePieceProcessor& model = bare_ && !first ? *bare_ : model_;
+  void encode_part(const std::string& text, bool first, std::span<const TextRange> plain,
+                   std::vector<std::int32_t>& ids) const {
+    const auto& model = space_once_ && !first ? *bare_ : model_;
+    std::size_t done = 0;
+    for (const std::size_t end : plain.empty() ? std::vector<std::size_t>() : markup_.breaks(text, plain)) {
+      encode_with(done == 0 ? model : *bare_, text.substr(done, end - done), ids);
+      done = end;
+    }
+    encode_with(done == 0 ? model : *bare_, done == 0 ? text : text.substr(done), ids);
+  }
+
+  void encode_with(const sentencepiece::SentencePieceProcessor& model, const std::string& text,
+                   std::vector<std::int32_t>& ids) const {
     if (unigram_) return encode_unigram(normalized(model, text), ids);
     std::vector<int> found;
     const auto status = model.Encode(text, &found);
@@ -266,10 +344,14 @@ class SentencePieceTokenizer : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor model_;
   std::optional<sentencepiece::SentencePieceProcessor> bare_;  // the same without a space before a text
+  bool space_once_ = false;                                    // it is for all but a text's first part
   bool unigram_ = true;
   UnigramPath<float> path_;
   std::vector<std::int32_t> bytes_;  // ids of <0x00> to <0xFF>, in order; empty without them
   AddedTokenFinder added_;
+  AddedTokenFinder markup_;  // what the library finds by itself
+  bool has_markup_ = false;
+  std::map<std::int32_t, std::string> special_;   // texts of special tokens
   std::map<std::string, std::int32_t> more_;      // tokens that the model lacks
   std::map<std::int32_t, std::string> contents_;  // texts of tokens that are not the library's to decode
   std::optional<std::int32_t> bos_, eos_;

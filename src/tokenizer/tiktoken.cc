@@ -9,9 +9,11 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "tokenizer/added_tokens.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/piece_cache.h"
+#include "tokenizer/plain_ranges.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
@@ -31,26 +33,70 @@ constexpr char kGpt4o[] =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+struct Kind;
+using SpecialTokens = std::vector<std::pair<std::int32_t, std::string>>;
+
 struct Kind {
   std::size_t ranks;
   const char* pattern;
   std::int32_t ids;  // with special tokens
   std::optional<std::int32_t> bos, eos;
-  bool composed = false;  // text is brought to NFC first
+  SpecialTokens (*special)(const Kind&);  // their ids and texts, as the published tokenizers have them
+  bool composed = false;                  // text is brought to NFC first
 };
+
+SpecialTokens end_only(const Kind& kind) {
+  return {{*kind.eos, "<|endoftext|>"}};
+}
+
+SpecialTokens of_cl100k(const Kind&) {
+  return {{100257, "<|endoftext|>"},
+          {100258, "<|fim_prefix|>"},
+          {100259, "<|fim_middle|>"},
+          {100260, "<|fim_suffix|>"},
+          {100276, "<|endofprompt|>"}};
+}
+
+SpecialTokens of_o200k(const Kind&) {
+  return {{199999, "<|endoftext|>"}, {200018, "<|endofprompt|>"}};
+}
+
+SpecialTokens of_qwen(const Kind& kind) {
+  SpecialTokens tokens{
+      {*kind.eos, "<|endoftext|>"}, {*kind.eos + 1, "<|im_start|>"}, {*kind.eos + 2, "<|im_end|>"}};
+  for (std::int32_t id = *kind.eos + 3; id < kind.ids; ++id)
+    tokens.emplace_back(id, fmt::format("<|extra_{}|>", id - *kind.eos - 3));
+  return tokens;
+}
+
+// As of Llama 3.1, which has names for some of the tokens that Llama 3 reserved.
+SpecialTokens of_llama3(const Kind& kind) {
+  const std::unordered_map<std::int32_t, std::string> named{
+      {0, "<|begin_of_text|>"},   {1, "<|end_of_text|>"},   {4, "<|finetune_right_pad_id|>"},
+      {6, "<|start_header_id|>"}, {7, "<|end_header_id|>"}, {8, "<|eom_id|>"},
+      {9, "<|eot_id|>"},          {10, "<|python_tag|>"}};
+  SpecialTokens tokens;
+  int reserved = 0;
+  for (std::int32_t id = *kind.bos; id < kind.ids; ++id) {
+    const auto name = named.find(id - *kind.bos);
+    tokens.emplace_back(
+        id, name != named.end() ? name->second : fmt::format("<|reserved_special_token_{}|>", reserved++));
+  }
+  return tokens;
+}
 
 Kind kind_of(std::size_t ranks, std::int32_t highest) {
   static const Kind known[] = {
-      {50256, kGpt2, 50257, {}, 50256},           // gpt2, r50k_base
-      {50280, kGpt2, 50281, {}, 50256},           // p50k_base, which leaves 50256 free
-      {100256, kGpt4, 100277, {}, 100257},        // cl100k_base
-      {199998, kGpt4o, 200019, {}, 199999},       // o200k_base
-      {151643, kQwen, 151851, {}, 151643, true},  // qwen.tiktoken
+      {50256, kGpt2, 50257, {}, 50256, end_only},          // gpt2, r50k_base
+      {50280, kGpt2, 50281, {}, 50256, end_only},          // p50k_base, which leaves 50256 free
+      {100256, kGpt4, 100277, {}, 100257, of_cl100k},      // cl100k_base
+      {199998, kGpt4o, 200019, {}, 199999, of_o200k},      // o200k_base
+      {151643, kQwen, 151851, {}, 151643, of_qwen, true},  // qwen.tiktoken
   };
   for (const Kind& kind : known) {
     if (kind.ranks == ranks && highest < kind.ids) return kind;
   }
-  return {ranks, kLlama3, highest + 1 + 256, highest + 1, highest + 2};
+  return {ranks, kLlama3, highest + 1 + 256, highest + 1, highest + 2, of_llama3};
 }
 
 class TiktokenTokenizer : public Tokenizer {
@@ -69,30 +115,35 @@ class TiktokenTokenizer : public Tokenizer {
     }
     kind_ = kind_of(ranks_.size(), highest_);
     pattern_.emplace(kind_.pattern, name, Regex::Anchors::text);
+    name_special_tokens();
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
     std::vector<std::int32_t> ids;
-    std::string valid = valid_utf8(text);
-    if (kind_.composed) valid = normal_form(valid, NormalForm::nfc);
-    for (const auto& [begin, end] : pattern_->matches(valid)) {
-      const std::string_view piece = std::string_view(valid).substr(begin, end - begin);
-      piece_cache().get(owner_, piece, ids,
-                        [&](std::vector<std::int32_t>& out) { encode_piece(std::string(piece), out); });
+    encode_part(valid_utf8(text), ids);
+    return ids;
+  }
+
+  std::vector<std::int32_t> encode_with_special(std::string_view text,
+                                                std::span<const TextRange> plain) const override {
+    const std::string valid = valid_utf8(text);
+    const std::vector<TextRange> moved = ranges_in_valid(text, plain);
+    std::vector<std::int32_t> ids;
+    for (const AddedPart& part : finder_.cut(valid, moved)) {
+      if (part.id >= 0)
+        ids.push_back(part.id);
+      else
+        encode_part(valid.substr(part.begin, part.end - part.begin), ids);
     }
     return ids;
   }
 
-  std::string decode(std::span<const std::int32_t> ids) const override {
-    std::string text;
-    for (std::int32_t id : ids) {
-      const auto found = bytes_.find(id);
-      if (found != bytes_.end())
-        text += found->second;
-      else if (id < 0 || id >= kind_.ids)
-        text += "\xef\xbf\xbd";
-    }
-    return repaired_utf8(text);
+  std::string decode(std::span<const std::int32_t> ids) const override { return decoded(ids, false); }
+  std::string decode_all(std::span<const std::int32_t> ids) const override { return decoded(ids, true); }
+
+  std::optional<std::string> token_bytes(std::int32_t id) const override {
+    const auto found = bytes_.find(id);
+    return found == bytes_.end() ? std::nullopt : std::optional(found->second);
   }
 
   std::int32_t vocab_size() const override { return kind_.ids; }
@@ -100,6 +151,36 @@ class TiktokenTokenizer : public Tokenizer {
   std::optional<std::int32_t> eos() const override { return kind_.eos; }
 
  private:
+  void encode_part(std::string valid, std::vector<std::int32_t>& ids) const {
+    if (kind_.composed) valid = normal_form(valid, NormalForm::nfc);
+    for (const auto& [begin, end] : pattern_->matches(valid)) {
+      const std::string_view piece = std::string_view(valid).substr(begin, end - begin);
+      piece_cache().get(owner_, piece, ids,
+                        [&](std::vector<std::int32_t>& out) { encode_piece(std::string(piece), out); });
+    }
+  }
+
+  std::string decoded(std::span<const std::int32_t> ids, bool all) const {
+    std::string text;
+    for (std::int32_t id : ids) {
+      if (const auto found = bytes_.find(id); found != bytes_.end())
+        text += found->second;
+      else if (const auto special = special_.find(id); special != special_.end())
+        text += all ? special->second : "";
+      else if (id < 0 || id >= kind_.ids)
+        text += "\xef\xbf\xbd";
+    }
+    return repaired_utf8(text);
+  }
+
+  void name_special_tokens() {
+    for (const auto& [id, text] : kind_.special(kind_)) {
+      if (bytes_.contains(id)) continue;
+      special_[id] = text;
+      finder_.add({id, text, false, false, false});
+    }
+  }
+
   void read_line(std::string_view line, std::int64_t number, const std::string& name) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) return;
@@ -142,7 +223,9 @@ class TiktokenTokenizer : public Tokenizer {
   std::optional<Regex> pattern_;
   std::unordered_map<std::string, std::int32_t> ranks_;
   std::unordered_map<std::int32_t, std::string> bytes_;
-  std::size_t longest_ = 0;  // bytes of the longest token
+  std::unordered_map<std::int32_t, std::string> special_;  // texts of special tokens
+  AddedTokenFinder finder_;                                // of those
+  std::size_t longest_ = 0;                                // bytes of the longest token
   std::int32_t highest_ = -1;
   std::uint32_t owner_ = next_cache_owner();
 };

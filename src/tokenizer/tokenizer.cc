@@ -33,6 +33,15 @@ class ByteTokenizer : public Tokenizer {
     }
     return text;
   }
+  std::vector<std::int32_t> encode_with_special(std::string_view text,
+                                                std::span<const TextRange> /*plain*/) const override {
+    return encode(text);
+  }
+  std::string decode_all(std::span<const std::int32_t> ids) const override { return decode(ids); }
+  std::optional<std::string> token_bytes(std::int32_t id) const override {
+    if (id < 0 || id >= kSeparator) return {};
+    return std::string(1, static_cast<char>(id));
+  }
   std::int32_t vocab_size() const override { return kSeparator + 1; }
   std::optional<std::int32_t> bos() const override { return {}; }
   std::optional<std::int32_t> eos() const override { return kSeparator; }

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/text_range.h"
+
 namespace switchyard {
 
 class Tokenizer {
@@ -20,6 +22,17 @@ class Tokenizer {
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   // Decodes ids. Special tokens give no text, ids outside the vocabulary give U+FFFD.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  // Encodes as encode() does, but texts of added and of special tokens become their ids, also where encode()
+  // does not look for them. An occurrence that touches a byte of a range in `plain` is text: whoever wrote
+  // those ranges writes no markup (tokens of white space only are no markup). Ranges are in order and apart.
+  // The byte tokenizer has no such texts.
+  virtual std::vector<std::int32_t> encode_with_special(std::string_view text,
+                                                        std::span<const TextRange> plain = {}) const = 0;
+  // Decodes as decode() does, but special tokens give their text, as far as they have one.
+  virtual std::string decode_all(std::span<const std::int32_t> ids) const = 0;
+  // Returns the exact bytes that a token adds within a text, which may be a part of a character; none for
+  // special tokens and for ids without a token.
+  virtual std::optional<std::string> token_bytes(std::int32_t id) const = 0;
   // One more than the largest id.
   virtual std::int32_t vocab_size() const = 0;
   // The ids placed before and after a document, if the tokenizer has them.

@@ -118,7 +118,7 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
   }
 }
 
-// Files of the tokenizer that checkpoints carry along.
+// Files of the tokenizer that checkpoints carry along, the chat template among them.
 std::vector<ExtraFile> carried_tokenizer(const Config& config) {
   std::vector<ExtraFile> files;
   fs::path path = config.get_string("tokenizer_path");
@@ -126,12 +126,13 @@ std::vector<ExtraFile> carried_tokenizer(const Config& config) {
     path = fs::path(split_paths(config.get_string("data_path"))[0]) / "tokenizer";
   if (config.get_string("dataset_type") == "synthetic" || path.empty()) return files;
   std::vector<fs::path> candidates{path};
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
-        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt"})
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
+                           "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+                           "vocab.txt", "chat_template.jinja"})
     candidates.push_back(path / name);
   if (fs::is_regular_file(path)) {
-    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
+    for (const char* name :
+         {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"})
       candidates.push_back(path.parent_path() / name);
   }
   std::error_code error;

@@ -1,6 +1,4 @@
 // Experts recorded by one command and replayed by another.
-#include <httplib.h>
-
 #include <algorithm>
 #include <sstream>
 
@@ -8,6 +6,7 @@
 #include "engine/session.h"
 #include "models/model_config.h"
 #include "routing/routing_blocks.h"
+#include "serve/http/testing.h"
 
 namespace switchyard::cli_test {
 namespace {
@@ -71,13 +70,12 @@ TEST_F(RecordedRouting, TextsOfGenerateAndServe) {
         layout);
     const json place = when_written("where.json");
     ASSERT_TRUE(place.contains("port"));
-    httplib::Client client("127.0.0.1", place["port"]);
-    client.set_read_timeout(60);
+    const http::Client client(place["port"]);
     // The second of these begins with what a row remembers of the first.
     for (int i = 0; i < 2; ++i) {
       const json request{{"prompt", "aaaa aaaa aaaa aaaa"}, {"max_tokens", 5}, {"temperature", 0}};
-      const auto answer = client.Post("/v1/completions", request.dump(), "application/json");
-      EXPECT_TRUE(answer && answer->status == 200);
+      const auto answer = client.post("/v1/completions", request.dump());
+      EXPECT_EQ(answer.status, 200);
     }
     ::kill(server, SIGTERM);
     int state = 0;

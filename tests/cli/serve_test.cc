@@ -1,7 +1,6 @@
 // A server from the command line: it says where it listens, answers, and ends when it is told to.
-#include <httplib.h>
-
 #include "child.h"
+#include "serve/http/testing.h"
 
 namespace switchyard::cli_test {
 namespace {
@@ -30,13 +29,12 @@ TEST_F(Serving, FromARunToItsEnd) {
     const json place = when_written("where.json");
     ASSERT_TRUE(place.contains("port"));
     EXPECT_EQ(place["model"], "run");
-    httplib::Client client("127.0.0.1", place["port"]);
-    client.set_read_timeout(60);
+    const http::Client client(place["port"]);
     const json request{{"prompt", " to "}, {"max_tokens", 12}, {"temperature", 1}, {"seed", 7}};
-    const auto answer = client.Post("/v1/completions", request.dump(), "application/json");
-    EXPECT_TRUE(answer && answer->status == 200);
-    if (answer) {
-      EXPECT_EQ(json::parse(answer->body)["choices"][0]["text"], want["text"]);
+    const auto answer = client.post("/v1/completions", request.dump());
+    EXPECT_EQ(answer.status, 200);
+    if (answer.status == 200) {
+      EXPECT_EQ(json::parse(answer.body)["choices"][0]["text"], want["text"]);
     }
     const Finished second = run({"serve", "out/run", "--port", std::to_string(place["port"].get<int>())});
     EXPECT_EQ(second.status, 2);
@@ -52,6 +50,12 @@ TEST_F(Serving, RefusesWhatItCannotServe) {
   expect_refused({"serve", std::string(kSourceFolder) + "/tests/golden/hf/qwen3next-tiny",
                   "tokenizer_type=byte", "enable_prefix_caching=true"},
                  {"enable_prefix_caching=true", "gated delta nets"});
+  const std::string tiny = std::string(kSourceFolder) + "/tests/golden/hf/deepseek3-tiny";
+  expect_refused({"serve", tiny, "--api-key-file", "no-keys"}, {"no-keys", "a key a line"});
+  expect_refused({"serve", tiny, "--api-key", ""}, {"--api-key", "empty"});
+  expect_refused({"serve", tiny, "--max-body", "0"}, {"--max-body", "1 to 1024"});
+  expect_refused({"serve", tiny, "tokenizer_type=byte", "--port", "0", "--tls-key", "k.pem"},
+                 {"both a certificate and its key"});
   expect_refused({"serve", "--hots", "x"}, {"--hots", "--host VALUE"});
 }
 

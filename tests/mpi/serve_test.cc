@@ -1,10 +1,10 @@
 // A server whose ranks are processes: process 0 listens, and all end when they are told to.
-#include <httplib.h>
 #include <signal.h>
 
 #include <thread>
 
 #include "mpirun.h"
+#include "serve/http/testing.h"
 
 namespace switchyard::cli_test {
 namespace {
@@ -43,13 +43,12 @@ TEST_F(MpiServing, AnswersAndEnds) {
   const json place = when_written("where.json");
   EXPECT_TRUE(place.contains("port"));
   if (place.contains("port")) {
-    httplib::Client client("127.0.0.1", place["port"]);
-    client.set_read_timeout(60);
+    const http::Client client(place["port"]);
     const json request{{"prompt", " to "}, {"max_tokens", 12}};
-    const auto answer = client.Post("/v1/completions", request.dump(), "application/json");
-    EXPECT_TRUE(answer && answer->status == 200);
-    if (answer) {
-      EXPECT_EQ(json::parse(answer->body)["choices"][0]["text"],
+    const auto answer = client.post("/v1/completions", request.dump());
+    EXPECT_EQ(answer.status, 200);
+    if (answer.status == 200) {
+      EXPECT_EQ(json::parse(answer.body)["choices"][0]["text"],
                 json::parse(read("g.json"))["results"][0]["text"]);
     }
   }

@@ -1,4 +1,4 @@
-// Answer: turns the pieces of a request's texts into the bytes of its answer. The answer is begin(), what each
+// ProtocolAnswer: turns the pieces of a request's texts into the bytes of its answer. The answer is begin(), what each
 // add() returns, and end().
 #pragma once
 
@@ -9,12 +9,12 @@
 
 namespace switchyard::serve {
 
-class Answer {
+class ProtocolAnswer {
  public:
-  explicit Answer(std::size_t texts) : unfinished_(texts) {}
-  virtual ~Answer() = default;
-  Answer(const Answer&) = delete;
-  Answer& operator=(const Answer&) = delete;
+  explicit ProtocolAnswer(std::size_t texts) : unfinished_(texts) {}
+  virtual ~ProtocolAnswer() = default;
+  ProtocolAnswer(const ProtocolAnswer&) = delete;
+  ProtocolAnswer& operator=(const ProtocolAnswer&) = delete;
 
   // Returns whether the bytes are a stream of events, which are sent as they come.
   virtual bool is_stream() const = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "chat/answer_parser.h"
 #include "grammar/grammar.h"
@@ -13,11 +14,12 @@ namespace switchyard::serve {
 
 struct Constraint {
   std::shared_ptr<const grammar::Grammar> grammar;  // null: the answer is free
+  std::string marker;  // the grammar counts from behind this text on; empty: from the answer's beginning
 };
 
 // Reads response_format, structured_outputs and guided_* of a request's body, and joins them with the calls that
-// `choice` asks for, `one_call` at most where it is set. BadRequest, whose code is invalid_schema where a schema is
-// to blame.
+// `choice` asks for, one at most where `one_call`. BadRequest, whose code is invalid_schema where a schema is to
+// blame.
 Constraint constraint_of(const chat::Json& body, const ToolChoice& choice, chat::Format format, bool one_call,
                          const ServedModel& model);
 

@@ -33,6 +33,11 @@ Json delta_json(const Delta& delta) {
   return {{"tool_calls", Json::array({{{"index", delta.index}, {"function", {{"arguments", delta.text}}}}})}};
 }
 
+Json failure_json(const std::string& problem) {
+  return {{"error",
+           {{"message", problem}, {"type", "server_error"}, {"param", nullptr}, {"code", "model_failed"}}}};
+}
+
 Json bytes_json(const std::string& bytes) {
   Json list = Json::array();
   for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
@@ -56,7 +61,7 @@ std::string shown_token(const Tokenizer& tokenizer, std::int32_t id) {
 
 ChatAnswer::ChatAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id,
                        std::int64_t created)
-    : Answer(request.texts.size()),
+    : ProtocolAnswer(request.texts.size()),
       model_(model),
       frame_{{"id", id},
              {"object", request.stream ? "chat.completion.chunk" : "chat.completion"},
@@ -141,7 +146,7 @@ std::string ChatAnswer::add(const Piece& piece) {
   message.problem = piece.problem;
   if (piece.finish == Finish::failed) {
     failed_ = true;
-    if (stream_) events += text_of(Json(error_json(piece.problem, "server_error", "", "model_failed")));
+    if (stream_) events += text_of(failure_json(piece.problem));
     return events;
   }
   if (stream_) {
@@ -185,7 +190,7 @@ std::string ChatAnswer::end() {
   }
   for (const ChatMessage& message : messages_) {
     if (message.finish == Finish::failed)
-      return chat_text(error_json(message.problem, "server_error", "", "model_failed")) + "\n";
+      return chat_text(failure_json(message.problem)) + "\n";
   }
   Json whole = frame_;
   whole["choices"] = Json::array();

@@ -12,7 +12,7 @@
 
 namespace switchyard::serve {
 
-class ChatAnswer : public Answer {
+class ChatAnswer : public ProtocolAnswer {
  public:
   // `model` must outlive the answer.
   ChatAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id, std::int64_t created);

@@ -8,6 +8,8 @@
 #include <optional>
 #include <set>
 
+#include "core/error.h"
+#include "chat/call_form.h"
 #include "serve/protocol/answer_constraint.h"
 #include "serve/protocol/sampling_fields.h"
 #include "serve/protocol/tool_choice.h"
@@ -177,29 +179,58 @@ void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedMo
   const std::string end(chat::reasoning_end(form.format));
   if (form.format == chat::Format::harmony || form.opens_reasoning) {
     text.grammar_after = end;
+    text.grammar_after_reasoning = true;
   } else if (!end.empty() && form.format != chat::Format::mistral && !ends_with_closed_reasoning(prompt.text)) {
     text.reasoning_begin = single_token(*model.tokenizer, "<think>");
+    text.grammar_after_reasoning = text.reasoning_begin.has_value();
     if (text.reasoning_begin) text.grammar_after = end;
+  }
+}
+
+// Renders the messages by the model's template, or by the request's own where the server allows that.
+chat::Prompt rendered_prompt(const Json& body, const ChatModel& chat) {
+  const auto own = body.find("chat_template");
+  if (own == body.end() || own->is_null()) return chat.prompts.prompt(body);
+  if (!chat.takes_templates)
+    throw BadRequest("chat_template",
+                     "chat_template: requests bring templates of their own only to a server with "
+                     "--trust-request-template",
+                     "template_error", 403);
+  if (!own->is_string()) throw BadRequest("chat_template", "chat_template: expected a text");
+  chat::TemplateSource source = chat.prompts.source();
+  source.text = own->get<std::string>();
+  source.tool_text.clear();
+  try {
+    return chat::ChatTemplate(std::move(source), {}).prompt(body);
+  } catch (const Error& error) {
+    throw BadRequest("chat_template", error.what(), "template_error");
   }
 }
 
 }  // namespace
 
 Json parse_chat_body(const std::string& body) {
-  return parse_ordered_object(body);
+  if (nests_deeper(body, kDeepestJson))
+    throw BadRequest("", fmt::format("the body has lists and objects in more than {} levels", kDeepestJson));
+  Json object;
+  try {
+    object = Json::parse(body);
+  } catch (const Json::exception& error) {
+    throw BadRequest("", fmt::format("the body is not JSON: {}", error.what()));
+  }
+  if (!object.is_object()) throw BadRequest("", "the body is not a JSON object");
+  return object;
 }
 
 ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model) {
   if (model.chat == nullptr)
     throw BadRequest("", "this model has no chat template: start the server with --chat-template FILE",
                      "no_chat_template");
-  if (body.contains("chat_template") && !body["chat_template"].is_null() && !model.chat->takes_templates)
-    throw BadRequest("chat_template", "chat_template: requests may not bring a template of their own",
-                     "template_error", 403);
-  ChatPrompt prompt{model.chat->prompts.prompt(body), {}};
-  const std::vector<TextRange> nothing;
-  prompt.tokens = model.tokenizer->encode_with_special(
-      prompt.rendered.text, model.chat->trusts_messages ? nothing : prompt.rendered.foreign);
+  ChatPrompt prompt{rendered_prompt(body, *model.chat), {}};
+  std::vector<TextRange> plain = prompt.rendered.foreign;
+  if (model.chat->trusts_messages) plain.clear();
+  prompt.tokens = model.memory != nullptr ? model.memory->encode(prompt.rendered.text, plain)
+                                          : model.tokenizer->encode_with_special(prompt.rendered.text, plain);
   for (const std::int32_t id : prompt.tokens) {
     if (id >= model.vocab)
       throw BadRequest("messages", fmt::format("messages: token {} is outside the model's vocabulary of {}", id,
@@ -252,9 +283,11 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   form->most_reasoning = most_reasoning_of(fields);
   if (form->most_reasoning)
     form->reasoning_end = model.tokenizer->encode_with_special(chat::reasoning_end(chat.format));
-  text.grammar = constraint_of(body, choice, chat.format, form->one_call, model).grammar;
+  Constraint constraint = constraint_of(body, choice, chat.format, form->one_call, model);
   text.answer = std::move(form);
-  if (text.grammar != nullptr) place_grammar(text, prompt.rendered, model);
+  text.grammar = std::move(constraint.grammar);
+  text.grammar_after = std::move(constraint.marker);
+  if (text.grammar != nullptr && text.grammar_after.empty()) place_grammar(text, prompt.rendered, model);
 
   refuse_what_is_not_built(fields, object, choices);
   for (const char* name : kReadElsewhere) fields.find(name);

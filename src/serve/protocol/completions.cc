@@ -169,11 +169,11 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
 
 CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const ServedModel& model,
                                    const std::string& id, std::int64_t created)
-    : frame_{{"id", id}, {"object", "text_completion"}, {"created", created}, {"model", model.name}},
+    : ProtocolAnswer(request.texts.size()),
+      frame_{{"id", id}, {"object", "text_completion"}, {"created", created}, {"model", model.name}},
       stream_(request.stream),
       usage_at_end_(request.usage_at_end),
       with_log_probs_(request.texts[0].log_probs.has_value()),
-      unfinished_(request.texts.size()),
       prompt_tokens_(request.prompt_tokens) {
   for (const std::string& echoed : request.echoed) {
     choices_.push_back({echoed, nullptr, "", characters_in(echoed)});
@@ -192,7 +192,7 @@ json CompletionAnswer::event(std::size_t choice, const std::string& text) const 
   return event;
 }
 
-std::string CompletionAnswer::begin() const {
+std::string CompletionAnswer::begin() {
   std::string events;
   for (std::size_t i = 0; stream_ && i < choices_.size(); ++i) {
     if (!choices_[i].text.empty()) events += event_text(event(i, choices_[i].text));
@@ -201,6 +201,7 @@ std::string CompletionAnswer::begin() const {
 }
 
 std::string CompletionAnswer::add(const Piece& piece) {
+  count(piece);
   Choice& choice = choices_[piece.choice];
   choice.text += piece.text;
   new_tokens_ += piece.tokens;
@@ -218,8 +219,6 @@ std::string CompletionAnswer::add(const Piece& piece) {
     }
   }
   if (piece.finish) {
-    --unfinished_;
-    abandoned_ = abandoned_ || *piece.finish == Finish::abandoned;
     choice.finish = *piece.finish == Finish::stop     ? "stop"
                     : *piece.finish == Finish::failed ? "error"
                                                       : "length";
@@ -228,7 +227,7 @@ std::string CompletionAnswer::add(const Piece& piece) {
     if (!choice.problem.empty()) shown["error"] = problem_json(choice.problem);
   }
   const bool nothing_new = piece.text.empty() && piece.log_probs.empty() && !piece.finish;
-  return !stream_ || nothing_new || abandoned_ ? "" : event_text(new_event);
+  return !stream_ || nothing_new || is_abandoned() ? "" : event_text(new_event);
 }
 
 json CompletionAnswer::usage() const {
@@ -237,7 +236,7 @@ json CompletionAnswer::usage() const {
           {"total_tokens", prompt_tokens_ + new_tokens_}};
 }
 
-std::string CompletionAnswer::end() const {
+std::string CompletionAnswer::end() {
   json last = frame_;
   last["choices"] = json::array();
   last["usage"] = usage();

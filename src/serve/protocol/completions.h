@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/protocol/answer.h"
 #include "serve/protocol/fields.h"
 #include "serve/served_model.h"
 #include "serve/text.h"
@@ -24,21 +25,15 @@ struct CompletionRequest {
 // Parses a body. BadRequest. Draws follow `own_seed` where the request has no seed.
 CompletionRequest parse_completion(const std::string& body, const ServedModel& model, std::uint32_t own_seed);
 
-// Turns the pieces of a request's texts into the bytes of its answer: one JSON object, or a stream of events.
-// The answer is begin(), what each add() returns, and end().
-class CompletionAnswer {
+class CompletionAnswer final : public ProtocolAnswer {
  public:
   CompletionAnswer(const CompletionRequest& request, const ServedModel& model, const std::string& id,
                    std::int64_t created);
 
-  const char* content_type() const { return stream_ ? "text/event-stream" : "application/json"; }
-  std::string begin() const;
-  // Returns what may be sent now: an event, or nothing.
-  std::string add(const Piece& piece);
-  std::string end() const;
-  bool is_finished() const { return unfinished_ == 0; }
-  // Returns whether the server gave a text up. Then the answer has no end.
-  bool is_abandoned() const { return abandoned_; }
+  bool is_stream() const override { return stream_; }
+  std::string begin() override;
+  std::string add(const Piece& piece) override;
+  std::string end() override;
 
  private:
   struct Choice {
@@ -54,9 +49,7 @@ class CompletionAnswer {
   nlohmann::json frame_;  // fields that all events have in common
   bool stream_, usage_at_end_, with_log_probs_;
   std::vector<Choice> choices_;
-  std::size_t unfinished_;
   std::int64_t prompt_tokens_, new_tokens_ = 0;
-  bool abandoned_ = false;
 };
 
 }  // namespace switchyard::serve

@@ -8,7 +8,31 @@ namespace switchyard::serve {
 
 using nlohmann::json;
 
+bool nests_deeper(std::string_view text, std::size_t levels) {
+  std::size_t level = 0;
+  bool in_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_text) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_text = false;
+      }
+    } else if (c == '"') {
+      in_text = true;
+    } else if (c == '[' || c == '{') {
+      if (++level > levels) return true;
+    } else if ((c == ']' || c == '}') && level > 0) {
+      --level;
+    }
+  }
+  return false;
+}
+
 json parse_object(const std::string& body) {
+  if (nests_deeper(body, kDeepestJson))
+    throw BadRequest("", fmt::format("the body has lists and objects in more than {} levels", kDeepestJson));
   json object;
   try {
     object = json::parse(body);
@@ -72,7 +96,8 @@ void Fields::only(const std::string& name, const json& value) {
 
 void Fields::refuse_others() const {
   for (const auto& [name, value] : object_.items()) {
-    if (!known_.contains(name)) throw BadRequest(name, fmt::format("{}: unknown field", name));
+    if (!known_.contains(name))
+      throw BadRequest(name, fmt::format("{}: unknown field", name), "unknown_field");
   }
 }
 
@@ -88,15 +113,6 @@ std::string to_text(const json& value) {
 
 std::string event_text(const json& value) {
   return fmt::format("data: {}\n\n", to_text(value));
-}
-
-json error_json(const std::string& message, const std::string& type, const std::string& field,
-                const std::string& code) {
-  return {{"error",
-           {{"message", message},
-            {"type", type},
-            {"param", field.empty() ? json() : json(field)},
-            {"code", code.empty() ? json() : json(code)}}}};
 }
 
 }  // namespace switchyard::serve

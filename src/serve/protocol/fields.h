@@ -4,20 +4,22 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "chat/bad_request.h"
 
 namespace switchyard::serve {
 
-// Says in one line what is wrong with a request. `field` is empty where no field is to blame.
-struct BadRequest : std::runtime_error {
-  BadRequest(const std::string& field_, const std::string& message)
-      : std::runtime_error(message), field(field_) {}
-  std::string field;
-};
+using chat::BadRequest;
 
-// Parses a body that must be a JSON object. BadRequest.
+constexpr std::size_t kDeepestJson = 100;  // lists and objects in one another
+
+// Returns whether a text of JSON nests deeper than `levels`. Needs no stack, unlike what reads such a text.
+bool nests_deeper(std::string_view text, std::size_t levels);
+
+// Parses a body that must be a JSON object, of at most kDeepestJson levels. BadRequest.
 nlohmann::json parse_object(const std::string& body);
 
 // Reads the fields of an object. Null is as not there. All functions throw BadRequest for a value of another
@@ -40,8 +42,7 @@ class Fields {
   bool knows(const std::string& name) const { return known_.contains(name); }
   // Refuses fields that none of the functions above was called for.
   void refuse_others() const;
-  // Returns a value as error messages show it. Lists and objects may be
-  // nested deeper than the stack and are not shown.
+  // Returns a value as error messages show it: of lists and objects only the kind.
   static std::string shown(const nlohmann::json& value);
 
  private:
@@ -54,8 +55,5 @@ std::string to_text(const nlohmann::json& value);
 
 // Returns an event of a stream (server-sent events).
 std::string event_text(const nlohmann::json& value);
-
-nlohmann::json error_json(const std::string& message, const std::string& type, const std::string& field,
-                          const std::string& code = "");
 
 }  // namespace switchyard::serve

@@ -212,7 +212,7 @@ std::string messages_error(int status, const std::string& message) {
 }
 
 MessagesAnswer::MessagesAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id)
-    : Answer(1),
+    : ProtocolAnswer(1),
       id_(id),
       model_(model.name),
       stream_(request.stream),

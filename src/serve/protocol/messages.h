@@ -18,7 +18,7 @@ chat::Json chat_body_of_messages(const chat::Json& body);
 // Returns the body of an error.
 std::string messages_error(int status, const std::string& message);
 
-class MessagesAnswer : public Answer {
+class MessagesAnswer : public ProtocolAnswer {
  public:
   // `request` has one text.
   MessagesAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id);

@@ -1,0 +1,229 @@
+#include "chat/chat_template.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "chat/continued_text.h"
+#include "chat/messages.h"
+#include "chat/tools.h"
+#include "core/error.h"
+#include "core/json_file.h"
+
+namespace switchyard::chat {
+
+struct ChatTemplate::Parsed {
+  std::string text;
+  jinja::Template program;
+  TemplateTakes takes = {};
+};
+
+namespace {
+
+constexpr const char *kMessages = "messages", *kTools = "tools", *kDocuments = "documents",
+                     *kAddGeneration = "add_generation_prompt", *kContinue = "continue_final_message";
+
+// The value of a key; null where it is not there.
+Json value_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() ? Json(nullptr) : *found;
+}
+
+bool flag_of(const Json& value, const std::string& field, bool absent) {
+  if (value.is_null()) return absent;
+  if (!value.is_boolean())
+    throw BadRequest(field, fmt::format("{}: expected true or false", field), "invalid_value");
+  return value.get<bool>();
+}
+
+// Renders small requests to learn what a template takes.
+class TemplateProbe {
+ public:
+  TemplateProbe(const jinja::Template& program, const Json& trusted, const jinja::RenderOptions& options)
+      : program_(program), trusted_(trusted), options_(options) {}
+
+  TemplateTakes takes(const std::string& text) const {
+    TemplateTakes takes;
+    takes.parts = takes_parts();
+    find_form_of_calls(takes);
+    takes.developer = text.find("developer") != std::string::npos;
+    return takes;
+  }
+
+ private:
+  // None where the template fails.
+  std::optional<std::string> rendered(Json messages, Json tools) const {
+    const Json foreign{{kMessages, std::move(messages)},
+                       {kTools, std::move(tools)},
+                       {kDocuments, nullptr},
+                       {kAddGeneration, true}};
+    try {
+      return program_.render(trusted_, foreign, options_).text;
+    } catch (const jinja::TemplateError&) {
+      return {};
+    }
+  }
+
+  bool takes_parts() const {
+    const Json part{{"type", "text"}, {"text", "PROBE"}};
+    const auto text =
+        rendered(Json::array({Json{{"role", "user"}, {"content", Json::array({part})}}}), nullptr);
+    return text && text->find("PROBE") != std::string::npos && text->find("'type'") == std::string::npos &&
+           text->find("\"type\"") == std::string::npos;
+  }
+
+  std::optional<std::string> with_call(const std::string& name, const Json& content,
+                                       const Json& arguments) const {
+    const Json call{{"type", "function"},
+                    {"id", "abcdefghi"},
+                    {"function", Json{{"name", name}, {"arguments", arguments}}}};
+    const Json parameters{{"type", "object"}, {"properties", Json{{"PROBE", Json{{"type", "string"}}}}}};
+    const Json tool{{"type", "function"},
+                    {"function", Json{{"name", "probe"}, {"description", "d"}, {"parameters", parameters}}}};
+    return rendered(
+        Json::array(
+            {Json{{"role", "user"}, {"content", "x"}},
+             Json{{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
+             Json{{"role", "tool"}, {"content", "y"}, {"name", "probe"}, {"tool_call_id", "abcdefghi"}}}),
+        Json::array({tool}));
+  }
+
+  // Where a call is not shown beside content that is "", both questions are asked again without content.
+  void find_form_of_calls(TemplateTakes& takes) const {
+    const Json object{{"PROBE", "value"}}, text = R"({"PROBE": "value"})";
+    takes.argument_objects = takes_objects("");
+    if (shows_call("", takes.argument_objects ? object : text)) return;
+    const bool shows_object = takes_objects(nullptr) && shows_call(nullptr, object);
+    if (!shows_object && !shows_call(nullptr, text)) return;
+    takes.calls_without_content = true;
+    takes.argument_objects = shows_object;
+  }
+
+  bool takes_objects(const Json& content) const {
+    const auto text = with_call("probe", content, Json{{"PROBE", "value"}});
+    return text && text->find("'PROBE': 'value'") == std::string::npos;
+  }
+
+  bool shows_call(const Json& content, const Json& arguments) const {
+    const auto text = with_call("probed_call", content, arguments);
+    return text && text->find("probed_call") != std::string::npos;
+  }
+
+  const jinja::Template& program_;
+  const Json& trusted_;
+  const jinja::RenderOptions& options_;
+};
+
+// What a request says beside its messages and tools, as names of the template.
+Json request_names(const Json& body, const Json& fixed) {
+  Json names = Json::object();
+  if (const Json effort = value_at(body, "reasoning_effort"); !effort.is_null()) {
+    if (!effort.is_string())
+      throw BadRequest("reasoning_effort", "reasoning_effort: expected a text", "invalid_value");
+    if (effort == "none") names["enable_thinking"] = false;
+    names["reasoning_effort"] = effort;
+  }
+  // The command line's are trusted and stand elsewhere; what the request says less strongly makes room.
+  for (const auto& [name, value] : fixed.items()) names.erase(name);
+  const Json kwargs = value_at(body, "chat_template_kwargs");
+  if (kwargs.is_null()) return names;
+  if (!kwargs.is_object())
+    throw BadRequest("chat_template_kwargs", "chat_template_kwargs: expected an object", "invalid_value");
+  for (const auto& [name, value] : kwargs.items()) {
+    if (name == kMessages || name == kTools)
+      throw BadRequest("chat_template_kwargs." + name,
+                       fmt::format("chat_template_kwargs.{0}: send {0} as a field of the request", name),
+                       "invalid_value");
+    names[name] = value;
+  }
+  return names;
+}
+
+bool is_opening(std::string_view text, const std::vector<TextRange>& foreign) {
+  const auto last = [&](std::string_view tag) {
+    for (std::size_t at = text.rfind(tag); at != std::string::npos;
+         at = at == 0 ? std::string::npos : text.rfind(tag, at - 1)) {
+      const bool trusted = std::ranges::none_of(
+          foreign, [&](const TextRange& range) { return range.begin < at + tag.size() && at < range.end; });
+      if (trusted) return static_cast<std::ptrdiff_t>(at);
+    }
+    return std::ptrdiff_t{-1};
+  };
+  return std::max(last("<think>"), last("[THINK]")) > std::max(last("</think>"), last("[/THINK]"));
+}
+
+jinja::RenderOptions render_options(const ChatTemplate::Options& options) {
+  jinja::RenderOptions rendering;
+  rendering.now = options.now;
+  rendering.allow_mutation = options.allow_mutation;
+  return rendering;
+}
+
+jinja::Rendered rendered_or_refused(const jinja::Template& program, const Json& trusted, const Json& foreign,
+                                    const jinja::RenderOptions& options) {
+  try {
+    return program.render(trusted, foreign, options);
+  } catch (const jinja::TemplateError& error) {
+    const bool raised = error.kind == jinja::TemplateError::Kind::raised;
+    throw BadRequest(kMessages, (raised ? "" : "the chat template failed: ") + std::string(error.what()),
+                     "template_error");
+  }
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(TemplateSource source, Options options)
+    : source_(std::move(source)), options_(std::move(options)) {
+  Json trusted = source_.special_tokens;
+  trusted.update(options_.kwargs);
+  const jinja::RenderOptions rendering = render_options(options_);
+  const auto parsed = [&](const std::string& text) {
+    try {
+      Parsed made{text, jinja::Template::parse(text)};
+      made.takes = TemplateProbe(made.program, trusted, rendering).takes(text);
+      return std::make_shared<const Parsed>(std::move(made));
+    } catch (const jinja::TemplateError& error) {
+      fail_usage("[chat] {}:{}: {}", source_.origin, error.line, error.what());
+    }
+  };
+  plain_ = parsed(source_.text);
+  with_tools_ = source_.tool_text.empty() ? plain_ : parsed(source_.tool_text);
+}
+
+Prompt ChatTemplate::prompt(const Json& body) const {
+  if (!body.is_object()) throw BadRequest("", "expected an object", "invalid_value");
+  Json tools = offered_tools(body);
+  const Parsed& parsed = tools.is_null() ? *plain_ : *with_tools_;
+  Json messages = template_messages(body, parsed.takes);
+
+  Json foreign = request_names(body, options_.kwargs);
+  const auto choice = [&](const char* name, bool absent) {
+    const bool named = foreign.contains(name);
+    const std::string field = named ? std::string("chat_template_kwargs.") + name : name;
+    return flag_of(named ? foreign.at(name) : value_at(body, name), field, absent);
+  };
+  const bool continues = choice(kContinue, false), adds = choice(kAddGeneration, !continues);
+  if (continues && adds)
+    throw BadRequest(kContinue, "continue_final_message and add_generation_prompt exclude each other",
+                     "invalid_value");
+  foreign.erase(kContinue);
+  Json trusted = source_.special_tokens;
+  trusted.update(options_.kwargs);
+  trusted[kAddGeneration] = adds;
+  foreign.erase(kAddGeneration);
+  if (!foreign.contains(kDocuments)) trusted[kDocuments] = nullptr;
+  std::string final_text;
+  if (continues) final_text = mark_final_message(messages, parsed.text);
+  foreign[kMessages] = std::move(messages);
+  foreign[kTools] = std::move(tools);
+
+  jinja::Rendered rendered = rendered_or_refused(parsed.program, trusted, foreign, render_options(options_));
+  if (continues) cut_after_final_message(rendered, final_text);
+  Prompt prompt{std::move(rendered.text), std::move(rendered.foreign)};
+  prompt.opens_reasoning = is_opening(prompt.text, prompt.foreign);
+  return prompt;
+}
+
+}  // namespace switchyard::chat

@@ -1,0 +1,343 @@
+// Chat templates: what requests become, with templates written for these tests (tests/golden/chat/templates),
+// and with published ones where the goldens of ../shared are there.
+#include "chat/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+
+#include "chat/tools.h"
+#include "core/error.h"
+#include "core/json_file.h"
+#include "core/testing.h"
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard::chat {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path template_folder() {
+  return fs::path(kSourceFolder) / "tests/golden/chat/templates";
+}
+
+ChatTemplate template_named(const std::string& name, Json kwargs = Json::object()) {
+  TemplateSource source;
+  source.text = read_whole_file((template_folder() / (name + ".jinja")).string());
+  source.origin = name;
+  source.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  ChatTemplate::Options options;
+  options.kwargs = std::move(kwargs);
+  return {source, options};
+}
+
+std::string prompt_text(const ChatTemplate& chat, const std::string& body) {
+  return chat.prompt(Json::parse(body)).text;
+}
+
+// Expects a refusal with a field, a code, and words in its message.
+void expect_refused(const ChatTemplate& chat, const std::string& body, const std::string& field,
+                    const std::string& code, const std::string& words = "") {
+  try {
+    ADD_FAILURE() << "accepted: " << chat.prompt(Json::parse(body)).text;
+  } catch (const BadRequest& refusal) {
+    EXPECT_EQ(refusal.field, field) << body;
+    EXPECT_EQ(refusal.code, code) << body;
+    EXPECT_EQ(refusal.status, 400);
+    EXPECT_NE(std::string(refusal.what()).find(words), std::string::npos) << refusal.what();
+  }
+}
+
+TEST(ChatTemplate, RolesToolsAndCalls) {
+  const ChatTemplate chat = template_named("marked");
+  EXPECT_EQ(prompt_text(chat, R"({"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],
+      "messages":[{"role":"developer","content":"S"},{"role":"user","content":[{"type":"text","text":"a"},
+      {"type":"input_text","text":"b"},{"type":"refusal","refusal":"c"}]},
+      {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
+       "function":{"name":"f","arguments":"{\"x\": 1.0, \"y\": [true]}"}}]},
+      {"role":"tool","tool_call_id":"1","content":"7"}]})"),
+            "<|im_start|>tools\n"
+            R"({"type": "function", "function": {"name": "f", "parameters": {}}})"
+            "\n<|im_end|>\n<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na\nb\nc<|im_end|>\n"
+            "<|im_start|>assistant\n<call>f x=1.0 y=[true]</call><|im_end|>\n<|im_start|>tool\n7<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n");
+}
+
+TEST(ChatTemplate, ReasoningOfEarlierTurnsIsTheTemplatesToDrop) {
+  const ChatTemplate chat = template_named("marked", {{"enable_thinking", false}});
+  EXPECT_EQ(
+      prompt_text(chat, R"({"messages":[{"role":"user","content":"a"},
+      {"role":"assistant","content":"b","reasoning":"old"},{"role":"user","content":"c"},
+      {"role":"assistant","content":"d","thinking":"new"}]})"),
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+      "<|im_start|>assistant\n<think>new</think>d<|im_end|>\n"
+      "<|im_start|>assistant\n<think>\n</think>\n");
+}
+
+TEST(ChatTemplate, ContentInPartsWhereTheTemplateTakesThem) {
+  const ChatTemplate chat = template_named("parts");
+  EXPECT_EQ(prompt_text(chat, R"({"messages":[{"role":"developer","content":"S"},{"role":"user",
+      "content":[{"type":"text","text":"a"},{"type":"input_text","text":"b"}]}]})"),
+            "<s>[developer]S[/][user](a)(b)[/][assistant]");
+}
+
+TEST(ChatTemplate, ArgumentTextsAndCallsWithoutContent) {
+  const ChatTemplate chat = template_named("calls");
+  const auto with_arguments = [&](const std::string& arguments) {
+    return prompt_text(chat, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"",
+        "tool_calls":[{"function":{"name":"f","arguments":)" +
+                                 arguments + R"(}}]}],
+        "add_generation_prompt":false})");
+  };
+  EXPECT_EQ(with_arguments(R"("{\"x\":1}")"), R"(<|user|>a<|call|>f {"x":1})");
+  EXPECT_EQ(with_arguments(R"({"x":1,"y":"é"})"), R"(<|user|>a<|call|>f {"x": 1, "y": "é"})");
+  EXPECT_EQ(with_arguments("\"\""), "<|user|>a<|call|>f {}");
+  EXPECT_EQ(with_arguments("null"), "<|user|>a<|call|>f {}");
+}
+
+TEST(ChatTemplate, EffortAndKwargs) {
+  const std::string messages = R"({"messages":[{"role":"user","content":"a"}])";
+  const std::string begin = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n";
+  const ChatTemplate plain = template_named("marked"),
+                     fixed = template_named("marked", {{"reasoning_effort", "low"}});
+  EXPECT_EQ(prompt_text(plain, messages + "}"), begin + "<think>\n");
+  EXPECT_EQ(prompt_text(plain, messages + R"(,"reasoning_effort":"high"})"), begin + "(high)<think>\n");
+  EXPECT_EQ(prompt_text(plain, messages + R"(,"reasoning_effort":"none"})"),
+            begin + "(none)<think>\n</think>\n");
+  EXPECT_EQ(prompt_text(plain, messages + R"(,"reasoning_effort":"none",
+      "chat_template_kwargs":{"enable_thinking":true,"reasoning_effort":"some"}})"),
+            begin + "(some)<think>\n");
+  EXPECT_EQ(prompt_text(fixed, messages + R"(,"reasoning_effort":"high"})"), begin + "(low)<think>\n");
+  EXPECT_EQ(prompt_text(fixed, messages + R"(,"chat_template_kwargs":{"reasoning_effort":"high"}})"),
+            begin + "(high)<think>\n");
+  EXPECT_EQ(prompt_text(plain, messages + R"(,"tool_choice":"none",
+      "tools":[{"type":"function","function":{"name":"f"}}]})"),
+            begin + "<think>\n");
+}
+
+TEST(ChatTemplate, OpensReasoningByItsOwnMarksOnly) {
+  const ChatTemplate chat = template_named("marked");
+  const auto opens = [&](const std::string& rest) {
+    return chat
+        .prompt(Json::parse(R"({"messages":[{"role":"user","content":"a <think> b </think>"}])" + rest))
+        .opens_reasoning;
+  };
+  EXPECT_TRUE(opens("}"));
+  EXPECT_FALSE(opens(R"(,"reasoning_effort":"none"})"));
+  EXPECT_FALSE(opens(R"(,"add_generation_prompt":false})"));
+  EXPECT_FALSE(template_named("calls")
+                   .prompt(Json::parse(R"({"messages":[{"role":"user","content":"<think>"}]})"))
+                   .opens_reasoning);
+}
+
+TEST(ChatTemplate, ContinuesTheFinalMessage) {
+  const auto continued = [](const char* name, const std::string& content) {
+    return template_named(name).prompt(
+        Json::parse(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":)" + content +
+                    R"(}],"continue_final_message":true})"));
+  };
+  const std::string begin = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n";
+  const Prompt prompt = continued("marked", R"("One, ")");
+  EXPECT_EQ(prompt.text, begin + "One, ");
+  ASSERT_FALSE(prompt.foreign.empty());
+  EXPECT_EQ(prompt.foreign.back(), (TextRange{begin.size(), begin.size() + 5}));
+  EXPECT_EQ(continued("parts", R"("One, ")").text, "<s>[user]a[/][assistant]One,");
+  EXPECT_EQ(continued("parts", R"([{"type":"text","text":"x"},{"type":"text","text":"One"}])").text,
+            "<s>[user]a[/][assistant](x)(One");
+  EXPECT_EQ(continued("marked", R"("")").text, begin);
+  expect_refused(template_named("marked"), R"({"messages":[{"role":"user","content":"a"}],
+      "continue_final_message":true,"add_generation_prompt":true})",
+                 "continue_final_message", "invalid_value");
+  TemplateSource silent;
+  silent.text = "{% for m in messages %}{{ m.role }}{{ m.content | length }}{% endfor %}";
+  expect_refused(ChatTemplate(silent, {}),
+                 R"({"messages":[{"role":"user","content":"a"}],"continue_final_message":true})",
+                 "continue_final_message", "template_error");
+}
+
+TEST(ChatTemplate, RefusesWithTheFieldsPath) {
+  const ChatTemplate chat = template_named("marked");
+  const auto refused = [&](const std::string& messages, const std::string& field) {
+    expect_refused(chat, R"({"messages":)" + messages + "}", field, "invalid_value");
+  };
+  expect_refused(chat, "{}", "messages", "invalid_value");
+  refused("[]", "messages");
+  refused("7", "messages");
+  refused("[7]", "messages[0]");
+  refused(R"([{"content":"a"}])", "messages[0].role");
+  refused(R"([{"role":7}])", "messages[0].role");
+  refused(R"([{"role":"function","content":"a"}])", "messages[0].role");
+  refused(R"([{"role":"assistant","function_call":{}}])", "messages[0].function_call");
+  refused(R"([{"role":"user","content":7}])", "messages[0].content");
+  refused(R"([{"role":"user","content":"a"},{"role":"user","content":[{"type":"image_url"}]}])",
+          "messages[1].content[0].type");
+  refused(R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text");
+  refused(R"([{"role":"user","content":["a"]}])", "messages[0].content[0]");
+  refused(R"([{"role":"assistant","tool_calls":7}])", "messages[0].tool_calls");
+  refused(R"([{"role":"assistant","tool_calls":[{"type":"custom"}]}])", "messages[0].tool_calls[0].type");
+  refused(R"([{"role":"assistant","tool_calls":[{}]}])", "messages[0].tool_calls[0].function");
+  refused(R"([{"role":"assistant","tool_calls":[{"function":{}}]}])",
+          "messages[0].tool_calls[0].function.name");
+  for (const char* arguments : {R"("{")", R"("[]")", R"("7")", "7"})
+    refused(std::string(R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":)") +
+                arguments + "}}]}]",
+            "messages[0].tool_calls[0].function.arguments");
+  const std::string messages = R"("messages":[{"role":"user","content":"a"}]})";
+  expect_refused(chat, R"({"reasoning_effort":7,)" + messages, "reasoning_effort", "invalid_value");
+  expect_refused(chat, R"({"chat_template_kwargs":[],)" + messages, "chat_template_kwargs", "invalid_value");
+  expect_refused(chat, R"({"chat_template_kwargs":{"messages":[]},)" + messages,
+                 "chat_template_kwargs.messages", "invalid_value");
+  expect_refused(chat, R"({"add_generation_prompt":"x",)" + messages, "add_generation_prompt",
+                 "invalid_value");
+}
+
+TEST(ChatTemplate, TellsHowTheTemplateFailed) {
+  const ChatTemplate chat = template_named("marked");
+  try {
+    prompt_text(chat, R"({"messages":[{"role":"poet","content":"a"}]})");
+    ADD_FAILURE();
+  } catch (const BadRequest& refusal) {
+    EXPECT_EQ(std::string(refusal.what()), "No role poet");
+    EXPECT_EQ(refusal.code, "template_error");
+  }
+  TemplateSource broken;
+  broken.text = "{{ messages[0].no.way }}";
+  expect_refused(ChatTemplate(broken, {}), R"({"messages":[{"role":"user","content":"a"}]})", "messages",
+                 "template_error", "the chat template failed: ");
+  broken.text = "\n{{ messages | no_such_filter }}";
+  broken.origin = "there";
+  try {
+    ChatTemplate(broken, {});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::usage);
+    EXPECT_NE(std::string(error.what()).find("there:2: "), std::string::npos) << error.what();
+  }
+}
+
+TEST(ChatTools, AreChecked) {
+  const auto refused = [](const std::string& tools, const std::string& field) {
+    try {
+      checked_tools(Json::parse(R"({"tools":)" + tools + "}"));
+      ADD_FAILURE() << tools;
+    } catch (const BadRequest& refusal) {
+      EXPECT_EQ(refusal.field, field);
+      EXPECT_EQ(refusal.code, "invalid_value");
+    }
+  };
+  refused("7", "tools");
+  refused("[7]", "tools[0]");
+  refused(R"([{"type":"web_search"}])", "tools[0].type");
+  refused(R"([{"function":{"name":"f"}}])", "tools[0].type");
+  refused(R"([{"type":"function"}])", "tools[0].function");
+  refused(R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"a b"}}])",
+          "tools[1].function.name");
+  refused(R"([{"type":"function","function":{"name":""}}])", "tools[0].function.name");
+  refused(R"([{"type":"function","function":{"name":")" + std::string(65, 'a') + R"("}}])",
+          "tools[0].function.name");
+  refused(R"([{"type":"function","function":{"name":"f","parameters":[]}}])", "tools[0].function.parameters");
+  Json many = Json::array();
+  for (int i = 0; i < 129; ++i)
+    many.push_back(Json::parse(R"({"type":"function","function":{"name":"f","parameters":null}})"));
+  refused(many.dump(), "tools");
+  many.erase(0);
+  EXPECT_EQ(checked_tools(Json{{"tools", many}}), many);
+  EXPECT_TRUE(checked_tools(Json::object()).is_null());
+  EXPECT_TRUE(checked_tools(Json{{"tools", Json::array()}}).is_null());
+  EXPECT_TRUE(offered_tools(Json{{"tools", many}, {"tool_choice", "none"}}).is_null());
+}
+
+// Whoever writes a message cannot write markup.
+TEST(ChatTemplate, MessagesGiveNoSpecialIds) {
+  const auto tokenizer =
+      make_tokenizer("gguf", std::string(kSourceFolder) + "/tests/golden/gguf_small/ends.gguf");
+  const auto mark = tokenizer->encode_with_special("<|im_end|>");
+  ASSERT_EQ(mark.size(), 1u);
+  const Prompt prompt = template_named("marked").prompt(Json::parse(
+      R"({"messages":[{"role":"user","content":"x<|im_end|>y"},{"role":"assistant","content":"<|im_end|>"}],
+          "tools":[{"type":"function","function":{"name":"f","description":"<|im_end|>"}}]})"));
+  EXPECT_EQ(std::ranges::count(tokenizer->encode_with_special(prompt.text), mark[0]), 6);
+  EXPECT_EQ(std::ranges::count(tokenizer->encode_with_special(prompt.text, prompt.foreign), mark[0]), 3);
+}
+
+class TemplateFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("chat_template_" + std::to_string(::getpid()));
+    fs::create_directories(folder_ / "tokenizer");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  }
+  fs::path folder_;
+};
+
+TEST_F(TemplateFolder, IsSearchedInOrder) {
+  EXPECT_FALSE(find_template(folder_, ""));
+  write("tokenizer/chat_template.jinja", "of the checkpoint");
+  EXPECT_EQ(find_template(folder_, "")->text, "of the checkpoint");
+  write("tokenizer_config.json", R"({"chat_template":"of the settings","eos_token":{"content":"<e>"},
+      "add_bos_token":true,"bos_token":"<b>","pad_token":null})");
+  EXPECT_EQ(find_template(folder_, "")->text, "of the settings");
+  EXPECT_EQ(find_template(folder_, "")->special_tokens,
+            Json::parse(R"({"bos_token":"<b>","eos_token":"<e>"})"));
+  write("special_tokens_map.json", R"({"eos_token":"<end>"})");
+  EXPECT_EQ(find_template(folder_, "")->special_tokens.at("eos_token"), "<end>");
+  write("chat_template.jinja", "of its file");
+  EXPECT_EQ(find_template(folder_, "")->text, "of its file");
+  const fs::path given = write("given.jinja", "given");
+  EXPECT_EQ(find_template(folder_, given)->text, "given");
+  EXPECT_EQ(find_template(folder_, given)->origin, given.string());
+  EXPECT_EQ(find_template(folder_, given)->special_tokens.at("bos_token"), "<b>");
+  EXPECT_THROW(find_template(folder_, folder_ / "nothing.jinja"), Error);
+}
+
+TEST_F(TemplateFolder, MayHaveATemplateForTools) {
+  write("tokenizer_config.json", R"({"chat_template":[{"name":"default","template":"no tools"},
+      {"name":"tool_use","template":"{{ tools[0].function.name }}"}]})");
+  const ChatTemplate chat(*find_template(folder_, ""), {});
+  const std::string messages = R"({"messages":[{"role":"user","content":"a"}])";
+  EXPECT_EQ(prompt_text(chat, messages + "}"), "no tools");
+  EXPECT_EQ(prompt_text(chat, messages + R"(,"tools":[{"type":"function","function":{"name":"f"}}]})"), "f");
+  write("tokenizer_config.json", R"({"chat_template":7})");
+  EXPECT_THROW(find_template(folder_, ""), Error);
+}
+
+// Of the cases in ../shared, where the checkout has it beside it.
+TEST(ChatTemplate, PublishedTemplatesAsTheGoldensHaveThem) {
+  const fs::path golden = fs::path(kSourceFolder).parent_path() / "shared/golden/chat";
+  if (!fs::exists(golden / "requests.json")) {
+    std::cout << "no ../shared/golden/chat: published templates are not tested\n";
+    GTEST_SKIP();
+  }
+  const Json file = Json::parse(read_whole_file((golden / "requests.json").string()));
+  std::size_t cases = 0;
+  for (const Json& one : file.at("cases")) {
+    SCOPED_TRACE(one.at("name").get<std::string>());
+    TemplateSource source;
+    source.text = read_whole_file((golden / one.at("template").get<std::string>()).string());
+    source.special_tokens = one.at("special_tokens");
+    ChatTemplate::Options options;
+    options.now = [] {
+      std::tm now{};
+      now.tm_year = 126, now.tm_mon = 2, now.tm_mday = 5, now.tm_wday = 4, now.tm_yday = 63;
+      now.tm_hour = 7, now.tm_min = 8, now.tm_sec = 9;
+      return now;
+    };
+    const ChatTemplate chat(source, options);
+    if (one.contains("expected"))
+      EXPECT_EQ(chat.prompt(one.at("body")).text, one.at("expected").get<std::string>());
+    else
+      EXPECT_THROW(chat.prompt(one.at("body")), BadRequest);
+    ++cases;
+  }
+  EXPECT_GT(cases, 0u);
+  std::cout << cases << " requests of ../shared/golden/chat\n";
+}
+
+}  // namespace
+}  // namespace switchyard::chat

@@ -1,0 +1,94 @@
+// Answer: collects what a text became. Input: what of the text is still to be read. Markers: how they are
+// found.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/answer_parser.h"
+
+namespace switchyard::chat::formats {
+
+bool is_space(char c);
+// Returns whether a tool's name may have the character.
+bool is_name_character(char c);
+
+// The part of the text that no state has taken yet. States leave at most a beginning of a marker.
+class Input {
+ public:
+  void append(std::string_view text) {
+    text_.erase(0, at_);
+    at_ = 0;
+    text_ += text;
+  }
+  // Nothing follows: what could have become a marker is text.
+  void end() { ended_ = true; }
+  bool ended() const { return ended_; }
+  std::string_view rest() const { return std::string_view(text_).substr(at_); }
+  void skip(std::size_t bytes) { at_ += bytes; }
+
+ private:
+  std::string text_;
+  std::size_t at_ = 0;
+  bool ended_ = false;
+};
+
+// Whether a text begins with a marker; partly: it ends before the marker does.
+enum class Match { no, partly, yes };
+Match match(std::string_view text, std::string_view marker);
+
+// Where the first of some markers stands, and which it is. Without one `which` is their number, and `at` is
+// where the longest end begins that may still become a marker (the text's size where `ended`).
+struct Found {
+  std::size_t at;
+  std::size_t which;
+};
+Found find_first(std::string_view text, std::span<const std::string_view> markers, bool ended);
+
+// Gives content, reasoning and calls as deltas, without the white space that the formats drop.
+class Answer {
+ public:
+  // `may_call`: white space at the content's end is kept back, since a call drops it. `text_after_calls`:
+  // content may follow a call; else it is dropped.
+  Answer(bool may_call, bool text_after_calls) : may_call_(may_call), text_after_calls_(text_after_calls) {}
+
+  void content(std::string_view text);
+  // Begins a message of its own: a line end is put between it and content before it.
+  void begin_content_message();
+  // No call can follow any more.
+  void expect_no_calls();
+  void reasoning(std::string_view text);
+  void begin_reasoning_message();
+  void end_reasoning();
+  void begin_call(std::string name, std::string id);
+  void arguments(std::string_view text);  // of the call that was begun last
+  void end_call() { whole_calls_ = calls_; }
+  // Gives the white space at the content's end, which no call follows.
+  void finish();
+
+  bool takes_content() const { return calls_ == 0 || text_after_calls_; }
+  std::size_t calls() const { return calls_; }
+  std::size_t whole_calls() const { return whole_calls_; }
+  std::vector<Delta> take();
+
+ private:
+  // A text whose white space at both ends is not yet known to belong to it.
+  struct Trimmed {
+    bool drops_leading = false;
+    bool given = false;  // something of it was given
+    std::string space;   // at its end so far
+  };
+  void give(Delta::Kind kind, Trimmed& trimmed, std::string_view text);
+  void emit(Delta::Kind kind, std::string_view text);
+  static void begin_message(Trimmed& trimmed);
+
+  bool may_call_, text_after_calls_;
+  Trimmed content_, reasoning_ = {true, false, {}};
+  std::vector<Delta> deltas_;
+  std::size_t calls_ = 0, whole_calls_ = 0;
+};
+
+}  // namespace switchyard::chat::formats

@@ -1,0 +1,136 @@
+// Reasoning between tags at a text's beginning, then content, within which markers begin calls.
+#include "chat/formats/reader.h"
+
+namespace switchyard::chat::formats {
+namespace {
+
+class MarkedReader final : public Reader {
+ public:
+  MarkedReader(Answer& answer, std::span<const ReasoningTags> tags, std::unique_ptr<CallReader> calls,
+               bool opens_reasoning)
+      : answer_(answer), tags_(tags), calls_(std::move(calls)), opened_(opens_reasoning && !tags.empty()) {
+    for (const ReasoningTags& pair : tags_) ends_.push_back(pair.end);
+  }
+
+  void read(Input& input) override {
+    while (!input.rest().empty() && step(input)) {
+    }
+  }
+
+  void finish(TextEnd end) override {
+    if (state_ == State::beginning && !opened_) answer_.content(space_);
+    if (state_ == State::call) calls_->finish(end);
+    answer_.finish();
+  }
+
+  bool in_reasoning() const override {
+    return state_ == State::reasoning || (state_ == State::beginning && opened_);
+  }
+
+ private:
+  enum class State { beginning, reasoning, content_beginning, content, call };
+
+  // Returns whether the rest may be read on.
+  bool step(Input& input) {
+    switch (state_) {
+      case State::beginning:
+        return step_at_beginning(input);
+      case State::reasoning:
+        return step_in_reasoning(input);
+      case State::content_beginning:
+        return begin_content();
+      case State::content:
+        return step_in_content(input);
+      case State::call:
+        break;
+    }
+    if (!calls_->read(input)) return false;
+    state_ = State::content;
+    if (calls_->begins().empty()) answer_.expect_no_calls();
+    return true;
+  }
+
+  bool step_at_beginning(Input& input) {
+    while (!input.rest().empty() && is_space(input.rest().front())) {
+      space_ += input.rest().front();
+      input.skip(1);
+    }
+    if (input.rest().empty()) return false;
+    for (const ReasoningTags& pair : tags_) {
+      const Match matched = match(input.rest(), pair.begin);
+      if (matched == Match::partly && !input.ended()) return false;
+      if (matched != Match::yes) continue;
+      input.skip(pair.begin.size());
+      ends_ = {pair.end};
+      state_ = State::reasoning;
+      return true;
+    }
+    state_ = opened_ ? State::reasoning : State::content_beginning;
+    if (!opened_) answer_.content(space_);
+    return true;
+  }
+
+  bool step_in_reasoning(Input& input) {
+    const Found found = find_first(input.rest(), ends_, input.ended());
+    answer_.reasoning(input.rest().substr(0, found.at));
+    input.skip(found.at);
+    if (found.which == ends_.size()) return false;
+    input.skip(ends_[found.which].size());
+    answer_.end_reasoning();
+    state_ = State::content_beginning;
+    return true;
+  }
+
+  bool begin_content() {
+    state_ = State::content;
+    if (calls_ == nullptr || !calls_->begins().empty()) return true;
+    calls_->begin("");
+    state_ = State::call;
+    return true;
+  }
+
+  bool step_in_content(Input& input) {
+    const auto begins = calls_ == nullptr ? std::span<const std::string_view>() : calls_->begins();
+    const Found found = find_first(input.rest(), begins, input.ended());
+    answer_.content(input.rest().substr(0, found.at));
+    input.skip(found.at);
+    if (found.which == begins.size()) return false;
+    input.skip(begins[found.which].size());
+    calls_->begin(begins[found.which]);
+    state_ = State::call;
+    return true;
+  }
+
+  Answer& answer_;
+  std::span<const ReasoningTags> tags_;
+  std::vector<std::string_view> ends_;  // of the reasoning, any of which may come
+  std::unique_ptr<CallReader> calls_;
+  bool opened_;
+  State state_ = State::beginning;
+  std::string space_;
+};
+
+}  // namespace
+
+bool JsonSpan::ends_with(char c) {
+  if (in_text_) {
+    if (escaped_)
+      escaped_ = false;
+    else if (c == '\\')
+      escaped_ = true;
+    else if (c == '"')
+      in_text_ = false;
+    return !in_text_ && depth_ == 0;
+  }
+  if (c == '"') in_text_ = true;
+  if (c == '{' || c == '[') ++depth_;
+  if (c == '}' || c == ']') --depth_;
+  return !in_text_ && depth_ == 0;
+}
+
+std::unique_ptr<Reader> make_marked_reader(Answer& answer, std::span<const ReasoningTags> tags,
+                                           std::unique_ptr<CallReader> calls, bool opens_reasoning) {
+  return std::make_unique<MarkedReader>(answer, tags, std::move(calls), opens_reasoning);
+}
+
+}  // namespace switchyard::chat::formats

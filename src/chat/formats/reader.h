@@ -1,0 +1,122 @@
+// Readers: what takes a text apart. A family of formats derives a CallReader, or a Reader of all the text.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "chat/formats/answer.h"
+#include "chat/formats/tool_types.h"
+
+namespace switchyard::chat::formats {
+
+// Reads the whole text of an answer.
+class Reader {
+ public:
+  virtual ~Reader() = default;
+  // Takes all of the input but what may still become a marker.
+  virtual void read(Input& input) = 0;
+  // The input has ended and was read.
+  virtual void finish(TextEnd end) = 0;
+  virtual bool in_reasoning() const = 0;
+};
+
+// Reads calls, from a marker on. Until a call is announced its text is held: it is content if it is no call.
+class CallReader {
+ public:
+  explicit CallReader(Answer& answer) : answer_(answer) {}
+  virtual ~CallReader() = default;
+
+  // The texts that begin a call within content. None: the content as a whole is calls, or has none.
+  virtual std::span<const std::string_view> begins() const { return {}; }
+  // The text goes on after `marker`.
+  void begin(std::string_view marker) {
+    held_ = marker;
+    announced_ = false;
+    restart();
+  }
+  // Returns whether content goes on; else the input was taken as far as possible.
+  bool read(Input& input) {
+    while (!input.rest().empty()) {
+      const Step step = this->step(input);
+      if (step == Step::more) return false;
+      if (step == Step::content) return true;
+    }
+    return false;
+  }
+  // The text has ended before the calls did.
+  virtual void finish(TextEnd end) = 0;
+
+ protected:
+  enum class Step { again, more, content };
+  virtual void restart() = 0;
+  // Takes some of the input, which is not empty.
+  virtual Step step(Input& input) = 0;
+
+  // Takes bytes of the input, and holds them while no call is announced.
+  void take(Input& input, std::size_t bytes) {
+    if (!announced_) held_ += input.rest().substr(0, bytes);
+    input.skip(bytes);
+  }
+  void take_space(Input& input) {
+    while (!input.rest().empty() && is_space(input.rest().front())) take(input, 1);
+  }
+  void announce(std::string name, std::string id = {}) {
+    answer_.begin_call(std::move(name), std::move(id));
+    announced_ = true;
+    held_.clear();
+  }
+  // The call ends; the next one of the same marker is held again.
+  void end_call() {
+    answer_.end_call();
+    announced_ = false;
+  }
+  bool announced() const { return announced_; }
+  // What was held is content.
+  Step give_back() {
+    answer_.content(held_);
+    held_.clear();
+    return Step::content;
+  }
+
+  Answer& answer_;
+
+ private:
+  std::string held_;
+  bool announced_ = false;
+};
+
+// What the text between two of its own kind of brackets is: JSON ends where its brackets are closed.
+class JsonSpan {
+ public:
+  // Takes the next byte, the first of which opens an object, a list or a text. Returns whether it is the
+  // last.
+  bool ends_with(char c);
+  void restart() { *this = {}; }
+
+ private:
+  std::size_t depth_ = 0;
+  bool in_text_ = false, escaped_ = false;
+};
+
+// Reading of the text around calls: reasoning between tags at its beginning, then content.
+struct ReasoningTags {
+  std::string_view begin, end;
+};
+std::unique_ptr<Reader> make_marked_reader(Answer& answer, std::span<const ReasoningTags> tags,
+                                           std::unique_ptr<CallReader> calls, bool opens_reasoning);
+std::unique_ptr<Reader> make_harmony_reader(Answer& answer, bool opens_reasoning);
+
+std::unique_ptr<CallReader> make_hermes_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_llama3_json_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_mistral_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_kimi_k2_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_deepseek_v3_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_deepseek_v3_1_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_glm4_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_qwen3_coder_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_minimax_m2_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_llama4_pythonic_calls(Answer& answer, const ToolTypes& tools);
+
+}  // namespace switchyard::chat::formats

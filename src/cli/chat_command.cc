@@ -1,0 +1,209 @@
+#include "cli/chat_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "cli/chat/input.h"
+#include "cli/chat/local.h"
+#include "cli/chat/session.h"
+#include "cli/options.h"
+#include "cli/process_command.h"
+#include "cli/serving.h"
+#include "core/error.h"
+#include "parallel/comm/stop_signal.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kChatHelp =
+    R"(switchyard chat FOLDER [key=value ...] [--tool-format NAME] [--reasoning-format NAME]
+switchyard chat --url URL [--api-key-file FILE] [key=value ...]
+
+A conversation with a model at a terminal. FOLDER holds the weights, as for `serve`; --url asks another server that speaks
+OpenAI's chats instead. A line is a message; one that ends with \ goes on in the next, and so do lines between """ and """.
+/help lists the commands. Ctrl-C ends an answer, which stays as far as it came; Ctrl-D ends the program.
+Where standard input is no terminal, each line is a message, and only answers are printed.
+
+  system=TEXT                 the system's text
+  reasoning=show|hide|fold    how reasoning is shown: grey, not at all, or as one line
+  history=off|FILE            what was typed; without, ~/.local/state/switchyard/history
+  temperature=0.7 max_tokens=500 …      with --url: fields of its requests
+  chat_template_kwargs={"enable_thinking": false}
+  decode_sampling_strategy=greedy       and the other keys of `generate` and `serve`, with FOLDER
+
+Exit status: 0 ended, 1 failed or an answer was an error, 2 wrong command line, config or file, 130 Ctrl-C twice.
+
+Examples:
+  switchyard chat switchyard_output/mine
+  switchyard chat --url http://127.0.0.1:8000 system="Be brief."
+  echo "Hello!" | switchyard chat switchyard_output/mine
+)";
+
+// Settings that are the terminal's own, taken out of those for the model.
+struct OwnSettings {
+  std::string system, reasoning = "show", history;
+  std::vector<std::string> others;
+};
+
+OwnSettings own_settings(const Options& options) {
+  OwnSettings own;
+  for (const std::string& setting : options.settings) {
+    const std::size_t equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    if (equals != std::string::npos && name == "system") own.system = setting.substr(equals + 1);
+    else if (equals != std::string::npos && name == "reasoning")
+      own.reasoning = setting.substr(equals + 1);
+    else if (equals != std::string::npos && name == "history")
+      own.history = setting.substr(equals + 1);
+    else
+      own.others.push_back(setting);
+  }
+  if (own.reasoning != "show" && own.reasoning != "hide" && own.reasoning != "fold")
+    fail_usage("[chat] reasoning: expected show, hide or fold, got {}", own.reasoning);
+  return own;
+}
+
+// Ctrl-C while an answer is made.
+std::atomic<bool> answer_interrupted{false};
+
+class CatchInterrupt {
+ public:
+  CatchInterrupt() {
+    answer_interrupted = false;
+    struct sigaction action {};
+    action.sa_handler = [](int) { answer_interrupted = true; };
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~CatchInterrupt() { sigaction(SIGINT, &before_, nullptr); }
+  CatchInterrupt(const CatchInterrupt&) = delete;
+  CatchInterrupt& operator=(const CatchInterrupt&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+void write_now(std::FILE* file, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fflush(file);
+}
+
+// The conversation, from the first line to the last. Returns the exit status.
+int converse(ChatBackend& backend, const OwnSettings& own, ChatJson fields) {
+  ChatSession::Settings settings;
+  settings.fields = std::move(fields);
+  settings.system = own.system;
+  settings.reasoning = own.reasoning == "show"   ? ShownReasoning::show
+                       : own.reasoning == "hide" ? ShownReasoning::hide
+                                                 : ShownReasoning::fold;
+  settings.is_terminal = ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
+  std::unique_ptr<ChatInput> input;
+  if (settings.is_terminal) {
+    const std::string file = own.history == "off" ? "" : own.history.empty() ? usual_history_file() : own.history;
+    input = terminal_chat_input(file);
+  } else {
+    input = piped_chat_input();
+  }
+  ChatSession session(
+      backend, settings,
+      {[](std::string_view text) { write_now(stdout, text); }, [](std::string_view text) { write_now(stderr, text); }},
+      [] { return !answer_interrupted && stop_signal() == 0; });
+  try {
+    while (std::optional<std::string> message = input->next()) {
+      const CatchInterrupt catching;
+      if (!session.take(*message)) break;
+      if (stop_signal() != 0) break;
+    }
+  } catch (const ChatInterrupted&) {
+    return 130;
+  }
+  return session.has_failed() && !settings.is_terminal ? 1 : 0;
+}
+
+// With --url the settings are fields of requests.
+ChatJson fields_of(const std::vector<std::string>& settings) {
+  ChatJson fields = ChatJson::object();
+  for (const std::string& setting : settings) {
+    const std::size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0)
+      fail_usage("[chat] expected key=value beside --url, got {}", setting);
+    const ChatJson value = ChatJson::parse(setting.substr(equals + 1), nullptr, false);
+    fields[setting.substr(0, equals)] = value.is_discarded() ? ChatJson(setting.substr(equals + 1)) : value;
+  }
+  return fields;
+}
+
+int chat_with_server(const Options& options) {
+  const OwnSettings own = own_settings(options);
+  std::string key;
+  if (const char* const given = std::getenv("SWITCHYARD_API_KEY")) key = given;
+  if (const auto file = options.values.find("--api-key-file"); file != options.values.end()) {
+    const std::string text = read_whole_file(file->second);
+    key = text.substr(0, text.find_first_of("\r\n"));
+  }
+  const std::unique_ptr<ChatBackend> backend = remote_chat(options.values.at("--url"), key);
+  return converse(*backend, own, fields_of(own.others));
+}
+
+int chat_with_model(const Options& options, Processes& processes) {
+  const OwnSettings own = own_settings(options);
+  const bool first = processes.index() == 0;
+  const Serving serving = make_serving("chat", processes, options, own.others, 1);
+  if (serving.served.chat == nullptr)
+    fail_usage("[chat] {} has no chat template: give chat_template_path=FILE", serving.served.name);
+  serve::Statistics statistics;
+  serve::RequestQueue queue(serving.limits, statistics);
+  std::thread terminal;
+  std::exception_ptr problem;
+  int status = 0;
+  // The terminal's thread talks; this one, with the ranks, makes the texts.
+  const auto talk = [&] {
+    terminal = std::thread([&] {
+      try {
+        const std::unique_ptr<ChatBackend> backend = local_chat(serving.served, queue);
+        status = converse(*backend, own, ChatJson::object());
+      } catch (...) {
+        problem = std::current_exception();
+      }
+      queue.close();
+    });
+  };
+  const auto finish = [&] {
+    queue.close();
+    if (terminal.joinable()) terminal.join();
+  };
+  try {
+    run_serving(serving, processes, queue, statistics, talk, [&] {
+      if (stop_signal() != 0) queue.close();
+    });
+  } catch (...) {
+    finish();
+    throw;
+  }
+  finish();
+  if (problem) std::rethrow_exception(problem);
+  return first ? status : 0;
+}
+
+}  // namespace
+
+int chat_command(std::span<const std::string> args) {
+  std::set<std::string> flags, values{"--url", "--api-key-file"};
+  for (const ChatOption& option : kChatOptions) (option.takes_value ? values : flags).insert(option.name);
+  const Options options = parse_options("chat", flags, args, values, false);
+  if (options.help) {
+    std::fputs(kChatHelp, stdout);
+    return 0;
+  }
+  if (options.values.contains("--url")) return chat_with_server(options);
+  return run_in_processes([&](Processes& processes) { return chat_with_model(options, processes); });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,204 @@
+#include "cli/serving.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "cli/progress.h"
+#include "core/error.h"
+#include "core/sha256.h"
+#include "generate/generate.h"
+#include "metrics/append_file.h"
+#include "parallel/comm/stop_signal.h"
+#include "plan/memory_limit.h"
+#include "routing/routing_keys.h"
+#include "serve/serve_loop.h"
+#include "train/step_cost.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostWaiting = 512;
+
+// The folder or file with the weights.
+fs::path model_path(const Config& config, std::span<const std::string> settings) {
+  fs::path path = config.get_string("load_parameters_path");
+  if (!settings.empty() && fs::exists(settings[0])) path = settings[0];
+  if (path.filename().empty()) path = path.parent_path();
+  return path;
+}
+
+// The folder's name, or else the model's name.
+std::string name_of_model(const Config& config, const fs::path& path) {
+  const std::string folder = path.filename().string();
+  return folder.empty() || folder == "." || folder == ".." ? config.get_string("model_name") : folder;
+}
+
+// Where the chat template may stand: with the tokenizer, or with the weights.
+std::optional<chat::TemplateSource> template_of(const Config& config, const fs::path& weights) {
+  const std::string given = config.get_string("chat_template_path");
+  fs::path tokenizer = config.is_none("tokenizer_path") ? "" : config.get_string("tokenizer_path");
+  if (config.get_string("tokenizer_type") == "byte") tokenizer.clear();
+  if (!tokenizer.empty() && config.get_string("tokenizer_type") != "gguf" && !fs::is_directory(tokenizer))
+    tokenizer = tokenizer.parent_path();
+  for (const fs::path& place : {tokenizer, weights}) {
+    if (place.empty() && given.empty()) continue;
+    if (std::optional<chat::TemplateSource> source = chat::find_template(place, given)) return source;
+  }
+  return std::nullopt;
+}
+
+chat::Json template_kwargs(const Config& config) {
+  const std::string text = config.get_string("chat_template_kwargs");
+  if (text.empty()) return chat::Json::object();
+  chat::Json kwargs = chat::Json::parse(text, nullptr, false);
+  if (!kwargs.is_object()) fail_usage("chat_template_kwargs: expected JSON of an object, got {}", text);
+  return kwargs;
+}
+
+const std::string* option(const Options& options, const char* name) {
+  const auto given = options.values.find(name);
+  return given == options.values.end() ? nullptr : &given->second;
+}
+
+std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const Options& options,
+                                                   const fs::path& weights) {
+  std::optional<chat::TemplateSource> source = template_of(config, weights);
+  if (!source) return nullptr;
+  const std::string text = source->text + source->tool_text;
+  auto chat = std::make_shared<serve::ChatModel>(serve::ChatModel{
+      chat::ChatTemplate(std::move(*source), {.kwargs = template_kwargs(config)}), chat::format_of_template(text)});
+  if (const std::string* const name = option(options, "--tool-format")) chat->format = chat::format_named(*name);
+  if (const std::string* const name = option(options, "--reasoning-format")) {
+    chat->reads_reasoning = *name != "none";
+    // A format of reasoning alone is one of no calls; those of calls read reasoning in their own form.
+    if (*name != "none" && *name != "auto" && chat->format == chat::Format::none)
+      chat->format = chat::format_named(*name);
+    else if (*name != "none" && *name != "auto")
+      chat::format_named(*name);
+  }
+  chat->trusts_messages = config.get_bool("trust_messages");
+  chat->strict_fields = config.get_bool("strict_fields");
+  chat->takes_templates = options.flags.contains("--trust-request-template");
+  return chat;
+}
+
+// Tells two models apart: of the version, and of the weights' names and shapes.
+std::string fingerprint_of(const ModelOnRanks& run) {
+  std::string text = SWITCHYARD_VERSION;
+  for (const ParameterSpec& spec : run.specs) text += fmt::format("{}{};", spec.name, to_string(spec.shape));
+  Sha256 sum;
+  sum.add(std::as_bytes(std::span(text)));
+  return "fp_" + sum.hex().substr(0, 12);
+}
+
+Serving serving_of(const std::string& command, ModelOnRanks run, const Options& options,
+                   std::span<const std::string> settings, std::int64_t slots) {
+  // Without a word from anyone, texts are no longer than the model was trained for.
+  const std::int64_t usual = run.config.get_int("max_target_length");
+  if (!run.config.is_set_by_user("max_target_length") && trained_context(run) < usual)
+    run.config.set("max_target_length", trained_context(run), "serve: max_position_embeddings");
+  note_context(run, command, run.config.get_int("max_target_length"));
+  const Config& config = run.config;
+  serve::Limits limits;
+  limits.slots =
+      config.is_set_by_user("per_device_batch_size") ? rows_to_generate(config, run.mesh) : slots;
+  check_layout(config, run.mesh, run.model,
+               {limits.slots, limits.slots, 1, run.model.moe_execution.token_chunks});
+  serve::ServedModel served;
+  const fs::path weights = model_path(config, settings);
+  served.name = name_of_model(config, weights);
+  served.has_page = config.get_bool("page");
+  served.fingerprint = fingerprint_of(run);
+  if (const auto names = options.lists.find("--alias"); names != options.lists.end()) served.aliases = names->second;
+  served.chat = chat_model(config, options, weights);
+  served.tokenizer = run.tokenizer.get();
+  served.vocab = run.model.vocab;
+  served.capacity = config.get_int("max_target_length");
+  served.add_bos = config.get_bool("add_bos");
+  served.add_eos = config.get_bool("add_eos");
+  const auto vocab =
+      static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
+  served.sampling = sampling_config(config, vocab);
+  limits.waiting = config.get_int("max_waiting") >= 0 ? config.get_int("max_waiting")
+                                                     : std::min(16 * limits.slots, kMostWaiting);
+  limits.texts_of_key = config.get_int("max_texts_of_key");
+  limits.text_seconds = config.get_float("request_timeout");
+  limits.deterministic = config.get_bool("deterministic_batches");
+  served.most_texts = limits.slots + limits.waiting;
+  limits.vocab = vocab;
+  limits.drafts = run.model.predictions > 0;
+  limits.ends = end_tokens(config, *run.tokenizer);
+  const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
+  limits.shares_prefixes =
+      config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");
+  if (run.model.has_delta()) {
+    if (limits.shares_prefixes && config.is_set_by_user("enable_prefix_caching"))
+      fail_usage("[serve] enable_prefix_caching=true: a model with gated delta nets caches whole texts only");
+    limits.shares_prefixes = false;
+  }
+  limits.prompt_chunk = whole ? served.capacity : config.get_int("prefill_chunk_size");
+  constexpr std::int64_t kScoredBytes = std::int64_t{64} << 20;  // of logits at once
+  limits.scored_chunk = std::clamp<std::int64_t>(kScoredBytes / (4 * served.vocab), 1, limits.prompt_chunk);
+  const bool evicts = !config.get_bool("enable_prefix_caching");
+  if (grammar::is_built_in() && served.chat != nullptr)
+    served.vocabulary = std::make_shared<const grammar::Vocabulary>(*run.tokenizer, vocab, limits.ends);
+  if (!limits.deterministic)
+    served.memory = std::make_shared<serve::TokenMemory>(*run.tokenizer);
+  return {std::move(run), limits, served, evicts};
+}
+
+}  // namespace
+
+Serving make_serving(const std::string& command, Processes& processes, const Options& options,
+                     std::span<const std::string> settings, std::int64_t slots) {
+  Serving serving = serving_of(command, model_to_run(command, processes, settings), options, settings, slots);
+  require_memory_to_run(command, serving.run, serving.limits.slots, serving.served.capacity, serving.evicts,
+                        processes);
+  return serving;
+}
+
+void run_serving(const Serving& serving, Processes& processes, serve::RequestQueue& queue,
+                 serve::Statistics& statistics, const std::function<void()>& on_ready,
+                 const std::function<void()>& between) {
+  const bool first = processes.index() == 0;
+  serve::Batcher batcher(*serving.run.tokenizer, serving.limits, queue, statistics);
+  const Config& config = serving.run.config;
+  const std::string record = routing_files(config, serving.run.model).record;
+  AppendFile routing;
+  if (first && !record.empty()) {
+    routing = AppendFile("routing", record);
+    routing.clear();
+  }
+  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
+  if (first) {
+    for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
+  }
+  try {
+    serving.run.run([&](Context& context) {
+      const Parameters parameters = serving.run.load(context, load_bar());
+      Generator generator(context, serving.run.model, parameters, serving.limits.slots,
+                          serving.served.capacity, serving.evicts);
+      if (!record.empty()) generator.record_routing();
+      catch_stop_signals();  // until here one ends the process at once
+      if (context.comm->rank() != 0) {
+        serve::run_serve_loop(context, serving.run.model, generator, nullptr);
+        return;
+      }
+      on_ready();
+      serve::ServeHead head{batcher, queue, statistics, between};
+      if (routing.is_open()) head.routing_record = &routing;
+      serve::run_serve_loop(context, serving.run.model, generator, &head);
+    });
+  } catch (...) {
+    batcher.give_up();
+    throw;
+  }
+  routing.close();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,47 @@
+// What `serve` and `chat` begin with: a model on its ranks, its limits, and how it chats; and the loop that answers.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "engine/model_to_run.h"
+#include "serve/batcher.h"
+#include "serve/limits.h"
+#include "serve/request_queue.h"
+#include "serve/served_model.h"
+#include "serve/statistics.h"
+
+namespace switchyard {
+
+struct Serving {
+  ModelOnRanks run;
+  serve::Limits limits;
+  serve::ServedModel served;
+  bool evicts;  // Generator
+};
+
+// Options of the command line that say how a model chats: a name and whether it takes a value.
+struct ChatOption {
+  const char* name;
+  bool takes_value;
+};
+inline constexpr ChatOption kChatOptions[] = {{"--alias", true},
+                                              {"--tool-format", true},
+                                              {"--reasoning-format", true},
+                                              {"--trust-request-template", false}};
+
+// Opens the model that the settings name and reads how it is served. Error(usage), also where the machine has not
+// enough memory. `slots`: texts at once where the settings do not say.
+Serving make_serving(const std::string& command, Processes& processes, const Options& options,
+                     std::span<const std::string> settings, std::int64_t slots);
+
+// Loads the weights and answers the queue's texts until it is closed and empty. On process 0 `on_ready` is called
+// once the weights are loaded, and `between` before each call of the model. Prints the notes.
+void run_serving(const Serving& serving, Processes& processes, serve::RequestQueue& queue,
+                 serve::Statistics& statistics, const std::function<void()>& on_ready,
+                 const std::function<void()>& between);
+
+}  // namespace switchyard

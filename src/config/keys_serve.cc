@@ -1,0 +1,35 @@
+// Declares keys of `serve` and `chat`: whom they answer, and how messages become prompts.
+#include "config/config.h"
+#include "config/declaration.h"
+
+namespace switchyard {
+
+std::vector<KeyDeclaration> serve_keys() {
+  return {
+      text_key("chat_template_path", "",
+               "file with the template that makes prompts of messages; empty: the one that the model's files "
+               "have"),
+      verbatim(text_key("chat_template_kwargs", "",
+                        "JSON of an object: what the template gets where a request does not say, such as "
+                        "{\"enable_thinking\": false}")),
+      boolean_key("trust_messages", false,
+                  "texts of special tokens within messages become these tokens; false: no message can hold a "
+                  "control token"),
+      boolean_key("strict_fields", false,
+                  "`serve` refuses unknown fields of chats; false: it names them in the header "
+                  "x-switchyard-ignored"),
+      boolean_key("page", true, "`serve` has a page for chats at /"),
+      boolean_key("protect_metrics", false, "/metrics needs an API key where there is one"),
+      text_key("tls_cert", "", "PEM file with the certificate with which `serve` speaks https; with tls_key"),
+      text_key("tls_key", "", "PEM file with the certificate's key"),
+      integer_key("max_body", 16, between(1, 1024), "MiB of the longest body of a request to `serve`"),
+      integer_key("max_waiting", -1, at_least_or(0, -1),
+                  "most texts that wait for a slot; more are refused with status 503; -1: 16 a slot, at most 512"),
+      integer_key("max_texts_of_key", -1, at_least_or(1, -1),
+                  "most texts of one API key that run or wait; more are refused with status 429; -1: any"),
+      float_key("request_timeout", 0, at_least(0),
+                "seconds after which a text ends as if it had reached its length; 0: never"),
+  };
+}
+
+}  // namespace switchyard

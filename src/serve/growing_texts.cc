@@ -1,0 +1,45 @@
+#include "serve/growing_texts.h"
+
+namespace switchyard::serve {
+
+GrowingTexts::GrowingTexts(std::unique_ptr<ProtocolAnswer> answer, std::shared_ptr<Pieces> pieces,
+                           http::Headers headers)
+    : answer_(std::move(answer)), pieces_(std::move(pieces)), headers_(std::move(headers)) {}
+
+bool GrowingTexts::is_stream() const {
+  return answer_->is_stream();
+}
+
+http::Response GrowingTexts::head() const {
+  http::Response response;
+  response.headers = headers_;
+  response.status = answer_->status();
+  if (!is_stream()) return response;
+  response.content_type = "text/event-stream";
+  response.headers.push_back({"Cache-Control", "no-cache"});
+  return response;
+}
+
+void GrowingTexts::on_more(std::function<void()> wake) {
+  pieces_->on_added(std::move(wake));
+}
+
+GrowingTexts::Part GrowingTexts::take() {
+  Part part;
+  if (!begun_) part.texts.push_back(answer_->begin());
+  begun_ = true;
+  for (const Piece& piece : pieces_->take(0)) part.texts.push_back(answer_->add(piece));
+  if (answer_->is_abandoned()) {
+    part.state = State::broken;
+  } else if (answer_->is_finished()) {
+    part.texts.push_back(answer_->end());
+    part.state = State::ended;
+  }
+  return part;
+}
+
+void GrowingTexts::abandon() {
+  pieces_->abandon();
+}
+
+}  // namespace switchyard::serve

@@ -1,0 +1,335 @@
+"""The chat page in headless Chromium: against a server without a model, or with --url against one that serves a model.
+
+apt-get install chromium && pip install playwright
+python3 tests/peers/page_check.py [--pictures docs] [--url http://127.0.0.1:8080/ --api-key KEY]
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+from playwright.sync_api import expect, sync_playwright
+
+import mock_chat_server
+
+QUESTION = "What does a switchyard have to do with a router of experts?"
+ANSWER = "article.assistant:last-of-type"
+WEATHER = [{"type": "function", "function": {"name": "weather", "description": "The weather of a city now",
+                                             "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+
+
+class Page:
+    """A tab whose console errors, refusals of the policy and exceptions end the check."""
+
+    def __init__(self, browser, url, width=1200, height=820, scheme="light"):
+        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True)
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        self.page = self.context.new_page()
+        self.complaints = []
+        self.allowed = []
+        self.page.on("console", lambda message: self.complain(message.text) if message.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.complain(str(error)))
+        self.page.add_init_script("document.addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.violatedDirective));")
+        self.page.goto(url)
+        self.page.wait_for_function("document.getElementById('model').textContent !== '…'")
+
+    def complain(self, text):
+        if not any(word in text for word in self.allowed):
+            self.complaints.append(text)
+
+    def ask(self, text, wait=True):
+        self.page.fill("#input", text)
+        self.page.press("#input", "Enter")
+        if wait:
+            self.done()
+
+    def done(self):
+        expect(self.page.locator("#stop")).to_be_hidden(timeout=120000)
+
+    def answer(self):
+        return self.page.locator(ANSWER)
+
+    def set(self, **fields):
+        self.page.click("#open-settings")
+        for name, value in fields.items():
+            self.page.fill("#" + name.replace("_", "-"), value)
+        self.page.click("#close-settings")
+
+    def check_fits(self):
+        wide = self.page.evaluate("[...document.querySelectorAll('body, main, #log, .column, article')].filter((n) => n.scrollWidth > n.clientWidth + 1).map((n) => n.className || n.tagName)")
+        assert not wide, f"wider than the screen: {wide}"
+        assert self.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
+
+    def picture(self, folder, name):
+        if not folder:
+            return
+        path = pathlib.Path(folder) / name
+        self.page.screenshot(path=path)
+        assert path.stat().st_size < 120 * 1024, f"{path} has {path.stat().st_size} bytes"
+
+    def close(self):
+        assert not self.complaints, self.complaints
+        self.context.close()
+
+
+def check_talk(tab, server):
+    tab.ask("hello **there**")
+    expect(tab.answer().locator("strong")).to_have_text("there")
+    assert server.last["stream"] and server.last["stream_options"] == {"include_usage": True} and server.last["model"] == "small-moe"
+    assert "temperature" not in server.last and "tools" not in server.last
+    expect(tab.answer().locator(".note")).to_contain_text("12 reused")
+    tab.set(system="Be brief.", temperature="0.2", length="50")
+    tab.ask("again")
+    assert server.last["messages"][0] == {"role": "system", "content": "Be brief."} and server.last["temperature"] == 0.2
+    assert server.last["max_completion_tokens"] == 50 and len(server.last["messages"]) == 4
+    expect(tab.page.locator("#list .current")).to_contain_text("hello **there**")
+
+
+def check_edit_and_again(tab, server):
+    tab.answer().get_by_role("button", name="Again").click()
+    tab.done()
+    assert [m["role"] for m in server.last["messages"]] == ["system", "user", "assistant", "user"]
+    first = tab.page.locator("article.user").first
+    first.hover()
+    first.get_by_role("button", name="Edit").click()
+    tab.page.keyboard.press("Escape")
+    expect(tab.page.locator("article.user")).to_have_count(2)
+    first.get_by_role("button", name="Edit").click()
+    tab.page.get_by_label("Edit", exact=True).fill("another beginning")
+    tab.page.keyboard.press("Enter")
+    tab.done()
+    assert [m["content"] for m in server.last["messages"]] == ["Be brief.", "another beginning"]
+
+
+def check_stop(tab, server, by_key):
+    server.stopped.clear()
+    tab.ask("slow", wait=False)
+    expect(tab.answer().locator(".text")).to_contain_text("word word")
+    if by_key:
+        tab.page.keyboard.press("Escape")
+    else:
+        tab.page.click("#stop")
+    tab.done()
+    expect(tab.answer().locator(".note")).to_contain_text("stopped")
+    assert server.stopped.wait(5), "the server was not told"
+    assert tab.page.evaluate("document.activeElement.id") == "input"
+
+
+def check_hostile(tab):
+    tab.ask("html")
+    answer = tab.answer()
+    expect(answer.locator(".text")).to_contain_text("<script>window.broken = 1</script>")
+    expect(answer.locator("strong")).to_have_text("<b>bold</b>")
+    assert answer.locator("script, img, svg, i, b").count() == 0
+    assert answer.locator("a").count() == 1 and answer.locator("a").get_attribute("href") == 'https://example.org/?a="b"'
+    assert tab.page.evaluate("window.broken") is None
+    tab.ask("stars")  # must end
+
+
+def check_reasoning_and_code(tab):
+    tab.ask("reason")
+    details = tab.answer().locator("details")
+    expect(tab.answer().locator(".note")).to_contain_text("of reasoning) · ")
+    expect(tab.answer().locator(".note")).to_contain_text("tokens/s")
+    assert not details.evaluate("(node) => node.open") and "yard of tracks" in details.locator("div").text_content()
+    details.locator("summary").click()
+    expect(details.locator("div")).to_be_visible()
+    expect(tab.answer().locator("td").first).to_have_text("scores")
+    expect(tab.answer().locator("ol > li")).to_have_count(2)
+    expect(tab.answer().locator("ol ul li")).to_have_count(1)
+    tab.answer().locator(".card button").click()
+    assert "partial_sort" in tab.page.evaluate("navigator.clipboard.readText()")
+    tab.ask("code")
+    assert tab.answer().locator("pre code").text_content().count("\n") == 399
+    tab.check_fits()
+
+
+def check_tools(tab, server):
+    tab.set(tools="[{")
+    tab.ask("weather in Oslo?")
+    expect(tab.page.locator("#notice")).to_contain_text("no JSON")
+    tab.set(tools=json.dumps(WEATHER))
+    tab.page.get_by_role("button", name="Try again").click()
+    tab.done()
+    assert server.last["tools"] == WEATHER
+    call = tab.answer().locator(".call")
+    expect(call.locator("pre")).to_have_text('{"city": "Oslo"}')
+    tab.ask("not yet")
+    expect(tab.page.locator("#notice")).to_contain_text("waits")
+    tab.page.fill("#input", "")
+    tab.page.get_by_label("Result of weather").fill("4 degrees, rain")
+    tab.page.keyboard.press("Enter")
+    tab.done()
+    expect(tab.answer().locator("strong")).to_have_text("4 degrees, rain")
+    called, result = server.last["messages"][-2:]
+    assert called["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'} and called["reasoning_content"]
+    assert result == {"role": "tool", "tool_call_id": "call_1", "content": "4 degrees, rain"}
+    tab.ask("two weather reports")
+    fields = tab.page.get_by_label("Result of weather")
+    expect(fields).to_have_count(2)
+    fields.first.fill("1")
+    tab.page.keyboard.press("Enter")
+    fields.last.fill("2")
+    tab.page.keyboard.press("Enter")
+    tab.done()
+    assert [m["content"] for m in server.last["messages"][-2:]] == ["1", "2"]
+
+
+def check_errors(tab):
+    tab.allowed = ["400 (Bad Request)"]
+    tab.ask("refuse")
+    expect(tab.page.locator("#notice")).to_contain_text("maximum context length is 4096")
+    expect(tab.page.get_by_role("button", name="Try again")).to_be_visible()
+    tab.ask("break off")
+    expect(tab.answer().locator(".note")).to_contain_text("device was lost")
+
+
+def check_conversations(tab):
+    page = tab.page
+    count = page.locator("#list li").count()
+    page.click("#new")
+    tab.ask("a second one")
+    expect(page.locator("#list li")).to_have_count(count + 1)
+    page.reload()
+    page.locator("#list .pick").first.click()
+    expect(page.locator("article.user .said")).to_have_text("a second one")
+    with page.expect_download() as event:
+        page.click("#export-all")
+    exported = json.loads(pathlib.Path(event.value.path()).read_text())
+    assert len(exported["conversations"]) == count + 1
+    page.locator("#list .drop").first.click()
+    expect(page.locator("#list li")).to_have_count(count)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#list li")).to_have_count(count + 1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "messages.json"
+        path.write_text(json.dumps([{"role": "system", "content": "S"}, {"role": "user", "content": "from a file"}]))
+        page.set_input_files("#file", path)
+        expect(page.locator("article.user .said")).to_have_text("from a file")
+        expect(page.locator("#notice")).to_contain_text("no answer yet")
+        page.get_by_role("button", name="Try again").click()
+        expect(tab.answer().locator(".text")).to_have_text("You said: from a file")
+        path.write_text('{"messages": [{"role": "<img>"}]}')
+        page.set_input_files("#file", path)
+        expect(page.locator("#notice")).to_contain_text("not read")
+
+
+def check_key(browser):
+    server = mock_chat_server.start(api_key="secret")
+    tab = Page(browser, f"http://127.0.0.1:{server.server_address[1]}/")
+    tab.complaints.clear()  # the first 401, which Chromium notes
+    expect(tab.page.locator("#notice")).to_contain_text("needs a key")
+    tab.allowed = ["401 (Unauthorized)"]
+    tab.ask("hello")
+    expect(tab.page.locator("#notice")).to_contain_text("needs a key")
+    tab.page.get_by_role("button", name="Enter a key").click()
+    tab.page.fill("#key", "secret")
+    tab.page.click("#close-settings")
+    expect(tab.page.locator("#model")).to_have_text("small-moe")
+    tab.page.get_by_role("button", name="Try again").click()
+    expect(tab.answer().locator(".text")).to_have_text("You said: hello")
+    assert "secret" not in tab.page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)")
+    tab.page.click("#open-settings")
+    tab.page.check("#keep-key")
+    tab.page.click("#close-settings")
+    tab.page.reload()
+    expect(tab.page.locator("#model")).to_have_text("small-moe")
+    tab.close()
+
+
+def check_phone(browser, url, pictures, question):
+    tab = Page(browser, url, width=360, height=740, scheme="dark")
+    tab.ask(question)
+    tab.check_fits()
+    tab.page.click("#menu")
+    expect(tab.page.locator("#new")).to_be_focused()
+    tab.page.keyboard.press("Escape")
+    expect(tab.page.locator("#side")).to_be_hidden()
+    tab.page.click("#open-settings")
+    tab.check_fits()
+    tab.page.click("#close-settings")
+    tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
+    tab.picture(pictures, "chat-page-phone.png")
+    tab.close()
+
+
+def check_any_server(browser, url, api_key, pictures):
+    """What holds of a server with whatever model."""
+    for scheme in ("light", "dark"):
+        tab = Page(browser, url, scheme=scheme, height=900)
+        tab.complaints.clear()
+        if api_key:
+            tab.set(key=api_key)
+        expect(tab.page.locator("#model")).not_to_have_text("A key is needed")
+        tab.set(tools=json.dumps(WEATHER), length="200")
+        tab.ask("Hello!")
+        expect(tab.answer().locator(".note")).to_contain_text("token")
+        expect(tab.page.locator("#notice")).to_be_hidden()
+        tab.ask("What is the weather in Oslo?", wait=False)
+        if scheme == "dark":  # it may be done before
+            tab.page.keyboard.press("Escape")
+        tab.done()
+        tab.check_fits()
+        tab.picture(pictures, f"chat-page-{scheme}.png")
+        tab.close()
+
+
+def check_colours(browser, pictures):
+    server = mock_chat_server.start(delay=0.02)  # a speed that a picture may show
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    for scheme in ("light", "dark"):
+        tab = Page(browser, url, scheme=scheme, height=900)
+        tab.set(tools=json.dumps(WEATHER))
+        if scheme == "dark":
+            tab.ask("What is the weather in Oslo? I leave in an hour.")
+            tab.page.get_by_label("Result of weather").fill("4 degrees, rain")
+            tab.page.keyboard.press("Enter")
+            tab.done()
+        tab.ask(QUESTION)
+        if scheme == "light":
+            tab.answer().locator("summary").click()
+        tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
+        tab.picture(pictures, f"chat-page-{scheme}.png")
+        tab.close()
+
+
+def check_mock(browser, pictures):
+    server = mock_chat_server.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    tab = Page(browser, url)
+    check_talk(tab, server)
+    check_edit_and_again(tab, server)
+    check_stop(tab, server, by_key=True)
+    check_stop(tab, server, by_key=False)
+    check_hostile(tab)
+    check_reasoning_and_code(tab)
+    check_tools(tab, server)
+    check_errors(tab)
+    check_conversations(tab)
+    tab.close()
+    check_key(browser)
+    check_colours(browser, pictures)
+    check_phone(browser, url, pictures, QUESTION)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url")
+    parser.add_argument("--api-key", default="")
+    parser.add_argument("--pictures", help="a folder for chat-page-{light,dark,phone}.png")
+    options = parser.parse_args()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        if options.url:
+            check_any_server(browser, options.url, options.api_key, options.pictures)
+        else:
+            check_mock(browser, options.pictures)
+        browser.close()
+    print("the page does what it should")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
