@@ -34,6 +34,10 @@ def environment_with_client(build):
         return python
     try:
         venv.create(folder, clear=True, with_pip=True)
+    except (subprocess.SubprocessError, OSError) as error:
+        print(f"skipped: this Python makes no virtual environments (Debian: python3-venv)\n{error}")
+        sys.exit(SKIPPED)
+    try:
         # Without an answer from PyPI it gives up within a minute.
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
                         "--timeout", str(SILENCE_SECONDS), "-r", requirements], check=True, capture_output=True,
