@@ -150,7 +150,8 @@ def ask(address, messages, tokens):
             text += piece
     connection.close()
     return {"text": text, "first": first, "seconds": time.perf_counter() - begin, "prompt": usage["prompt_tokens"],
-            "made": usage["completion_tokens"], "cached": (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)}
+            "made": usage["completion_tokens"],
+            "cached": (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)}
 
 
 def converse(address, script, tokens, said=None):
@@ -242,13 +243,14 @@ def numbers_of(run):
 
 
 def report(runs):
-    print("| | tokens made | tokens/s, of each round | best | first token of turn 1, median, longest, s | of the last turn "
-          "| prompt tokens | not read again | of a perfect cache |\n" + "|---" * 9 + "|")
+    print("| | tokens made | tokens/s, of each round | best | first token of turn 1, median, longest, s "
+          "| of the last turn | prompt tokens | not read again | of a perfect cache |\n" + "|---" * 9 + "|")
     best = {}
     for name, of_rounds in runs.items():
         rounds = [numbers_of(run) for run in of_rounds]
         best[name] = top = max(rounds, key=lambda one: one["rate"])
-        print(f"| {name} | {top['made']} | {', '.join(f'''{one['rate']:.1f}''' for one in rounds)} | {top['rate']:.1f} | "
+        rates = ", ".join(f"{one['rate']:.1f}" for one in rounds)
+        print(f"| {name} | {top['made']} | {rates} | {top['rate']:.1f} | "
               f"{top['first_median']:.2f}, {top['first_longest']:.2f} | {top['last_median']:.2f}, "
               f"{top['last_longest']:.2f} | {top['prompt']} | {100 * top['cached']:.1f} % | "
               f"{100 * top['of_perfect']:.1f} % |")
@@ -265,7 +267,8 @@ def check_equal(args, folder):
     first = run_ours(args, folder, None, fixed)
     said = [[turn["text"] for turn in chat] for chat in first["chats"]]
     second = run_ours(args, folder, said, fixed, "enable_prefix_caching=false")
-    pairs = [(i, k, turn["text"], other["text"]) for i, (chat, others) in enumerate(zip(first["chats"], second["chats"]))
+    pairs = [(i, k, turn["text"], other["text"])
+             for i, (chat, others) in enumerate(zip(first["chats"], second["chats"]))
              for k, (turn, other) in enumerate(zip(chat, others))]
     different = [(i, k) for i, k, text, other in pairs if text != other]
     report({"with reuse": [first], "without": [second]})

@@ -25,7 +25,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/clie
 
 import serving  # noqa: E402
 
-QUESTIONS = ["The sky is", "Two and two make", "Où est l'été ?", "What boils at 100 °C?", "日本語 – ничего 🙂", "Say it."]
+QUESTIONS = ["The sky is", "Two and two make", "Où est l'été ?", "What boils at 100 °C?", "日本語 – ничего 🙂",
+             "Say it."]
 SYSTEM = "Answer in one word."
 TASKS = {  # of each task its keys of generation, and how many examples stand before a question
     "sy_short": ({"until": ["\n\n"], "max_gen_toks": 12, "do_sample": False}, 0),
