@@ -33,7 +33,7 @@ def expect_raises(kind, ask, **fields):
 
 
 def run_all(given, least, only=""):
-    """Runs the checks whose names have `only`; returns an exit status: 1 where one failed, or fewer than `least` ran."""
+    """Runs the checks whose names have `only`. Returns an exit status: 1 where one failed or fewer than `least` ran."""
     failed = ran = 0
     for function in all_checks:
         if only not in function.__name__:

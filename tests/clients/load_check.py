@@ -183,9 +183,11 @@ async def until_idle(server):
 
 async def check_slow_readers(server, report):
     quick = await tokens_beside_readers(server, True)
+    before = server.resident_bytes()
     slow = await tokens_beside_readers(server, False)
     report.check(f"8 readers that read nothing for {QUIET_SECONDS} s cost others nothing", slow >= SPEED_FACTOR * quick,
-                 f"{slow:.0f} tokens/s beside them, {quick:.0f} beside quick readers")
+                 f"{slow:.0f} tokens/s beside them, {quick:.0f} beside quick readers; "
+                 f"{(server.resident_bytes() - before) / 2**20:.1f} MiB more afterwards")
     seconds = await health_seconds(server)
     report.check("/health after slow readers", seconds < 1, f"{seconds * 1e3:.1f} ms")
 
@@ -304,7 +306,8 @@ def main():
         program = pathlib.Path(args.switchyard).resolve()
         model = serving.make_tiny_model(program, folder)
         with serving.Server(program, model, folder, "--chat-template", str(serving.TEMPLATE),
-                            f"max_target_length={CAPACITY}", f"per_device_batch_size={SLOTS}", *args.settings.split()) as server:
+                            f"max_target_length={CAPACITY}", f"per_device_batch_size={SLOTS}",
+                            *args.settings.split()) as server:
             try:
                 asyncio.run(check_all(server, report, 10 if args.quick else 1))
             except Exception as error:  # without a server there is nothing more to check

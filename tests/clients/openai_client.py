@@ -34,6 +34,10 @@ def environment_with_client(build):
         return python
     try:
         venv.create(folder, clear=True, with_pip=True)
+    except (subprocess.SubprocessError, OSError) as error:
+        print(f"skipped: this Python makes no virtual environments (Debian: python3-venv)\n{error}")
+        sys.exit(SKIPPED)
+    try:
         # Without an answer from PyPI it gives up within a minute.
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
                         "--timeout", str(SILENCE_SECONDS), "-r", requirements], check=True, capture_output=True,
@@ -61,8 +65,8 @@ def run_checks(args):
         (folder / "keys").write_text(f"# keys\n{KEY}\n")
         common = ["--chat-template", str(serving.TEMPLATE), "max_target_length=2048", *args.settings.split()]
         with serving.Server(args.switchyard, model, folder, *common, "--alias", "other-name") as server, \
-                serving.Server(args.switchyard, model, folder, *common, "--api-key-file", str(folder / "keys"), "--cors",
-                               "http://page.test") as keyed:
+                serving.Server(args.switchyard, model, folder, *common, "--api-key-file", str(folder / "keys"),
+                               "--cors", "http://page.test") as keyed:
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
             given = types.SimpleNamespace(server=server, keyed=keyed, client=client, key=KEY)
             status = checks.run_all(given, LEAST_CHECKS, args.only)
