@@ -18,6 +18,7 @@
 #include "cli/process_command.h"
 #include "cli/serving.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "parallel/comm/stop_signal.h"
 
 namespace switchyard {
