@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "engine/model_to_run.h"
 #include "engine/session.h"
+#include "generate/deterministic_batches.h"
 #include "generate/generate.h"
 #include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
@@ -46,6 +47,7 @@ long prompts are read in chunks between others' tokens.
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
   enable_prefix_caching=false       reads all of every prompt; without, not the beginning that a slot has cached.
                                     true: layers with windows or chunks keep whole texts for that, too
+  deterministic_batches=true        a text has the same bits whoever shares the batch; slower (docs/serving.md)
   routing_record=FILE        the experts of every token of each text that ends, for `train routing_replay=FILE`
   mtp_draft=true   as for `generate`; how many drafts were right is among the metrics
   decode_sampling_strategy=greedy   and its keys, as for `generate`, where a request does not say; FOLDER's
@@ -107,6 +109,7 @@ Serving make_serving(ModelOnRanks run, std::span<const std::string> settings) {
   limits.waiting = std::min(16 * limits.slots, kMostWaiting);
   served.most_texts = limits.slots + limits.waiting;
   limits.vocab = vocab;
+  limits.deterministic = config.get_bool("deterministic_batches");
   limits.drafts = run.model.predictions > 0;
   limits.ends = end_tokens(config, *run.tokenizer);
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
@@ -141,7 +144,8 @@ int serve_texts(const Options& options, Processes& processes) {
   const Serving serving = make_serving(model_to_run("serve", processes, options.settings), options.settings);
   require_memory_to_run("serve", serving.run, serving.limits.slots, serving.served.capacity, serving.evicts,
                         processes);
-  serve::Statistics statistics;
+  const auto independence = row_independence_of(serving.run.config, serving.run.mesh, serving.run.model);
+  serve::Statistics statistics(serving.served.name);
   serve::RequestQueue queue(serving.limits, statistics);
   serve::Batcher batcher(*serving.run.tokenizer, serving.limits, queue, statistics);
   std::optional<serve::HttpServer> server;
