@@ -16,6 +16,7 @@
 #include "core/resident_memory.h"
 #include "engine/model_to_run.h"
 #include "engine/session.h"
+#include "generate/deterministic_batches.h"
 #include "generate/generate.h"
 #include "generate/token_text.h"
 #include "metrics/append_file.h"
@@ -43,6 +44,7 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   use_chunked_prefill=true          reads the prompt prefill_chunk_size tokens at a time
   per_device_batch_size=4           so many texts a rank at once (one in all without)
   quantize_kvcache=true             keys and values in 8 bits: half the memory, and less to read for each token
+  deterministic_batches=true        a text has the same bits however many are made at once; slower
   weight_format=int4                weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   init_weights_seed=1               other draws
   routing_record=FILE               the experts of every token, for `train routing_replay=FILE`
@@ -242,6 +244,7 @@ int generate_text(const Options& options, Processes& processes) {
     for (const std::string& note : generation.run.notes) fmt::print(stderr, "{}\n", note);
   }
   int status = 0;
+  const auto independence = row_independence_of(config, generation.run.mesh, generation.run.model);
   generation.run.run([&](Context& context) {
     const auto begin = std::chrono::steady_clock::now();
     const Parameters parameters = generation.run.load(context, load_bar());

@@ -147,7 +147,7 @@ int serve_texts(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
   const Serving serving = make_serving("serve", processes, options, options.settings, kTextsAtOnce);
   const http::Options listening = listening_of(options, serving.run.config);
-  serve::Statistics statistics;
+  serve::Statistics statistics(serving.served.name);
   serve::RequestQueue queue(serving.limits, statistics);
   std::optional<serve::HttpServer> server;
   if (first) server.emplace(listening, serving.served, queue, statistics);

@@ -157,6 +157,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots) {
   Serving serving = serving_of(command, model_to_run(command, processes, settings), options, settings, slots);
+  serving.independence = row_independence_of(serving.run.config, serving.run.mesh, serving.run.model);
   require_memory_to_run(command, serving.run, serving.limits.slots, serving.served.capacity, serving.evicts,
                         processes);
   return serving;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cli/options.h"
 #include "engine/model_to_run.h"
+#include "generate/deterministic_batches.h"
 #include "serve/batcher.h"
 #include "serve/limits.h"
 #include "serve/request_queue.h"
@@ -21,6 +23,7 @@ struct Serving {
   serve::Limits limits;
   serve::ServedModel served;
   bool evicts;  // Generator
+  std::unique_ptr<RowIndependence> independence = {};  // of deterministic_batches=true
 };
 
 // Options of the command line that say how a model chats: a name and whether it takes a value.

@@ -123,6 +123,9 @@ std::vector<KeyDeclaration> generation_keys() {
       boolean_key("use_chunked_prefill", false,
                   "`generate` reads a prompt prefill_chunk_size tokens at a time; `serve` does unless this "
                   "is set to false"),
+      boolean_key("deterministic_batches", false,
+                  "a text of `generate` and `serve` has the same tokens, bit for bit, whoever shares the batch; "
+                  "on CPUs, at a price in speed (docs/serving.md)"),
       integer_key("prefill_chunk_size", 256, at_least(1),
                   "tokens of prompts that are read at once with use_chunked_prefill"),
       boolean_key("enable_prefix_caching", false,

@@ -48,6 +48,8 @@ ModelOnMesh model_of_engine(const Config& config) {
     refuse_routing_key(config, key, "the program's commands");
   if (config.get_bool("mtp_draft"))
     fail_usage("[engine] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
+  if (config.get_bool("deterministic_batches"))
+    fail_usage("[engine] deterministic_batches=true: only `generate` and `serve` keep it; set it to false");
   ModelOnMesh model(config, ModelUse::train_or_run);
   const std::vector<std::string> notices = config.notices();
   model.notes.insert(model.notes.begin(), notices.begin(), notices.end());

@@ -238,6 +238,7 @@ TEST(Engine, WhatACallerDoesWrongIsAnError) {
   expect_error([] { open({"num_experts=6", "ranks=4", "ici_expert_parallelism=4"}); }, "num_experts");
   expect_error([] { open({"load_parameters_path=nowhere"}); }, "nowhere");
   expect_error([] { open({"mtp_draft=true"}); }, "mtp_draft=true");
+  expect_error([] { open({"deterministic_batches=true"}); }, "deterministic_batches=true");
   expect_error([] { open({"routing_record=file"}); }, "routing_record");
   Engine engine = open();
   const Logits before = engine.forward(batch_of(4, 5));

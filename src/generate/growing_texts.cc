@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "generate/sampling.h"
+#include "kernels/registry/row_independence.h"
 
 namespace switchyard {
 
@@ -18,23 +19,30 @@ void for_each_chunk(const std::vector<std::vector<std::int32_t>>& prompts, std::
                                              const std::vector<bool>&)>& visit) {
   const std::size_t most =
       chunk > 0 ? static_cast<std::size_t>(chunk) : std::numeric_limits<std::size_t>::max();
-  bool more = true;
-  for (std::size_t begin = 0; more; begin += most) {
+  struct Chunks {
     std::vector<SlotTokens> fed, next;
     std::vector<bool> ends;
+  };
+  const bool apart = rows_are_independent();
+  bool more = true;
+  for (std::size_t begin = 0; more; begin += most) {
+    Chunks several, single;
     more = false;
     for (std::size_t slot = 0; slot < prompts.size(); ++slot) {
       const auto& prompt = prompts[slot];
       if (begin >= prompt.size()) continue;
       const std::size_t size = std::min(most, prompt.size() - begin);
-      ends.push_back(begin + size == prompt.size());
-      more = more || !ends.back();
+      Chunks& chunks = apart && size == 1 ? single : several;
+      const bool ends = begin + size == prompt.size();
+      chunks.ends.push_back(ends);
+      more = more || !ends;
       const auto from = prompt.begin() + static_cast<std::ptrdiff_t>(begin),
                  to = from + static_cast<std::ptrdiff_t>(size);
-      fed.push_back({slot, {from, to}});
-      next.push_back({slot, {from + 1, ends.back() ? to : to + 1}});
+      chunks.fed.push_back({slot, {from, to}});
+      chunks.next.push_back({slot, {from + 1, ends ? to : to + 1}});
     }
-    visit(fed, next, ends);
+    for (Chunks* const chunks : {&several, &single})
+      if (!chunks->fed.empty()) visit(chunks->fed, chunks->next, chunks->ends);
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 namespace switchyard::serve {
 namespace {
 
@@ -70,6 +72,92 @@ TEST(Scheduler, DraftsFollowTheirToken) {
   const Step step = scheduler.next(slots);
   EXPECT_TRUE(step.drafted);
   EXPECT_EQ(step.fed[0].tokens, (std::vector<std::int32_t>{3, 8}));
+}
+
+// A text of the scheduler's tests that reads what it is fed.
+struct Reader {
+  std::vector<std::int32_t> prompt;
+  Progress progress;
+  std::int64_t tokens = 0;  // new ones
+};
+
+class Readers {
+ public:
+  explicit Readers(std::span<const std::size_t> prompts) {
+    for (const std::size_t size : prompts) add(size);
+  }
+  void add(std::size_t prompt) {
+    auto& reader = *readers_.emplace_back(std::make_unique<Reader>());
+    reader.prompt = prompt_of(prompt);
+    reader.progress = {.prompt = reader.prompt, .turn = std::ssize(readers_)};
+  }
+  // Returns whether the step read prompts.
+  bool step(Scheduler& scheduler) {
+    std::vector<const Progress*> slots;
+    for (const auto& reader : readers_) slots.push_back(&reader->progress);
+    bool prompts = false;
+    for (const SlotTokens& fed : scheduler.next(slots).fed) {
+      Reader& reader = *readers_[fed.slot];
+      prompts = prompts || reader.progress.reads_prompt();
+      if (reader.progress.reads_prompt()) reader.progress.read += fed.tokens.size();
+      if (!reader.progress.reads_prompt()) ++reader.tokens;
+    }
+    return prompts;
+  }
+  const Reader& operator[](std::size_t i) const { return *readers_[i]; }
+
+ private:
+  std::vector<std::unique_ptr<Reader>> readers_;
+};
+
+// Between two chunks of a prompt of twenty every running text gets a token.
+TEST(Scheduler, ALongPromptHoldsOthersForAChunkOnly) {
+  Scheduler scheduler({.prompt_chunk = 8});
+  Readers texts(std::vector<std::size_t>{3, 2, 5});
+  while (texts.step(scheduler)) {
+  }
+  texts.add(160);
+  int chunks = 0;
+  while (texts[3].progress.reads_prompt()) {
+    const std::int64_t before[] = {texts[0].tokens, texts[1].tokens, texts[2].tokens};
+    const bool prompts = texts.step(scheduler);
+    chunks += prompts;
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(texts[i].tokens, before[i] + (prompts ? 0 : 1));
+    if (prompts && texts[3].progress.reads_prompt()) {
+      EXPECT_FALSE(texts.step(scheduler));
+    }
+  }
+  EXPECT_EQ(chunks, 20);
+}
+
+// A prompt waits for one chunk of each other prompt at most, so neither long nor short ones starve.
+TEST(Scheduler, PromptsTakeTurns) {
+  Scheduler scheduler({.prompt_chunk = 8});
+  Readers texts(std::vector<std::size_t>{160, 160});
+  texts.step(scheduler);
+  texts.add(8);
+  texts.step(scheduler);
+  texts.step(scheduler);
+  EXPECT_EQ(texts[0].progress.read, 16u);
+  EXPECT_EQ(texts[1].progress.read, 8u);
+  EXPECT_EQ(texts[2].progress.read, 0u);
+  for (int i = 0; i < 2; ++i) texts.step(scheduler);
+  EXPECT_EQ(texts[2].progress.read, 8u) << "its turn";
+}
+
+// Where bits count, pieces that attention reads in other ways do not share a step.
+TEST(Scheduler, PiecesOfOneKindShareAStep) {
+  const auto eight = prompt_of(8), seven = prompt_of(7), one = prompt_of(1);
+  const Progress a{.prompt = eight, .turn = 1}, b{.prompt = seven, .turn = 2},
+      c{.prompt = eight, .turn = 3, .read = 1}, d{.prompt = one, .turn = 4}, e{.prompt = eight, .turn = 5, .read = 7};
+  const Progress* slots[] = {&a, &b, &c, &d, &e};
+  Scheduler scheduler({.prompt_chunk = 64, .deterministic = true});
+  EXPECT_EQ(fed_of(scheduler.next(slots)), (Fed{{0, 8}, {1, 7}}));
+  EXPECT_EQ(fed_of(scheduler.next(slots)), (Fed{{2, 7}}));
+  EXPECT_EQ(fed_of(scheduler.next(slots)), (Fed{{3, 1}}));
+  EXPECT_EQ(fed_of(scheduler.next(slots)), (Fed{{4, 1}}));
+  Scheduler mixed({.prompt_chunk = 64});
+  EXPECT_EQ(fed_of(mixed.next(slots)), (Fed{{0, 8}, {1, 7}, {2, 7}}));
 }
 
 }  // namespace

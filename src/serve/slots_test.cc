@@ -58,14 +58,69 @@ TEST(Slots, ShortPrefixesAndScoredPromptsAreRead) {
   EXPECT_EQ(read(alone, count_up(0, 40)).tokens, 0);
 }
 
-TEST(Slots, TheSlotThatWasAssignedFirstGoesFirst) {
+TEST(Slots, TheLeastRecentlyUsedGoesFirst) {
   Slots slots(3, true);
   for (std::int32_t i = 0; i < 3; ++i) read(slots, count_up(100 * i, 20));
   for (const std::size_t slot : {2, 0, 1}) slots.release(slot);
-  EXPECT_EQ(read(slots, count_up(1000, 20)).slot, 0u);
-  EXPECT_EQ(read(slots, count_up(2000, 20)).slot, 1u);
-  EXPECT_EQ(read(slots, count_up(3000, 20)).slot, 2u);
+  EXPECT_EQ(read(slots, count_up(1000, 20)).slot, 2u);
+  EXPECT_EQ(read(slots, count_up(2000, 20)).slot, 0u);
+  EXPECT_EQ(read(slots, count_up(3000, 20)).slot, 1u);
   EXPECT_ANY_THROW(slots.assign(count_up(0, 2), false));
+}
+
+TEST(Slots, AnEmptySlotIsTakenBeforeARememberedOne) {
+  Slots slots(3, true);
+  read(slots, count_up(0, 40));
+  slots.release(0);
+  EXPECT_EQ(read(slots, count_up(100, 40)).slot, 1u);
+  slots.release(1);
+  EXPECT_EQ(read(slots, count_up(200, 40)).slot, 2u);
+  EXPECT_EQ(slots.tokens_in_use(), 40);
+  slots.forget(1);
+  EXPECT_EQ(read(slots, count_up(300, 40)).slot, 1u);
+}
+
+Tokens joined(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Each conversation goes on in its slot, also where the template drops what the model made before its answer.
+TEST(Slots, ConversationsGoOnInTheirSlots) {
+  const Tokens system = count_up(0, 100);
+  Slots slots(4, true);
+  std::vector<Tokens> prompts;
+  for (std::int32_t i = 0; i < 3; ++i) {
+    prompts.push_back(joined(system, count_up(1000 * (i + 1), 50)));
+    const PrefixCopy copy = read(slots, prompts.back());
+    EXPECT_EQ(copy.tokens, i == 0 ? 0 : 100);  // the system text; the other conversation stays
+    EXPECT_EQ(copy.slot, static_cast<std::size_t>(i));
+    slots.append(copy.slot, count_up(5000, 30));  // reasoning and an answer
+    slots.release(copy.slot);
+  }
+  for (const std::int32_t i : {2, 0, 1}) {
+    const Tokens next = joined(prompts[static_cast<std::size_t>(i)], count_up(9000 + 100 * i, 60));
+    expect_copy(read(slots, next), static_cast<std::size_t>(i), static_cast<std::size_t>(i), 150);
+    slots.release(static_cast<std::size_t>(i));
+  }
+  // A fourth one takes the empty slot, a fifth one that of the conversation that rests longest.
+  expect_copy(read(slots, joined(system, count_up(4000, 50))), 3, 0, 100);
+  slots.release(3);
+  const PrefixCopy fifth = read(slots, joined(system, count_up(6000, 50)));
+  EXPECT_EQ(fifth.tokens, 100);
+  EXPECT_EQ(fifth.slot, 2u);
+}
+
+// Where bits count, a prompt starts with whole chunks of others' prompts, never with what a model made or
+// with what was read to be scored.
+TEST(Slots, WholeChunksOnly) {
+  Slots slots(5, true, 16);
+  read(slots, count_up(0, 40));
+  slots.append(0, count_up(40, 60));  // made
+  expect_copy(read(slots, count_up(0, 100)), 1, 0, 32);
+  EXPECT_EQ(read(slots, count_up(0, 33)).tokens, 32);
+  read(slots, count_up(500, 60), true);
+  EXPECT_EQ(read(slots, count_up(500, 60)).tokens, 0);
 }
 
 // The cache has the tokens of a round's copies only afterwards: until then it is asked about their origin.
