@@ -73,7 +73,7 @@ std::optional<Value> indexed(const Value& value, const Value& index) {
 Value Interpreter::attribute(const Value& value, const std::string& name) {
   Budget::count_steps();
   if (const Undefined* undefined = value.undefined()) {
-    if (is_dunder(name)) return unsafe(value, name);
+    if (is_dunder(name) && !undefined->unsafe) return unsafe(value, name);
     fail_undefined(*undefined);
   }
   if (auto found = python_attribute(*this, value, name)) return std::move(*found);

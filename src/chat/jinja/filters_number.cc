@@ -86,7 +86,7 @@ Value to_float(Interpreter&, const Value& value, const Arguments& arguments) {
 
 Value absolute(Interpreter&, const Value& value, const Arguments&) {
   if (const auto number = value.integer()) return whole(*number < 0 ? -*number : *number);
-  if (value.real() == nullptr) fail_type(fmt::format("bad operand type for abs(): '{}'", type_name(value)), value);
+  if (value.real() == nullptr) fail_other(fmt::format("bad operand type for abs(): '{}'", type_name(value)));
   return std::abs(*value.real());
 }
 
@@ -117,7 +117,7 @@ Value round(Interpreter&, const Value& value, const Arguments& arguments) {
   if (method != "common" && method != "ceil" && method != "floor") {
     fail_other("method must be common, ceil or floor");
   }
-  if (!value.number()) fail_type(fmt::format("type {} doesn't define __round__ method", type_name(value)), value);
+  if (!value.number()) fail_other(fmt::format("type {} doesn't define __round__ method", type_name(value)));
   const Integer precision = parameters.integer(0, 0);
   if (method == "common") return rounded(value, precision);
   const double unit = std::pow(10.0, static_cast<double>(precision));

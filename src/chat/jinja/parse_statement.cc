@@ -314,6 +314,7 @@ Target Parser::single_target(bool with_attributes) {
   for (const char* constant : {"true", "false", "none", "True", "False", "None"}) {
     if (name == constant) fail_syntax(fmt::format("can't assign to '{}'", name), line);
   }
+  if (name == "loop" && loops_ > 0) fail_syntax("can't assign to the special variable 'loop'", line);
   out.name = id_of(name);
   if (with_attributes && skip_symbol(".")) {
     out.kind = Target::Kind::attribute;

@@ -70,7 +70,7 @@ bool is_iterable(Interpreter&, const Value& value, const Arguments& arguments) {
 bool is_sequence(Interpreter&, const Value& value, const Arguments& arguments) {
   take_none("sequence", arguments);
   if (const Object* object = value.object()) return object->is_sequence();
-  return value.is_text() || value.is_sequence() || value.mapping() != nullptr;
+  return value.is_undefined() || value.is_text() || value.is_sequence() || value.mapping() != nullptr;
 }
 bool is_callable(Interpreter&, const Value& value, const Arguments& arguments) {
   take_none("callable", arguments);
