@@ -106,7 +106,7 @@ def main():
         os.environ["HF_HOME"] = str(folder / "cache")
         model = serving.make_tiny_model(args.switchyard, folder)
         make_tasks(folder)
-        with serving.Server(args.switchyard, model, folder, "--chat-template", str(serving.TEMPLATE),
+        with serving.Server(args.switchyard, model, folder, f"chat_template_path={serving.TEMPLATE}",
                             "max_target_length=1024", *args.settings.split()) as server:
             found = {way: compare(server, evaluate(server, folder, more, 1 if way == "plain" else 3))
                      for way, more in WAYS.items()}

@@ -32,7 +32,7 @@ constexpr const char* kServeHelp =
     R"(switchyard serve FOLDER [key=value ...] [--host ADDRESS] [--port N] [--api-key-file FILE] [--json FILE]
 switchyard serve [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--host ADDRESS] [--port N]
 
-Answers requests for text over HTTP, as clients of OpenAI's completions make them. FOLDER holds a model's weights: the
+Answers chats and requests for text over HTTP, as clients of OpenAI's and Anthropic's APIs make them. FOLDER holds a model's weights: the
 folder of a run (its newest checkpoint), a checkpoint, or a Hugging Face folder. Texts join and leave between two tokens;
 long prompts are read in chunks between others' tokens.
 
@@ -42,12 +42,16 @@ long prompts are read in chunks between others' tokens.
   --api-key-file FILE        a key a line (# begins a comment): requests need one, as `Authorization: Bearer KEY` or
                              `x-api-key: KEY`; but for /health and /metrics. Also SWITCHYARD_API_KEY=KEY
   --api-key KEY              the same, and again for more; others on this machine see it in the list of processes
-  --protect-metrics          /metrics needs a key, too
   --cors ORIGIN              lets pages of that site ask, such as http://localhost:5173, and again for more; *: all
   --host-name NAME           what requests may call this machine, beside its addresses and localhost, while only this
                              machine reaches the server; and again for more
-  --tls-cert FILE --tls-key FILE    answers over https; both are PEM
-  --max-body MIB             the longest body of a request; 16 without
+  --alias NAME               another name of the model, and again for more
+  --tool-format NAME --reasoning-format NAME    how the model writes calls and reasoning; without, as its template says
+  --trust-request-template   requests may bring a chat template of their own
+  chat_template_path=FILE    makes prompts of a chat's messages; without, the template that the model's files have
+  chat_template_kwargs={"enable_thinking": false}    what the template gets where a request does not say
+  trust_messages=true strict_fields=true page=false protect_metrics=true max_waiting=N request_timeout=SECONDS
+  max_texts_of_key=N max_body=MIB tls_cert=FILE tls_key=FILE    `config --list serve` says what they do
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many.
                              Without: 2048, or the context that the model was trained for where that is less
@@ -62,7 +66,8 @@ long prompts are read in chunks between others' tokens.
                                     generation_config.json where the command line does not
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
 
-GET /health, GET /v1/models, GET /metrics (for Prometheus, with the load of each expert), POST /v1/completions.
+POST /v1/chat/completions, /v1/completions, /v1/messages, /tokenize, /detokenize, /apply-template; GET /v1/models, /props,
+/health, /metrics (for Prometheus, with the load of each expert), and / is a page for chats. docs/serving.md says all.
 SIGTERM or Ctrl-C: the texts that are being made are finished, those that wait are not begun; once more ends it at once.
 
 Exit status: 0 stopped by a signal, 1 failed, 2 wrong command line, config or file.

@@ -53,8 +53,8 @@ TEST_F(Serving, RefusesWhatItCannotServe) {
   const std::string tiny = std::string(kSourceFolder) + "/tests/golden/hf/deepseek3-tiny";
   expect_refused({"serve", tiny, "--api-key-file", "no-keys"}, {"no-keys", "a key a line"});
   expect_refused({"serve", tiny, "--api-key", ""}, {"--api-key", "empty"});
-  expect_refused({"serve", tiny, "--max-body", "0"}, {"--max-body", "1 to 1024"});
-  expect_refused({"serve", tiny, "tokenizer_type=byte", "--port", "0", "--tls-key", "k.pem"},
+  expect_refused({"serve", tiny, "tokenizer_type=byte", "max_body=0"}, {"max_body"});
+  expect_refused({"serve", tiny, "tokenizer_type=byte", "--port", "0", "tls_key=k.pem"},
                  {"both a certificate and its key"});
   expect_refused({"serve", "--hots", "x"}, {"--hots", "--host VALUE"});
 }

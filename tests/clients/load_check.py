@@ -305,7 +305,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(args.switchyard).resolve()
         model = serving.make_tiny_model(program, folder)
-        with serving.Server(program, model, folder, "--chat-template", str(serving.TEMPLATE),
+        with serving.Server(program, model, folder, f"chat_template_path={serving.TEMPLATE}",
                             f"max_target_length={CAPACITY}", f"per_device_batch_size={SLOTS}",
                             *args.settings.split()) as server:
             try:

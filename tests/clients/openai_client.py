@@ -63,7 +63,7 @@ def run_checks(args):
         folder = pathlib.Path(name)
         model = serving.make_tiny_model(args.switchyard, folder)
         (folder / "keys").write_text(f"# keys\n{KEY}\n")
-        common = ["--chat-template", str(serving.TEMPLATE), "max_target_length=2048", *args.settings.split()]
+        common = [f"chat_template_path={serving.TEMPLATE}", "max_target_length=2048", *args.settings.split()]
         with serving.Server(args.switchyard, model, folder, *common, "--alias", "other-name") as server, \
                 serving.Server(args.switchyard, model, folder, *common, "--api-key-file", str(folder / "keys"),
                                "--cors", "http://page.test") as keyed:

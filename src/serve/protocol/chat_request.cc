@@ -224,7 +224,7 @@ Json parse_chat_body(const std::string& body) {
 
 ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model) {
   if (model.chat == nullptr)
-    throw BadRequest("", "this model has no chat template: start the server with --chat-template FILE",
+    throw BadRequest("", "this model has no chat template: start the server with chat_template_path=FILE",
                      "no_chat_template");
   ChatPrompt prompt{rendered_prompt(body, *model.chat), {}};
   std::vector<TextRange> plain = prompt.rendered.foreign;
