@@ -1,6 +1,7 @@
 #include "grammar/parts_rules.h"
 
 #include <algorithm>
+#include <set>
 #include <variant>
 
 #include "grammar/rules.h"
@@ -50,18 +51,16 @@ class PartsCompiler {
   Expression one(const FreeText& part) {
     const std::vector<Symbol> until = symbols_of(part.until);
     if (until.empty()) return repeat(one_of(CodePoints::all()), 0);
+    const std::set<Symbol> symbols(until.begin(), until.end());
     CodePoints alphabet;
-    for (Symbol symbol : until) {
+    for (Symbol symbol : symbols) {
       if (symbol < first_token) alphabet.add(symbol, symbol);
     }
     std::vector<std::int32_t> states;
     for (std::size_t i = 0; i < until.size(); ++i) states.push_back(json_.rules().reserve());
     for (std::size_t at = 0; at < until.size(); ++at) {
       std::vector<Expression> of;
-      for (const auto& [first, last] : alphabet.ranges()) {
-        for (Symbol symbol = first; symbol <= last; ++symbol) of.push_back(step(until, states, at, symbol));
-      }
-      if (until[at] >= first_token) of.push_back(step(until, states, at, until[at]));
+      for (Symbol symbol : symbols) of.push_back(step(until, states, at, symbol));
       of.push_back(sequence({one_of(alphabet.complement()), call(states[0])}));
       json_.rules().set(states[at], choice(std::move(of)));
     }

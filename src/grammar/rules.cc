@@ -138,14 +138,28 @@ bool can_end(const Expression& expression, const std::vector<bool>& productive) 
   }
 }
 
-void print_code_point(std::string& out, std::uint32_t point) {
+bool is_hex_digit(std::uint32_t point) {
+  return (point >= '0' && point <= '9') || (point >= 'a' && point <= 'f') || (point >= 'A' && point <= 'F');
+}
+
+// xgrammar reads an escape as far as there are digits, so a digit after one is an escape, too.
+// Returns whether it printed an escape.
+bool print_code_point(std::string& out, std::uint32_t point, bool after_escape) {
   const bool plain = (point >= '0' && point <= '9') || (point >= 'a' && point <= 'z') ||
                      (point >= 'A' && point <= 'Z') || point == ' ' || point == '_';
-  if (plain) {
+  if (plain && !(after_escape && is_hex_digit(point))) {
     out += static_cast<char>(point);
-  } else {
-    fmt::format_to(std::back_inserter(out), "\\U{:08X}", point);
+    return false;
   }
+  fmt::format_to(std::back_inserter(out), "\\U{:08X}", point);
+  return true;
+}
+
+void print_text(std::string& out, const std::string& text) {
+  out += '"';
+  bool escape = false;
+  for (std::uint32_t point : code_points_of(text)) escape = print_code_point(out, point, escape);
+  out += '"';
 }
 
 void print(std::string& out, const Expression& expression, bool within);
@@ -161,11 +175,12 @@ void print_all(std::string& out, const Expression& expression, std::string_view 
 
 void print_set(std::string& out, const CodePoints& set) {
   out += '[';
+  bool escape = false;
   for (const auto& [first, last] : set.ranges()) {
-    print_code_point(out, first);
+    escape = print_code_point(out, first, escape);
     if (last == first) continue;
     out += '-';
-    print_code_point(out, last);
+    escape = print_code_point(out, last, false);
   }
   out += ']';
 }
@@ -187,11 +202,7 @@ void print_repeat(std::string& out, const Expression& expression) {
 void print(std::string& out, const Expression& expression, bool within) {
   switch (expression.kind) {
     case Kind::never: CHECK(false, "a pruned expression has no never"); break;
-    case Kind::text:
-      out += '"';
-      for (std::uint32_t point : code_points_of(expression.text)) print_code_point(out, point);
-      out += '"';
-      break;
+    case Kind::text: print_text(out, expression.text); break;
     case Kind::set: print_set(out, expression.set); break;
     case Kind::sequence: print_all(out, expression, " ", within); break;
     case Kind::choice: print_all(out, expression, " | ", within); break;
