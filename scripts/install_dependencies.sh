@@ -12,12 +12,42 @@ packages=(
   cmake ninja-build g++ ccache pkg-config
   libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libboost-dev libboost-context-dev libprotobuf-dev protobuf-compiler
   zlib1g-dev libnuma-dev libhwy-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev libedit-dev
-  libgtest-dev libopenmpi-dev openmpi-bin
+  libgtest-dev libopenmpi-dev openmpi-bin python3 ca-certificates
 )
 
 fail() {
   echo "install_dependencies.sh: $*" >&2
   exit 1
+}
+
+# xgrammar, which no release packages: its sources at one version, by their sum, from the Python package index.
+# Without them the build works and refuses schemas in one line, so a failure is told and ends nothing.
+fetch_xgrammar() {
+  local version=0.2.8 sum=8305646fd2b319d6c3003f51a1665e54cbbe9cba1fb636bc41d0b46434ccbb80
+  local place folder file index
+  place=$(cd "$(dirname "$0")/.." && pwd)/third_party
+  folder=$place/xgrammar-$version
+  [ -e "$folder/cpp/grammar.cc" ] && return
+  file=$(mktemp -d)/xgrammar-$version.tar.gz
+  index=${PIP_INDEX_URL:-$(python3 -m pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)}
+  echo "Fetching xgrammar $version"
+  if ! python3 - "${index%/}/xgrammar/" "xgrammar-$version.tar.gz" "$file" <<'PYTHON'
+import re, sys, urllib.parse, urllib.request
+index, name, file = sys.argv[1:]
+page = urllib.request.urlopen(index, timeout=30).read().decode()
+link = next(link for link in re.findall(r'href="([^"]+)"', page) if name in link)
+with open(file, "wb") as out:
+    out.write(urllib.request.urlopen(urllib.parse.urljoin(index, link), timeout=120).read())
+PYTHON
+  then
+    echo "install_dependencies.sh: xgrammar cannot be fetched: the build will refuse schemas of answers" >&2
+    return
+  fi 2>/dev/null
+  if ! echo "$sum  $file" | sha256sum --check --status; then
+    echo "install_dependencies.sh: xgrammar $version has another SHA-256 than expected: it is not used" >&2
+    return
+  fi
+  mkdir -p "$place" && tar -xzf "$file" -C "$place" && rm -r "$(dirname "$file")"
 }
 
 for option in "$@"; do
@@ -31,7 +61,7 @@ done
 # A machine where everything was installed by other means (another distribution, a container image) is fine too:
 # without dpkg the build itself tells what it misses.
 if ! command -v dpkg-query >/dev/null; then
-  command -v cmake >/dev/null && exit 0
+  if command -v cmake >/dev/null; then fetch_xgrammar && exit 0; fi
   fail "expected Debian or Ubuntu, found no dpkg; install the equivalents of: ${packages[*]}"
 fi
 
@@ -45,7 +75,10 @@ done
 fuzz_runtime_missing=false
 if [[ " $* " == *" --fuzz "* ]] && ! installed libclang-rt-dev; then fuzz_runtime_missing=true; fi
 
-if [ ${#missing[@]} -eq 0 ] && ! $fuzz_runtime_missing; then exit 0; fi
+if [ ${#missing[@]} -eq 0 ] && ! $fuzz_runtime_missing; then
+  fetch_xgrammar
+  exit 0
+fi
 wanted="${missing[*]}"
 if $fuzz_runtime_missing; then wanted+=" libclang-rt-dev"; fi
 command -v apt-get >/dev/null || fail "expected apt-get, found none; install: $wanted"
@@ -65,9 +98,13 @@ echo "Looking up packages (apt-get update)"
 # An outdated list may still do, so a failure here is not the end.
 apt update >"$log" 2>&1 || echo "apt-get update failed: $(tail -n 1 "$log")" >&2
 if $fuzz_runtime_missing && known libclang-rt-dev; then missing+=(libclang-rt-dev); fi
-if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+if [ ${#missing[@]} -eq 0 ]; then
+  fetch_xgrammar
+  exit 0
+fi
 
 echo "Installing ${missing[*]}"
 if ! apt install --no-install-recommends "${missing[@]}" >"$log" 2>&1; then
   fail "apt-get install failed: $(grep -m 1 '^E:' "$log" || tail -n 1 "$log")"
 fi
+fetch_xgrammar
