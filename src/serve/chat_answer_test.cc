@@ -63,6 +63,11 @@ std::vector<Json> events_of(const std::string& stream) {
   return events;
 }
 
+// A member's text; null and no member are as an empty text.
+std::string text_in(const Json& object, const char* name) {
+  return object.contains(name) && object[name].is_string() ? object[name].get<std::string>() : "";
+}
+
 void join(const Json& delta, Json& message) {
   for (const auto& [name, value] : delta.items()) {
     if (name == "tool_calls") {
@@ -74,7 +79,7 @@ void join(const Json& delta, Json& message) {
                                           part["function"]["arguments"].get<std::string>();
       }
     } else {
-      message[name] = message.value(name, "") + value.get<std::string>();
+      message[name] = text_in(message, name.c_str()) + value.get<std::string>();
     }
   }
 }
@@ -104,7 +109,7 @@ TEST(ChatAnswer, StreamsJoinToTheWholeAnswer) {
     const Json& message = answer["choices"][i]["message"];
     EXPECT_EQ(answer["choices"][i]["finish_reason"], finish[i]);
     for (const char* name : {"role", "content", "reasoning_content", "reasoning"})
-      EXPECT_EQ(message.value(name, ""), joined[i].value(name, "")) << name;
+      EXPECT_EQ(text_in(message, name), text_in(joined[i], name)) << name;
     EXPECT_EQ(message.contains("tool_calls"), joined[i].contains("tool_calls"));
   }
   const Json& call = answer["choices"][0]["message"]["tool_calls"][0];
