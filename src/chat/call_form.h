@@ -32,13 +32,13 @@ struct ToolCallForm {
 
 // An answer's calls: begin, calls with `separator` between them, end.
 struct CallForm {
-  std::string marker;  // from this text on an answer is calls; empty: from its beginning
-  std::string begin, separator, end;
+  std::string marker = {};  // from this text on an answer is calls; empty: from its beginning
+  std::string begin = {}, separator = {}, end = {};
   bool several = false;     // more than one call may be written
   bool numbered = false;    // a number, from 0 on, stands in each call
   bool one_by_one = false;  // arguments are the parameters, not one JSON object
-  std::string parameter_separator;
-  std::vector<ToolCallForm> calls;  // one for each tool
+  std::string parameter_separator = {};
+  std::vector<ToolCallForm> calls = {};  // one for each tool
 };
 
 // `tools`: a request's list of tools. `template_text` chooses between forms of one format, where it shows
