@@ -113,6 +113,26 @@ std::shared_ptr<const Grammar> grammar_of(const ContentRule& rule, const Vocabul
   return Grammar::of_choice(vocabulary, rule.value.get<std::vector<std::string>>());
 }
 
+// gpt-oss writes its reasoning as a message of its own before its calls or its answer: the grammar holds that, too.
+std::vector<grammar::Part> behind_analysis(std::vector<grammar::Part> parts) {
+  const std::vector<grammar::Part> analysis{{grammar::ExactText{"<|channel|>analysis<|message|>"}},
+                                            {grammar::FreeText{"<|end|>"}},
+                                            {grammar::ExactText{"<|start|>assistant"}}};
+  parts.insert(parts.begin(), {grammar::Choice{{analysis, {}}}});
+  return parts;
+}
+
+std::vector<grammar::Part> final_message(Json schema) {
+  return {{grammar::ExactText{std::string(chat::reasoning_end(chat::Format::harmony))}},
+          {grammar::SchemaText{std::move(schema)}}};
+}
+
+// The schema of what the content must be, where it is JSON.
+std::optional<Json> json_schema(const ContentRule& rule) {
+  if (rule.kind == ContentRule::Kind::object) return Json{{"type", "object"}};
+  return rule.kind == ContentRule::Kind::schema ? std::optional(rule.value) : std::nullopt;
+}
+
 bool is_strict(const Json& tool) {
   const Json* const function = part_of(tool, "function");
   const Json* const strict = function == nullptr ? nullptr : part_of(*function, "strict");
@@ -151,7 +171,12 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
   try {
     if (!holds_calls && !rule) return {};
     const Vocabulary& vocabulary = vocabulary_of(model, field);
-    if (!holds_calls && !has_tools) return {grammar_of(*rule, vocabulary), ""};
+    const bool is_harmony = format == chat::Format::harmony;
+    if (!holds_calls && !has_tools) {
+      const std::optional<Json> schema = json_schema(*rule);
+      if (!is_harmony || !schema) return {grammar_of(*rule, vocabulary), ""};
+      return {Grammar::of_parts(vocabulary, behind_analysis(final_message(*schema))), "", true};
+    }
     const chat::CallForm form =
         chat::call_form(format, tools_with_kept_schemas(choice), model.chat->prompts.source().text);
     if (form.calls.empty()) {
@@ -163,15 +188,19 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
       if (rule)
         throw BadRequest(rule->field, fmt::format("{}: an answer that must be a call has no other form", rule->field));
       field = "tools";
-      return {Grammar::of_parts(vocabulary, call_parts(form, one_call, false)), ""};
+      std::vector<grammar::Part> parts = call_parts(form, one_call, false);
+      if (is_harmony) parts = behind_analysis(std::move(parts));
+      return {Grammar::of_parts(vocabulary, parts), "", is_harmony};
     }
     if (rule) {
       // Calls, or content in the form that is asked for.
-      if (rule->kind == ContentRule::Kind::regex || rule->kind == ContentRule::Kind::choice)
-        throw BadRequest(rule->field, fmt::format("{}: expected no tools beside it", rule->field));
-      Json schema = rule->kind == ContentRule::Kind::object ? Json{{"type", "object"}} : rule->value;
-      grammar::Choice either{{call_parts(form, one_call, false), {{grammar::SchemaText{std::move(schema)}}}}};
-      return {Grammar::of_parts(vocabulary, {{std::move(either)}}), ""};
+      const std::optional<Json> schema = json_schema(*rule);
+      if (!schema) throw BadRequest(rule->field, fmt::format("{}: expected no tools beside it", rule->field));
+      std::vector<grammar::Part> content{{grammar::SchemaText{*schema}}};
+      if (is_harmony) content = final_message(*schema);
+      std::vector<grammar::Part> parts{{grammar::Choice{{call_parts(form, one_call, false), std::move(content)}}}};
+      if (is_harmony) parts = behind_analysis(std::move(parts));
+      return {Grammar::of_parts(vocabulary, parts), "", is_harmony};
     }
     if (form.marker.empty())
       throw BadRequest("tools", "tools: strict, where calls are optional, needs a format of calls with a marker; "

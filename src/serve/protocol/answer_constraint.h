@@ -14,7 +14,8 @@ namespace switchyard::serve {
 
 struct Constraint {
   std::shared_ptr<const grammar::Grammar> grammar;  // null: the answer is free
-  std::string marker;  // the grammar counts from behind this text on; empty: from the answer's beginning
+  std::string marker = {};  // the grammar counts from behind this text on; empty: from the answer's beginning
+  bool holds_reasoning = false;  // the grammar begins with the first token, before the reasoning that it allows
 };
 
 // Reads response_format, structured_outputs and guided_* of a request's body, and joins them with the calls that

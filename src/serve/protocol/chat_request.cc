@@ -173,6 +173,11 @@ bool ends_with_closed_reasoning(std::string text) {
   return text.ends_with("</think>");
 }
 
+// What ends reasoning that is too long. gpt-oss then begins a message of its own choice.
+std::string_view forced_end(chat::Format format) {
+  return format == chat::Format::harmony ? "<|end|>" : chat::reasoning_end(format);
+}
+
 // Where the grammar begins: behind the reasoning, or at once.
 void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedModel& model) {
   const AnswerForm& form = *text.answer;
@@ -281,13 +286,12 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   form->one_call = fields.find("parallel_tool_calls") != nullptr && !fields.boolean("parallel_tool_calls");
   form->stop = stops_of(fields);
   form->most_reasoning = most_reasoning_of(fields);
-  if (form->most_reasoning)
-    form->reasoning_end = model.tokenizer->encode_with_special(chat::reasoning_end(chat.format));
+  if (form->most_reasoning) form->reasoning_end = model.tokenizer->encode_with_special(forced_end(chat.format));
   Constraint constraint = constraint_of(body, choice, chat.format, form->one_call, model);
   text.answer = std::move(form);
   text.grammar = std::move(constraint.grammar);
   text.grammar_after = std::move(constraint.marker);
-  if (text.grammar != nullptr && text.grammar_after.empty()) place_grammar(text, prompt.rendered, model);
+  if (text.grammar != nullptr && text.grammar_after.empty() && !constraint.holds_reasoning) place_grammar(text, prompt.rendered, model);
 
   refuse_what_is_not_built(fields, object, choices);
   for (const char* name : kReadElsewhere) fields.find(name);
