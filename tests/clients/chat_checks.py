@@ -353,7 +353,8 @@ def a_second_turn_does_not_read_the_first_again(given):
     messages += [{"role": "assistant", "content": first.choices[0].message.content},
                  {"role": "user", "content": "Two?"}]
     usage = ask(given, messages=messages).usage
-    expect(usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens, usage)
+    # With deterministic_batches=true a prompt begins with whole chunks of others' prompts.
+    expect(usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens // 256 * 256 > 0, usage)
     expect(usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens, usage)
 
 
