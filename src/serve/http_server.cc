@@ -183,7 +183,7 @@ class HttpServer::Impl {
     const std::lock_guard lock(said_mutex_);
     for (const std::string& name : request.ignored) {
       if (said_.size() < kMostSaid && said_.insert(name).second)
-        fmt::print(stderr, "a chat's field is not known and ignored: {}\n", name.substr(0, 60));
+        fmt::print(stderr, "a chat's field is not known and ignored: {}\n", Fields::shown(name));  // escaped
     }
     return {{"x-switchyard-ignored", names.substr(0, kLongestHeader)}};
   }
@@ -213,7 +213,7 @@ class HttpServer::Impl {
     return refusal;
   }
 
-  static constexpr std::size_t kMostSaid = 1000, kLongestHeader = 2000;
+  static constexpr std::size_t kMostSaid = 100, kLongestHeader = 2000;
   const ServedModel& model_;
   RequestQueue& queue_;
   const Statistics& statistics_;

@@ -280,7 +280,7 @@ async def check_drain(server, report):
                 for one in await asyncio.gather(*running))
     report.check("its running streams end whole", unfinished > 0 and whole == len(running),
                  f"{whole} of {len(running)}")
-    status = await asyncio.to_thread(server.stop)
+    status = await asyncio.to_thread(server.process.wait, 60)
     report.check("its exit status is 0", status == 0, status)
 
 
