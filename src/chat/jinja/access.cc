@@ -28,12 +28,13 @@ bool is_dunder(std::string_view name) {
 }
 
 Value unsafe(const Value& value, std::string_view name) {
-  return undefined_value(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)),
-                         true);
+  return undefined_value(
+      fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)), true);
 }
 
 // What Python's getattr finds, and the sandbox allows.
-std::optional<Value> python_attribute(const Interpreter& interpreter, const Value& value, const std::string& name) {
+std::optional<Value> python_attribute(const Interpreter& interpreter, const Value& value,
+                                      const std::string& name) {
   if (is_dunder(name)) return unsafe(value, name);
   if (const Object* object = value.object()) return object->attribute(name);
   if (const Tuple* tuple = value.tuple(); tuple != nullptr && tuple->is_group) {
@@ -126,7 +127,8 @@ std::optional<Value> MacroValue::attribute(std::string_view name) const {
   if (name == "name") return Value(std::string_view(definition.name));
   if (name == "arguments") {
     std::vector<Value> names;
-    for (const MacroParameter& parameter : definition.parameters) names.emplace_back(std::string_view(parameter.text));
+    for (const MacroParameter& parameter : definition.parameters)
+      names.emplace_back(std::string_view(parameter.text));
     return Value(make_tuple(std::move(names)));
   }
   if (name == "catch_varargs") return Value(definition.reads_varargs);

@@ -8,7 +8,9 @@ namespace {
 
 thread_local Budget* budget_of_thread = nullptr;
 
-const char* stack_address() { return static_cast<const char*>(__builtin_frame_address(0)); }
+const char* stack_address() {
+  return static_cast<const char*>(__builtin_frame_address(0));
+}
 
 }  // namespace
 
@@ -17,7 +19,9 @@ Budget::Budget(const RenderLimits& limits)
   budget_of_thread = this;
 }
 
-Budget::~Budget() { budget_of_thread = outer_; }
+Budget::~Budget() {
+  budget_of_thread = outer_;
+}
 
 void Budget::count_steps(std::size_t steps) {
   Budget* budget = budget_of_thread;
@@ -54,8 +58,14 @@ void Budget::give_back(std::size_t bytes) {
   if (budget_of_thread != nullptr) budget_of_thread->bytes_ -= bytes;
 }
 
-void fail(TemplateError::Kind kind, const std::string& message) { throw TemplateError(kind, message); }
-void fail_other(const std::string& message) { fail(TemplateError::Kind::other, message); }
-void fail_limit(const std::string& message) { fail(TemplateError::Kind::limit, message); }
+void fail(TemplateError::Kind kind, const std::string& message) {
+  throw TemplateError(kind, message);
+}
+void fail_other(const std::string& message) {
+  fail(TemplateError::Kind::other, message);
+}
+void fail_limit(const std::string& message) {
+  fail(TemplateError::Kind::limit, message);
+}
 
 }  // namespace switchyard::jinja

@@ -17,7 +17,8 @@ class Budget {
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  // Without a budget on this thread (while a template is parsed) these do nothing. TemplateError of kind limit.
+  // Without a budget on this thread (while a template is parsed) these do nothing. TemplateError of kind
+  // limit.
   static void count_steps(std::size_t steps = 1);
   static void count_text(std::size_t bytes) { count_steps(1 + bytes / kTextBytesOfStep); }
   static void check_stack();

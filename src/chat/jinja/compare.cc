@@ -27,7 +27,9 @@ bool equal_mappings(const Mapping& a, const Mapping& b) {
   return true;
 }
 
-bool is_numeric(const Value& value) { return value.integer().has_value() || value.real() != nullptr; }
+bool is_numeric(const Value& value) {
+  return value.integer().has_value() || value.real() != nullptr;
+}
 
 bool equal_numbers(const Value& a, const Value& b) {
   if (a.integer() && b.integer()) return *a.integer() == *b.integer();
@@ -37,7 +39,8 @@ bool equal_numbers(const Value& a, const Value& b) {
 [[noreturn]] void fail_order(const Value& a, const Value& b, const char* sign) {
   refuse_undefined(a);
   refuse_undefined(b);
-  fail_other(fmt::format("'{}' not supported between instances of '{}' and '{}'", sign, type_name(a), type_name(b)));
+  fail_other(
+      fmt::format("'{}' not supported between instances of '{}' and '{}'", sign, type_name(a), type_name(b)));
 }
 
 template <typename T>
@@ -130,7 +133,8 @@ int compare(const Value& a, const Value& b, const char* sign) {
     Budget::count_text(a.text()->size());
     return sign_of(a.text()->bytes, b.text()->bytes);  // UTF-8 is in the order of code points
   }
-  if (a.list() != nullptr && b.list() != nullptr) return compare_items(a.list()->items, b.list()->items, sign);
+  if (a.list() != nullptr && b.list() != nullptr)
+    return compare_items(a.list()->items, b.list()->items, sign);
   if (a.tuple() != nullptr && b.tuple() != nullptr) {
     return compare_items(a.tuple()->items, b.tuple()->items, sign);
   }
@@ -147,7 +151,8 @@ bool contains(const Value& container, const Value& item) {
   }
   if (const Mapping* mapping = container.mapping()) return mapping->find(item) != nullptr;
   const auto cursor = try_iterate(container);
-  if (cursor == nullptr) fail_other(fmt::format("argument of type '{}' is not iterable", type_name(container)));
+  if (cursor == nullptr)
+    fail_other(fmt::format("argument of type '{}' is not iterable", type_name(container)));
   for (Value each; cursor->next(each);) {
     if (equal(each, item)) return true;
   }

@@ -20,34 +20,52 @@ std::vector<Value> evaluated_all(const Expressions& expressions, Interpreter& in
 Value calculated(Interpreter& interpreter, Arithmetic arithmetic, const Value& a, const Value& b) {
   Budget::count_steps();
   switch (arithmetic) {
-    case Arithmetic::add: return add(a, b);
-    case Arithmetic::subtract: return subtract(a, b);
-    case Arithmetic::multiply: return multiply(a, b);
-    case Arithmetic::divide: return divide(a, b);
-    case Arithmetic::floor_divide: return floor_divide(a, b);
-    case Arithmetic::modulo: return modulo(interpreter, a, b);
-    default: return power(a, b);
+    case Arithmetic::add:
+      return add(a, b);
+    case Arithmetic::subtract:
+      return subtract(a, b);
+    case Arithmetic::multiply:
+      return multiply(a, b);
+    case Arithmetic::divide:
+      return divide(a, b);
+    case Arithmetic::floor_divide:
+      return floor_divide(a, b);
+    case Arithmetic::modulo:
+      return modulo(interpreter, a, b);
+    default:
+      return power(a, b);
   }
 }
 
-bool is_nan(const Value& value) { return value.real() != nullptr && *value.real() != *value.real(); }
+bool is_nan(const Value& value) {
+  return value.real() != nullptr && *value.real() != *value.real();
+}
 
 bool holds(Comparison comparison, const Value& a, const Value& b) {
   switch (comparison) {
-    case Comparison::equal: return equal(a, b);
-    case Comparison::unequal: return !equal(a, b);
-    case Comparison::in: return contains(b, a);
-    case Comparison::not_in: return !contains(b, a);
-    default: break;
+    case Comparison::equal:
+      return equal(a, b);
+    case Comparison::unequal:
+      return !equal(a, b);
+    case Comparison::in:
+      return contains(b, a);
+    case Comparison::not_in:
+      return !contains(b, a);
+    default:
+      break;
   }
   const char* const signs[] = {"==", "!=", "<", "<=", ">", ">="};
   const int order = compare(a, b, signs[static_cast<int>(comparison)]);
   if (is_nan(a) || is_nan(b)) return false;
   switch (comparison) {
-    case Comparison::less: return order < 0;
-    case Comparison::less_equal: return order <= 0;
-    case Comparison::greater: return order > 0;
-    default: return order >= 0;
+    case Comparison::less:
+      return order < 0;
+    case Comparison::less_equal:
+      return order <= 0;
+    case Comparison::greater:
+      return order > 0;
+    default:
+      return order >= 0;
   }
 }
 
@@ -57,7 +75,9 @@ Value Expression::call(Interpreter& interpreter, const Arguments& arguments) con
   return interpreter.call(evaluate(interpreter), arguments);
 }
 
-Value Constant::evaluate(Interpreter&) const { return value; }
+Value Constant::evaluate(Interpreter&) const {
+  return value;
+}
 
 Value Name::evaluate(Interpreter& interpreter) const {
   Budget::count_steps();
@@ -112,7 +132,8 @@ Arguments ArgumentList::evaluate(Interpreter& interpreter) const {
   out.positional = evaluated_all(positional, interpreter);
   for (const auto& [name, value] : named) out.named.emplace_back(name, value->evaluate(interpreter));
   if (more_positional != nullptr) {
-    for (Value& each : items_of(more_positional->evaluate(interpreter))) out.positional.push_back(std::move(each));
+    for (Value& each : items_of(more_positional->evaluate(interpreter)))
+      out.positional.push_back(std::move(each));
   }
   if (more_named == nullptr) return out;
   const Value more = more_named->evaluate(interpreter);

@@ -6,7 +6,8 @@ namespace switchyard::jinja {
 
 namespace {
 
-Value filtered(Interpreter& interpreter, const std::vector<std::unique_ptr<const FilterCall>>& filters, Value value) {
+Value filtered(Interpreter& interpreter, const std::vector<std::unique_ptr<const FilterCall>>& filters,
+               Value value) {
   for (const auto& filter : filters) value = filter->apply(interpreter, value);
   return value;
 }
@@ -51,7 +52,8 @@ void Interpreter::assign(const Target& target, const Value& value) {
   } else {
     const std::vector<Value> items = items_of(value);
     if (items.size() != target.parts.size()) {
-      fail_other(fmt::format("{} values to unpack (expected {})", items.size() < target.parts.size() ? "not enough" : "too many",
+      fail_other(fmt::format("{} values to unpack (expected {})",
+                             items.size() < target.parts.size() ? "not enough" : "too many",
                              target.parts.size()));
     }
     for (std::size_t i = 0; i < items.size(); ++i) assign(target.parts[i], items[i]);
@@ -61,9 +63,11 @@ void Interpreter::assign(const Target& target, const Value& value) {
 void Interpreter::bind(const MacroDefinition& definition, Scope& scope, const Arguments& arguments) {
   const auto& parameters = definition.parameters;
   std::vector<Value> more;
-  for (std::size_t i = parameters.size(); i < arguments.positional.size(); ++i) more.push_back(arguments.positional[i]);
+  for (std::size_t i = parameters.size(); i < arguments.positional.size(); ++i)
+    more.push_back(arguments.positional[i]);
   if (!more.empty() && !definition.reads_varargs) {
-    fail_other(fmt::format("macro '{}' takes not more than {} argument(s)", definition.name, parameters.size()));
+    fail_other(
+        fmt::format("macro '{}' takes not more than {} argument(s)", definition.name, parameters.size()));
   }
   auto rest = make_mapping();
   Value caller = undefined_value("No caller defined");
@@ -168,11 +172,14 @@ Flow With::execute(Interpreter& interpreter) const {
 }
 
 Flow Scoped::execute(Interpreter& interpreter) const {
-  const ScopeGuard guard(interpreter, std::make_shared<Scope>(sees_root_only ? interpreter.root() : interpreter.scope()));
+  const ScopeGuard guard(interpreter,
+                         std::make_shared<Scope>(sees_root_only ? interpreter.root() : interpreter.scope()));
   return interpreter.execute(body);
 }
 
-Flow OtherTemplate::execute(Interpreter&) const { fail_other("no loader for this environment specified"); }
+Flow OtherTemplate::execute(Interpreter&) const {
+  fail_other("no loader for this environment specified");
+}
 
 Flow For::execute(Interpreter& interpreter) const {
   const Value over = iterable->evaluate(interpreter);

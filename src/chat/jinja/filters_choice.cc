@@ -12,7 +12,8 @@ namespace switchyard::jinja {
 namespace {
 
 Value path_part(std::string_view part) {
-  const bool is_number = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool is_number =
+      !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!is_number || part.size() > 18) return part;
   Integer number = 0;
   for (const char c : part) number = number * 10 + (c - '0');
@@ -63,7 +64,8 @@ namespace choice_filters {
 
 Arguments arguments_from(const Arguments& arguments, std::size_t first) {
   Arguments out;
-  for (std::size_t i = first; i < arguments.positional.size(); ++i) out.positional.push_back(arguments.positional[i]);
+  for (std::size_t i = first; i < arguments.positional.size(); ++i)
+    out.positional.push_back(arguments.positional[i]);
   out.named = arguments.named;
   return out;
 }
@@ -75,9 +77,11 @@ Each mapped(Interpreter& interpreter, const Arguments& arguments) {
   if (arguments.positional.empty() && arguments.find("attribute") != nullptr) {
     const Value* otherwise = arguments.find("default");
     for (const auto& [key, value] : arguments.named) {
-      if (key != "attribute" && key != "default") fail_other(fmt::format("Unexpected keyword argument '{}'", key));
+      if (key != "attribute" && key != "default")
+        fail_other(fmt::format("Unexpected keyword argument '{}'", key));
     }
-    return [&interpreter, path = AttributePath(*arguments.find("attribute"), otherwise == nullptr ? Value() : *otherwise)](
+    return [&interpreter,
+            path = AttributePath(*arguments.find("attribute"), otherwise == nullptr ? Value() : *otherwise)](
                const Value& value) { return path.of(interpreter, value); };
   }
   if (arguments.positional.empty()) fail_other("map requires a filter argument");
@@ -110,7 +114,8 @@ Value map(Interpreter& interpreter, const Value& value, const Arguments& argumen
 }
 
 struct ChoiceCursor : Cursor {
-  ChoiceCursor(std::shared_ptr<Cursor> from_, Each passes_) : from(std::move(from_)), passes(std::move(passes_)) {}
+  ChoiceCursor(std::shared_ptr<Cursor> from_, Each passes_)
+      : from(std::move(from_)), passes(std::move(passes_)) {}
   bool next(Value& value) override {
     Budget::check_stack();
     while (from->next(value)) {
@@ -123,7 +128,8 @@ struct ChoiceCursor : Cursor {
   Each passes;
 };
 
-Value chosen(Interpreter& interpreter, const Value& value, const Arguments& arguments, bool by_attribute, bool keeps) {
+Value chosen(Interpreter& interpreter, const Value& value, const Arguments& arguments, bool by_attribute,
+             bool keeps) {
   if (!is_true(value)) return make_iterator({});
   const std::size_t first = by_attribute ? 1 : 0;
   if (arguments.positional.size() < first) fail_other("Missing parameter for attribute name");
@@ -135,20 +141,32 @@ Value chosen(Interpreter& interpreter, const Value& value, const Arguments& argu
   }
   std::optional<AttributePath> path;
   if (by_attribute) path.emplace(arguments.positional[0]);
-  const auto passes = [&interpreter, test, path, keeps, rest = arguments_from(arguments, first + 1)](const Value& each) {
+  const auto passes = [&interpreter, test, path, keeps,
+                       rest = arguments_from(arguments, first + 1)](const Value& each) {
     const Value subject = path ? path->of(interpreter, each) : each;
     return Value((test == nullptr ? is_true(subject) : test(interpreter, subject, rest)) == keeps);
   };
   return make_object<Iterator>(std::make_shared<ChoiceCursor>(iterate(value), passes));
 }
 
-Value select(Interpreter& i, const Value& value, const Arguments& a) { return chosen(i, value, a, false, true); }
-Value reject(Interpreter& i, const Value& value, const Arguments& a) { return chosen(i, value, a, false, false); }
-Value selectattr(Interpreter& i, const Value& value, const Arguments& a) { return chosen(i, value, a, true, true); }
-Value rejectattr(Interpreter& i, const Value& value, const Arguments& a) { return chosen(i, value, a, true, false); }
+Value select(Interpreter& i, const Value& value, const Arguments& a) {
+  return chosen(i, value, a, false, true);
+}
+Value reject(Interpreter& i, const Value& value, const Arguments& a) {
+  return chosen(i, value, a, false, false);
+}
+Value selectattr(Interpreter& i, const Value& value, const Arguments& a) {
+  return chosen(i, value, a, true, true);
+}
+Value rejectattr(Interpreter& i, const Value& value, const Arguments& a) {
+  return chosen(i, value, a, true, false);
+}
 
-constexpr FilterEntry kFilters[] = {
-    {"map", map}, {"select", select}, {"reject", reject}, {"selectattr", selectattr}, {"rejectattr", rejectattr}};
+constexpr FilterEntry kFilters[] = {{"map", map},
+                                    {"select", select},
+                                    {"reject", reject},
+                                    {"selectattr", selectattr},
+                                    {"rejectattr", rejectattr}};
 
 }  // namespace choice_filters
 }  // namespace

@@ -31,7 +31,8 @@ Value indent(Interpreter&, const Value& value, const Arguments& arguments) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const Text& line = *lines[i].text();
     if (i > 0) out.append("\n");
-    const bool is_indented = i == 0 ? parameters.flag(1, false) : parameters.flag(2, false) || line.size() > 0;
+    const bool is_indented =
+        i == 0 ? parameters.flag(1, false) : parameters.flag(2, false) || line.size() > 0;
     if (is_indented) out.append(indention);
     out.append(line);
   }
@@ -48,7 +49,8 @@ Value center(Interpreter& interpreter, const Value& value, const Arguments& argu
 Value truncate(Interpreter&, const Value& value, const Arguments& arguments) {
   const Parameters parameters("truncate", arguments, {"length", "killwords", "end", "leeway"});
   const Text text = str(value), end = parameters.text(2, "...");
-  const Integer length = parameters.integer(0, 255), leeway = parameters.has_value(3) ? parameters.integer(3, 5) : 5;
+  const Integer length = parameters.integer(0, 255),
+                leeway = parameters.has_value(3) ? parameters.integer(3, 5) : 5;
   const auto end_size = static_cast<Integer>(count_code_points(end.bytes));
   if (length < end_size) fail_other("truncate: the length is less than the end's");
   if (leeway < 0) fail_other("truncate: the leeway is negative");
@@ -103,7 +105,9 @@ std::vector<Text> chunks_of(const Text& line, bool at_hyphens) {
   return out;
 }
 
-bool is_blank(const Text& chunk) { return is_space(code_point_at(chunk.bytes, 0).value); }
+bool is_blank(const Text& chunk) {
+  return is_space(code_point_at(chunk.bytes, 0).value);
+}
 
 // The lines of one paragraph line, as textwrap.wrap makes them with expand_tabs and replace_whitespace off.
 std::vector<Text> wrapped(const Text& line, std::size_t width, bool breaks_words, bool at_hyphens) {
@@ -140,7 +144,8 @@ std::vector<Text> wrapped(const Text& line, std::size_t width, bool breaks_words
 }
 
 Value wordwrap(Interpreter&, const Value& value, const Arguments& arguments) {
-  const Parameters parameters("wordwrap", arguments, {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
+  const Parameters parameters("wordwrap", arguments,
+                              {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
   const std::size_t width = to_size(parameters.integer(0, 79));
   if (width == 0) fail_other("invalid width 0 (must be > 0)");
   const Text text = str(value), end = parameters.has_value(2) ? parameters.text(2, "\n") : Text("\n");
@@ -150,7 +155,8 @@ Value wordwrap(Interpreter&, const Value& value, const Arguments& arguments) {
     if (!is_first) out.append(end);
     is_first = false;
     bool is_first_part = true;
-    for (const Text& part : wrapped(*line.text(), width, parameters.flag(1, true), parameters.flag(3, true))) {
+    for (const Text& part :
+         wrapped(*line.text(), width, parameters.flag(1, true), parameters.flag(3, true))) {
       if (!is_first_part) out.append(end);
       is_first_part = false;
       out.append(part);
@@ -159,8 +165,11 @@ Value wordwrap(Interpreter&, const Value& value, const Arguments& arguments) {
   return out;
 }
 
-constexpr FilterEntry kFilters[] = {
-    {"indent", indent}, {"center", center}, {"truncate", truncate}, {"wordcount", wordcount}, {"wordwrap", wordwrap}};
+constexpr FilterEntry kFilters[] = {{"indent", indent},
+                                    {"center", center},
+                                    {"truncate", truncate},
+                                    {"wordcount", wordcount},
+                                    {"wordwrap", wordwrap}};
 
 }  // namespace layout_filters
 }  // namespace

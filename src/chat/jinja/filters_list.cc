@@ -17,7 +17,9 @@ Value length(Interpreter&, const Value& value, const Arguments&) {
   return *size;
 }
 
-Value list(Interpreter&, const Value& value, const Arguments&) { return make_list(items_of(value)); }
+Value list(Interpreter&, const Value& value, const Arguments&) {
+  return make_list(items_of(value));
+}
 
 Value first(Interpreter&, const Value& value, const Arguments&) {
   const auto cursor = iterate(value);
@@ -117,8 +119,9 @@ Value unique(Interpreter& interpreter, const Value& value, const Arguments& argu
   std::vector<Value> out;
   const auto seen = make_mapping();
   for (const Value& each : items_of(value)) {
-    const Value key = sort_key(parameters.has_value(1) ? AttributePath(parameters[1]).of(interpreter, each) : each,
-                               parameters.flag(0, false));
+    const Value key =
+        sort_key(parameters.has_value(1) ? AttributePath(parameters[1]).of(interpreter, each) : each,
+                 parameters.flag(0, false));
     if (seen->find(key) != nullptr) continue;
     seen->set(key, Value());
     out.push_back(each);
@@ -126,7 +129,8 @@ Value unique(Interpreter& interpreter, const Value& value, const Arguments& argu
   return make_iterator(std::move(out));
 }
 
-Value extreme(Interpreter& interpreter, const char* name, const Value& value, const Arguments& arguments, int sign) {
+Value extreme(Interpreter& interpreter, const char* name, const Value& value, const Arguments& arguments,
+              int sign) {
   const Parameters parameters(name, arguments, {"case_sensitive", "attribute"});
   const std::vector<Value> all = items_of(value);
   if (all.empty()) return undefined_value("No aggregated item, sequence was empty.");
@@ -219,7 +223,8 @@ Value groupby(Interpreter& interpreter, const Value& value, const Arguments& arg
   const auto flush = [&] {
     if (group.empty()) return;
     Value grouper = path.of(interpreter, group.front());
-    out.emplace_back(std::make_shared<const Tuple>(std::vector<Value>{grouper, make_list(std::move(group))}, true));
+    out.emplace_back(
+        std::make_shared<const Tuple>(std::vector<Value>{grouper, make_list(std::move(group))}, true));
     group.clear();
   };
   Value current;
@@ -252,10 +257,10 @@ Value otherwise(Interpreter&, const Value& value, const Arguments& arguments) {
 }
 
 constexpr FilterEntry kFilters[] = {
-    {"length", length},   {"count", length}, {"list", list},     {"first", first},     {"last", last},
-    {"reverse", reverse}, {"join", join},    {"items", items},   {"dictsort", dictsort}, {"sort", sort},
-    {"unique", unique},   {"min", min},      {"max", max},       {"sum", sum},         {"batch", batch},
-    {"slice", slices},    {"groupby", groupby}, {"attr", attr},  {"default", otherwise}, {"d", otherwise},
+    {"length", length},   {"count", length},    {"list", list},   {"first", first},       {"last", last},
+    {"reverse", reverse}, {"join", join},       {"items", items}, {"dictsort", dictsort}, {"sort", sort},
+    {"unique", unique},   {"min", min},         {"max", max},     {"sum", sum},           {"batch", batch},
+    {"slice", slices},    {"groupby", groupby}, {"attr", attr},   {"default", otherwise}, {"d", otherwise},
 };
 
 }  // namespace list_filters
@@ -267,7 +272,8 @@ std::optional<Filter> find_list_filter(std::string_view name) {
 }
 
 Filter find_filter(std::string_view name) {
-  for (const auto find : {find_text_filter, find_list_filter, find_choice_filter, find_number_filter, find_layout_filter}) {
+  for (const auto find :
+       {find_text_filter, find_list_filter, find_choice_filter, find_number_filter, find_layout_filter}) {
     if (const auto found = find(name)) return *found;
   }
   return nullptr;

@@ -16,7 +16,8 @@ std::string trimmed(const Value& value) {
   std::string text = strip_text(str(value), Value(), Sides::both).bytes;
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool between = text[i] == '_' && i > 0 && i + 1 < text.size() && std::isdigit(text[i - 1]) && std::isdigit(text[i + 1]);
+    const bool between = text[i] == '_' && i > 0 && i + 1 < text.size() && std::isdigit(text[i - 1]) &&
+                         std::isdigit(text[i + 1]);
     if (!between) out += text[i];
   }
   return out;
@@ -30,11 +31,13 @@ std::optional<Integer> integer_of(std::string_view text, int base) {
   }
   if (text.size() > 2 && text[0] == '0') {
     const char kind = static_cast<char>(text[1] | 32);
-    if ((kind == 'x' && base == 16) || (kind == 'o' && base == 8) || (kind == 'b' && base == 2)) text.remove_prefix(2);
+    if ((kind == 'x' && base == 16) || (kind == 'o' && base == 8) || (kind == 'b' && base == 2))
+      text.remove_prefix(2);
   }
   std::uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (text.empty() || result.ptr != text.data() + text.size() || result.ec == std::errc::invalid_argument) return std::nullopt;
+  if (text.empty() || result.ptr != text.data() + text.size() || result.ec == std::errc::invalid_argument)
+    return std::nullopt;
   if (result.ec != std::errc()) fail_other("an integer has more than 64 bits");
   return whole(is_negative ? -static_cast<Integer>(value) : static_cast<Integer>(value));
 }
@@ -46,7 +49,8 @@ std::optional<double> real_of(std::string_view text) {
   if (lowered == "-infinity") return -HUGE_VAL;
   double value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || result.ptr != text.data() + text.size() || text.find('(') != std::string_view::npos) return std::nullopt;
+  if (text.empty() || result.ptr != text.data() + text.size() || text.find('(') != std::string_view::npos)
+    return std::nullopt;
   if (result.ec == std::errc::result_out_of_range) return std::abs(value) < 1 ? 0.0 : HUGE_VAL;
   return result.ec == std::errc() ? std::optional(value) : std::nullopt;
 }
@@ -68,7 +72,9 @@ Value to_int(Interpreter&, const Value& value, const Arguments& arguments) {
   }
   if (!value.is_text()) return otherwise;
   const std::string text = trimmed(value);
-  if (const auto out = integer_of(text, static_cast<int>(std::clamp<Integer>(parameters.integer(1, 10), 2, 36)))) return *out;
+  if (const auto out =
+          integer_of(text, static_cast<int>(std::clamp<Integer>(parameters.integer(1, 10), 2, 36))))
+    return *out;
   const auto real = real_of(text);
   const auto out = real ? truncated(*real) : std::nullopt;
   return out ? Value(*out) : otherwise;
@@ -139,14 +145,18 @@ Value filesizeformat(Interpreter&, const Value& value, const Arguments& argument
   for (std::size_t i = 0;; ++i) {
     unit *= base;
     if (bytes < unit || i + 1 == kPrefixes.size()) {
-      const std::string prefix = binary ? std::string(1, static_cast<char>(kPrefixes[i] & ~32)) + "i" : std::string(1, kPrefixes[i]);
+      const std::string prefix =
+          binary ? std::string(1, static_cast<char>(kPrefixes[i] & ~32)) + "i" : std::string(1, kPrefixes[i]);
       return Text(fmt::format("{:.1f} {}B", base * bytes / unit, prefix));
     }
   }
 }
 
-constexpr FilterEntry kFilters[] = {
-    {"int", to_int}, {"float", to_float}, {"abs", absolute}, {"round", round}, {"filesizeformat", filesizeformat}};
+constexpr FilterEntry kFilters[] = {{"int", to_int},
+                                    {"float", to_float},
+                                    {"abs", absolute},
+                                    {"round", round},
+                                    {"filesizeformat", filesizeformat}};
 
 }  // namespace number_filters
 }  // namespace

@@ -17,9 +17,15 @@ Value changed(const Value& value, std::string (*change)(std::string_view)) {
   return Text(change(text.bytes), text.any_foreign());
 }
 
-Value to_upper(Interpreter&, const Value& value, const Arguments&) { return changed(value, upper); }
-Value to_lower(Interpreter&, const Value& value, const Arguments&) { return changed(value, lower); }
-Value capitalize(Interpreter&, const Value& value, const Arguments&) { return changed(value, capitalized); }
+Value to_upper(Interpreter&, const Value& value, const Arguments&) {
+  return changed(value, upper);
+}
+Value to_lower(Interpreter&, const Value& value, const Arguments&) {
+  return changed(value, lower);
+}
+Value capitalize(Interpreter&, const Value& value, const Arguments&) {
+  return changed(value, capitalized);
+}
 
 // Words begin after white space, a hyphen or an opening bracket, unlike those of str.title.
 Value to_title(Interpreter&, const Value& value, const Arguments&) {
@@ -32,7 +38,8 @@ Value to_title(Interpreter&, const Value& value, const Arguments&) {
     word.clear();
   };
   for (const std::int32_t point : code_points(text.bytes)) {
-    if (is_space(point) || (point < 128 && std::string_view("-({[<").find(static_cast<char>(point)) != std::string_view::npos)) {
+    if (is_space(point) ||
+        (point < 128 && std::string_view("-({[<").find(static_cast<char>(point)) != std::string_view::npos)) {
       flush();
       append_code_point(out, point);
     } else {
@@ -48,7 +55,9 @@ Value trim(Interpreter&, const Value& value, const Arguments& arguments) {
   return strip_text(str(value), parameters[0], Sides::both);
 }
 
-Value string(Interpreter&, const Value& value, const Arguments&) { return value.is_text() ? value : Value(str(value)); }
+Value string(Interpreter&, const Value& value, const Arguments&) {
+  return value.is_text() ? value : Value(str(value));
+}
 
 Value replace(Interpreter&, const Value& value, const Arguments& arguments) {
   const Parameters parameters("replace", arguments, {"old", "new", "count"}, 2);
@@ -60,18 +69,31 @@ std::string html_escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;
 }
 
-Value escape(Interpreter&, const Value& value, const Arguments&) { return changed(value, html_escaped); }
+Value escape(Interpreter&, const Value& value, const Arguments&) {
+  return changed(value, html_escaped);
+}
 
 Value format(Interpreter&, const Value& value, const Arguments& arguments) {
   if (!arguments.positional.empty() && !arguments.named.empty()) {
@@ -99,13 +121,15 @@ std::string without_tags(std::string_view text) {
   return words;
 }
 
-Value striptags(Interpreter&, const Value& value, const Arguments&) { return changed(value, without_tags); }
+Value striptags(Interpreter&, const Value& value, const Arguments&) {
+  return changed(value, without_tags);
+}
 
 std::string quoted(std::string_view text, bool keeps_slash) {
   std::string out;
   for (const char c : text) {
-    const bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_' || c == '.' ||
-                       c == '-' || c == '~' || (c == '/' && keeps_slash);
+    const bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_' ||
+                       c == '.' || c == '-' || c == '~' || (c == '/' && keeps_slash);
     if (plain) {
       out += c;
     } else {
@@ -124,7 +148,8 @@ Value urlencode(Interpreter&, const Value& value, const Arguments&) {
   const auto part = [&](const Value& each) {
     const Text text = str(each);
     std::string bytes = quoted(text.bytes, false);
-    for (std::size_t at = bytes.find("%20"); at != std::string::npos; at = bytes.find("%20", at)) bytes.replace(at, 3, "+");
+    for (std::size_t at = bytes.find("%20"); at != std::string::npos; at = bytes.find("%20", at))
+      bytes.replace(at, 3, "+");
     out.append(bytes, text.any_foreign());
   };
   const auto pair = [&](const Value& key, const Value& each) {
@@ -201,11 +226,12 @@ Value from_json(Interpreter&, const Value& value, const Arguments&) {
 }
 
 constexpr FilterEntry kFilters[] = {
-    {"upper", to_upper},     {"lower", to_lower},         {"capitalize", capitalize}, {"title", to_title},
-    {"trim", trim},          {"string", string},          {"replace", replace},       {"escape", escape},
-    {"e", escape},           {"forceescape", escape},     {"safe", string},           {"format", format},
-    {"striptags", striptags}, {"urlencode", urlencode},   {"xmlattr", xmlattr},       {"tojson", tojson},
-    {"from_json", from_json},
+    {"upper", to_upper},      {"lower", to_lower},      {"capitalize", capitalize},
+    {"title", to_title},      {"trim", trim},           {"string", string},
+    {"replace", replace},     {"escape", escape},       {"e", escape},
+    {"forceescape", escape},  {"safe", string},         {"format", format},
+    {"striptags", striptags}, {"urlencode", urlencode}, {"xmlattr", xmlattr},
+    {"tojson", tojson},       {"from_json", from_json},
 };
 
 }  // namespace text_filters

@@ -25,7 +25,9 @@ std::size_t read_number(std::string_view text, std::size_t& at) {
   return out;
 }
 
-bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
+bool is_align(char c) {
+  return c == '<' || c == '>' || c == '^' || c == '=';
+}
 
 Specification parse_specification(std::string_view text) {
   Specification out;
@@ -103,7 +105,8 @@ std::string format_real(double value, const Specification& spec) {
   std::string body, kinds = "eEfFgG%n";
   const double size = std::abs(value);
   if (spec.kind == '\0') {
-    body = spec.has_precision ? real_digits(size, 'g', std::max<std::size_t>(spec.precision, 1), false) : float_repr(size);
+    body = spec.has_precision ? real_digits(size, 'g', std::max<std::size_t>(spec.precision, 1), false)
+                              : float_repr(size);
     if (spec.has_precision && body.find_first_of(".en") == std::string::npos) body += ".0";
   } else if (kinds.find(spec.kind) == std::string::npos) {
     fail_other(fmt::format("Unknown format code '{}' for object of type 'float'", spec.kind));
@@ -112,7 +115,8 @@ std::string format_real(double value, const Specification& spec) {
   } else {
     body = real_digits(size, spec.kind == 'n' ? 'g' : spec.kind, spec.precision, spec.alternate);
   }
-  return padded(sign_text(std::signbit(value) && !std::isnan(value), spec.sign), grouped(body, spec.group), spec, '>');
+  return padded(sign_text(std::signbit(value) && !std::isnan(value), spec.sign), grouped(body, spec.group),
+                spec, '>');
 }
 
 std::string integer_digits(Integer value, char kind) {
@@ -128,7 +132,8 @@ std::string integer_digits(Integer value, char kind) {
 }
 
 std::string character(Integer value) {
-  if (value < 0 || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) fail_other("%c arg not in range(0x110000)");
+  if (value < 0 || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
+    fail_other("%c arg not in range(0x110000)");
   std::string out;
   append_code_point(out, static_cast<std::int32_t>(value));
   return out;
@@ -161,7 +166,8 @@ std::string format_text(const std::string& text, const Specification& spec) {
 // The fields of str.format: {name.attribute[index]!r:specification}.
 class Formatter {
  public:
-  Formatter(Interpreter& interpreter, const Arguments& arguments) : interpreter_(interpreter), arguments_(arguments) {}
+  Formatter(Interpreter& interpreter, const Arguments& arguments)
+      : interpreter_(interpreter), arguments_(arguments) {}
 
   void format(const Text& pattern, std::string_view text, std::size_t offset, int depth) {
     if (depth > 2) fail_other("Max string recursion exceeded");
@@ -218,7 +224,8 @@ class Formatter {
     while (at < path.size()) {
       const bool is_item = path[at] == '[';
       const std::size_t begin = at + 1;
-      std::size_t end = is_item ? path.find(']', begin) : std::min(path.find_first_of(".[", begin), path.size());
+      std::size_t end =
+          is_item ? path.find(']', begin) : std::min(path.find_first_of(".[", begin), path.size());
       if (end == std::string_view::npos) fail_other("Missing ']' in format string");
       const std::string_view name = path.substr(begin, end - begin);
       if (name.empty()) fail_other("Empty attribute in format string");
@@ -236,7 +243,8 @@ class Formatter {
 
   void field(const Text& pattern, std::string_view text, std::size_t offset, int depth) {
     std::size_t end = 0;
-    for (bool in_item = false; end < text.size() && (in_item || (text[end] != '!' && text[end] != ':')); ++end) {
+    for (bool in_item = false; end < text.size() && (in_item || (text[end] != '!' && text[end] != ':'));
+         ++end) {
       if (text[end] == '[') in_item = true;
       if (text[end] == ']') in_item = false;
     }
@@ -277,7 +285,8 @@ class Formatter {
 std::string format_value(const Value& value, std::string_view specification) {
   const Specification spec = parse_specification(specification);
   if (value.is_text()) return format_text(value.text()->bytes, spec);
-  if (const bool* flag = value.boolean(); flag != nullptr && specification.empty()) return *flag ? "True" : "False";
+  if (const bool* flag = value.boolean(); flag != nullptr && specification.empty())
+    return *flag ? "True" : "False";
   if (const auto integer = value.integer()) return format_integer(*integer, spec);
   if (const double* real = value.real()) return format_real(*real, spec);
   if (!specification.empty()) {

@@ -66,7 +66,8 @@ struct Cycler : Object {
 };
 
 struct CyclerMethod : Object {
-  CyclerMethod(std::shared_ptr<Object> cycler_, bool is_next_) : cycler(std::move(cycler_)), is_next(is_next_) {}
+  CyclerMethod(std::shared_ptr<Object> cycler_, bool is_next_)
+      : cycler(std::move(cycler_)), is_next(is_next_) {}
   std::string_view type_name() const override { return "method"; }
   bool is_callable() const override { return true; }
   Value call(Interpreter&, const Arguments&) override {
@@ -200,7 +201,9 @@ constexpr std::array<FunctionEntry, 7> kFunctions = {{{"raise_exception", raise_
 
 }  // namespace
 
-bool is_function(std::string_view name) { return find_entry(kFunctions, name) != nullptr; }
+bool is_function(std::string_view name) {
+  return find_entry(kFunctions, name) != nullptr;
+}
 
 std::optional<Value> find_function(std::string_view name) {
   const auto* entry = find_entry(kFunctions, name);

@@ -52,7 +52,8 @@ void Interpreter::fill_root(const Json& trusted, const Json& foreign) {
     return true;
   };
   for (NameId id = 0; id < program_.names.size(); ++id) {
-    bool known = (foreign.is_object() && fill(foreign, true, id)) || (trusted.is_object() && fill(trusted, false, id));
+    bool known =
+        (foreign.is_object() && fill(foreign, true, id)) || (trusted.is_object() && fill(trusted, false, id));
     if (!known) {
       if (auto function = find_function(program_.names[id])) {
         root_values_[id] = std::move(*function);
@@ -81,7 +82,8 @@ Text Interpreter::render(const Json& trusted, const Json& foreign) {
 }
 
 DepthGuard::DepthGuard(Interpreter& interpreter) : interpreter_(interpreter) {
-  if (interpreter.depth_ >= interpreter.options_.limits.depth) fail_limit("the template's calls are nested too deep");
+  if (interpreter.depth_ >= interpreter.options_.limits.depth)
+    fail_limit("the template's calls are nested too deep");
   ++interpreter.depth_;
 }
 
@@ -101,6 +103,8 @@ Rendered Template::render(const Json& trusted, const Json& foreign, const Render
   return {std::move(text.bytes), std::move(text.foreign)};
 }
 
-const std::set<std::string>& Template::free_names() const { return program_->free_names; }
+const std::set<std::string>& Template::free_names() const {
+  return program_->free_names;
+}
 
 }  // namespace switchyard::jinja

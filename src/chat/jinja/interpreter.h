@@ -103,7 +103,8 @@ class ScopeGuard {
 // Prints what follows into another text.
 class OutputGuard {
  public:
-  OutputGuard(Interpreter& interpreter, Text& output) : interpreter_(interpreter), before_(interpreter.output_) {
+  OutputGuard(Interpreter& interpreter, Text& output)
+      : interpreter_(interpreter), before_(interpreter.output_) {
     interpreter_.output_ = &output;
   }
   ~OutputGuard() { interpreter_.output_ = before_; }

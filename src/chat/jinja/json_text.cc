@@ -25,13 +25,27 @@ std::string escaped(std::string_view text, bool ensure_ascii) {
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint point = code_point_at(text, at);
     switch (point.value) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (point.value < 32 || (ensure_ascii && point.value > 126)) {
           if (point.value == 127) {
@@ -150,11 +164,16 @@ Value value_of_json(const Json& json, bool is_foreign) {
   Budget::count_steps();
   Budget::check_stack();
   switch (json.type()) {
-    case Json::value_t::boolean: return json.get<bool>();
-    case Json::value_t::number_integer: return static_cast<Integer>(json.get<std::int64_t>());
-    case Json::value_t::number_unsigned: return static_cast<Integer>(json.get<std::uint64_t>());
-    case Json::value_t::number_float: return json.get<double>();
-    case Json::value_t::string: return text_value(json.get_ref<const std::string&>(), is_foreign);
+    case Json::value_t::boolean:
+      return json.get<bool>();
+    case Json::value_t::number_integer:
+      return static_cast<Integer>(json.get<std::int64_t>());
+    case Json::value_t::number_unsigned:
+      return static_cast<Integer>(json.get<std::uint64_t>());
+    case Json::value_t::number_float:
+      return json.get<double>();
+    case Json::value_t::string:
+      return text_value(json.get_ref<const std::string&>(), is_foreign);
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -168,7 +187,8 @@ Value value_of_json(const Json& json, bool is_foreign) {
       }
       return mapping;
     }
-    default: return Value();
+    default:
+      return Value();
   }
 }
 

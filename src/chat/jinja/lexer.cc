@@ -191,7 +191,8 @@ class Lexer {
       tokens_.push_back(number_at(text_, at_, line_));
     } else if (is_name_start(c)) {
       const std::size_t begin = at_;
-      while (at_ < text_.size() && (is_name_start(text_[at_]) || (text_[at_] >= '0' && text_[at_] <= '9'))) ++at_;
+      while (at_ < text_.size() && (is_name_start(text_[at_]) || (text_[at_] >= '0' && text_[at_] <= '9')))
+        ++at_;
       add(Type::name, text_.substr(begin, at_ - begin));
     } else if (c == '\'' || c == '"') {
       std::size_t end = at_;

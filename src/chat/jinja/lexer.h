@@ -10,7 +10,19 @@
 namespace switchyard::jinja {
 
 struct Token {
-  enum class Type { data, block_begin, block_end, variable_begin, variable_end, name, string, integer, real, symbol, end };
+  enum class Type {
+    data,
+    block_begin,
+    block_end,
+    variable_begin,
+    variable_end,
+    name,
+    string,
+    integer,
+    real,
+    symbol,
+    end
+  };
   Type type = Type::end;
   std::string text;  // data, name, string and symbol
   Integer integer = 0;

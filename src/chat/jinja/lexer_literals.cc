@@ -13,13 +13,19 @@ bool is_digit(char c, int base) {
   return c >= '0' && c < '0' + base;
 }
 
-int digit_value(char c) { return c <= '9' ? c - '0' : (c | 32) - 'a' + 10; }
+int digit_value(char c) {
+  return c <= '9' ? c - '0' : (c | 32) - 'a' + 10;
+}
 
-char char_at(std::string_view text, std::size_t at) { return at < text.size() ? text[at] : '\0'; }
+char char_at(std::string_view text, std::size_t at) {
+  return at < text.size() ? text[at] : '\0';
+}
 
 // Digits with single underscores between them.
 std::size_t digits_end(std::string_view text, std::size_t at, int base) {
-  while (is_digit(char_at(text, at), base) || (char_at(text, at) == '_' && is_digit(char_at(text, at + 1), base))) ++at;
+  while (is_digit(char_at(text, at), base) ||
+         (char_at(text, at) == '_' && is_digit(char_at(text, at + 1), base)))
+    ++at;
   return at;
 }
 
@@ -50,7 +56,8 @@ Token real_number(std::string_view text, int line) {
   Token token{Token::Type::real, {}, 0, 0, line};
   const auto result = std::from_chars(plain.data(), plain.data() + plain.size(), token.real);
   if (result.ec == std::errc::result_out_of_range) {
-    token.real = plain.find("e-") == std::string::npos && plain.find("E-") == std::string::npos ? HUGE_VAL : 0.0;
+    token.real =
+        plain.find("e-") == std::string::npos && plain.find("E-") == std::string::npos ? HUGE_VAL : 0.0;
   }
   return token;
 }

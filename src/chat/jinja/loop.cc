@@ -107,7 +107,8 @@ struct LoopValue : Object {
   std::shared_ptr<Scope> scope;
   std::size_t depth, index = 0;
   mutable std::optional<std::size_t> known_length;
-  std::shared_ptr<List> previous = make_list({Value()}), current = make_list({Value()}), changed = make_list();
+  std::shared_ptr<List> previous = make_list({Value()}), current = make_list({Value()}),
+                        changed = make_list();
   std::weak_ptr<Object> self;
 };
 

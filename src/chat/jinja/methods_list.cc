@@ -10,8 +10,12 @@ namespace switchyard::jinja {
 namespace {
 namespace list_methods {
 
-List& own(const Value& self) { return *self.list(); }
-Mapping& mapping_of(const Value& self) { return *self.mapping(); }
+List& own(const Value& self) {
+  return *self.list();
+}
+Mapping& mapping_of(const Value& self) {
+  return *self.mapping();
+}
 
 // A list or mapping that is changed may come to hold itself.
 void changes(Interpreter& interpreter, const Value& self) {
@@ -128,9 +132,11 @@ Value sort(Interpreter&, const Value& self, const Arguments& arguments) {
   const Parameters parameters("sort", arguments, {"reverse"});
   std::vector<Value> items = own(self).items;
   if (parameters.flag(0, false)) {
-    std::stable_sort(items.begin(), items.end(), [](const Value& a, const Value& b) { return compare(a, b) > 0; });
+    std::stable_sort(items.begin(), items.end(),
+                     [](const Value& a, const Value& b) { return compare(a, b) > 0; });
   } else {
-    std::stable_sort(items.begin(), items.end(), [](const Value& a, const Value& b) { return compare(a, b) < 0; });
+    std::stable_sort(items.begin(), items.end(),
+                     [](const Value& a, const Value& b) { return compare(a, b) < 0; });
   }
   own(self).items = std::move(items);
   return Value();

@@ -11,7 +11,9 @@ namespace switchyard::jinja {
 namespace {
 namespace split_methods {
 
-const Text& own(const Value& self) { return *self.text(); }
+const Text& own(const Value& self) {
+  return *self.text();
+}
 
 Text separator_of(const Value& value) {
   if (!value.is_text()) fail_type(fmt::format("must be str or None, not {}", type_name(value)), value);
@@ -52,7 +54,8 @@ std::vector<Value> words_from_left(const Text& text, Integer most) {
   Text rest = strip_text(text, Value(), Sides::left);
   for (; most != 0 && rest.size() > 0; --most) {
     std::size_t at = 0;
-    while (at < rest.size() && !is_space(code_point_at(rest.bytes, at).value)) at = code_point_at(rest.bytes, at).next;
+    while (at < rest.size() && !is_space(code_point_at(rest.bytes, at).value))
+      at = code_point_at(rest.bytes, at).next;
     out.emplace_back(rest.part(0, at));
     rest = strip_text(rest.part(at, rest.size()), Value(), Sides::left);
   }
@@ -82,7 +85,8 @@ Value split(Interpreter&, const Value& self, const Arguments& arguments) {
   const Parameters parameters("split", arguments, {"sep", "maxsplit"});
   Budget::count_text(own(self).size());
   const Integer most = parameters.integer(1, -1);
-  if (parameters.has_value(0)) return make_list(parts_from_left(own(self), separator_of(parameters[0]).bytes, most));
+  if (parameters.has_value(0))
+    return make_list(parts_from_left(own(self), separator_of(parameters[0]).bytes, most));
   return make_list(most < 0 ? words_of(own(self)) : words_from_left(own(self), most));
 }
 
@@ -90,7 +94,8 @@ Value rsplit(Interpreter&, const Value& self, const Arguments& arguments) {
   const Parameters parameters("rsplit", arguments, {"sep", "maxsplit"});
   Budget::count_text(own(self).size());
   const Integer most = parameters.integer(1, -1);
-  if (parameters.has_value(0)) return make_list(parts_from_right(own(self), separator_of(parameters[0]).bytes, most));
+  if (parameters.has_value(0))
+    return make_list(parts_from_right(own(self), separator_of(parameters[0]).bytes, most));
   return make_list(most < 0 ? words_of(own(self)) : words_from_right(own(self), most));
 }
 
@@ -109,11 +114,16 @@ Value parted(const Value& self, const Arguments& arguments, bool last) {
     return last ? make_tuple({Value(""), Value(""), self}) : make_tuple({self, Value(""), Value("")});
   }
   const std::size_t end = found + separator.size();
-  return make_tuple({Value(text.part(0, found)), Value(text.part(found, end)), Value(text.part(end, text.size()))});
+  return make_tuple(
+      {Value(text.part(0, found)), Value(text.part(found, end)), Value(text.part(end, text.size()))});
 }
 
-Value partition(Interpreter&, const Value& self, const Arguments& a) { return parted(self, a, false); }
-Value rpartition(Interpreter&, const Value& self, const Arguments& a) { return parted(self, a, true); }
+Value partition(Interpreter&, const Value& self, const Arguments& a) {
+  return parted(self, a, false);
+}
+Value rpartition(Interpreter&, const Value& self, const Arguments& a) {
+  return parted(self, a, true);
+}
 
 Text filled(const Text& text, const Text& fill, std::size_t left, std::size_t right) {
   if (count_code_points(fill.bytes) != 1) fail_other("The fill character must be exactly one character long");
@@ -137,9 +147,15 @@ Value placed(const char* name, const Value& self, const Arguments& arguments, Pl
   return filled(own(self), parameters.text(1, " "), left, room - left);
 }
 
-Value center(Interpreter&, const Value& self, const Arguments& a) { return placed("center", self, a, Place::center); }
-Value ljust(Interpreter&, const Value& self, const Arguments& a) { return placed("ljust", self, a, Place::left); }
-Value rjust(Interpreter&, const Value& self, const Arguments& a) { return placed("rjust", self, a, Place::right); }
+Value center(Interpreter&, const Value& self, const Arguments& a) {
+  return placed("center", self, a, Place::center);
+}
+Value ljust(Interpreter&, const Value& self, const Arguments& a) {
+  return placed("ljust", self, a, Place::left);
+}
+Value rjust(Interpreter&, const Value& self, const Arguments& a) {
+  return placed("rjust", self, a, Place::right);
+}
 
 Value zfill(Interpreter&, const Value& self, const Arguments& arguments) {
   const Parameters parameters("zfill", arguments, {"width"}, 1);
@@ -173,14 +189,17 @@ Value expandtabs(Interpreter&, const Value& self, const Arguments& arguments) {
 }
 
 constexpr MethodEntry kMethods[] = {
-    {"split", split},           {"rsplit", rsplit}, {"splitlines", splitlines}, {"partition", partition},
-    {"rpartition", rpartition}, {"center", center}, {"ljust", ljust},           {"rjust", rjust},
-    {"zfill", zfill},           {"expandtabs", expandtabs},
+    {"split", split},           {"rsplit", rsplit},         {"splitlines", splitlines},
+    {"partition", partition},   {"rpartition", rpartition}, {"center", center},
+    {"ljust", ljust},           {"rjust", rjust},           {"zfill", zfill},
+    {"expandtabs", expandtabs},
 };
 
 }  // namespace split_methods
 }  // namespace
 
-const MethodEntry* find_split_method(std::string_view name) { return find_entry(split_methods::kMethods, name); }
+const MethodEntry* find_split_method(std::string_view name) {
+  return find_entry(split_methods::kMethods, name);
+}
 
 }  // namespace switchyard::jinja

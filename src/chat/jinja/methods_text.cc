@@ -12,29 +12,42 @@ namespace switchyard::jinja {
 namespace {
 namespace text_methods {
 
-const Text& own(const Value& self) { return *self.text(); }
+const Text& own(const Value& self) {
+  return *self.text();
+}
 
 Value strip_with(const char* name, const Value& self, const Arguments& arguments, Sides sides) {
   const Parameters parameters(name, arguments, {"chars"});
   return strip_text(own(self), parameters[0], sides);
 }
 
-Value strip(Interpreter&, const Value& self, const Arguments& a) { return strip_with("strip", self, a, Sides::both); }
-Value lstrip(Interpreter&, const Value& self, const Arguments& a) { return strip_with("lstrip", self, a, Sides::left); }
+Value strip(Interpreter&, const Value& self, const Arguments& a) {
+  return strip_with("strip", self, a, Sides::both);
+}
+Value lstrip(Interpreter&, const Value& self, const Arguments& a) {
+  return strip_with("lstrip", self, a, Sides::left);
+}
 Value rstrip(Interpreter&, const Value& self, const Arguments& a) {
   return strip_with("rstrip", self, a, Sides::right);
 }
 
 // What `change` makes of all bytes is foreign where any byte was.
-Value changed(const char* name, const Value& self, const Arguments& arguments, std::string (*change)(std::string_view)) {
+Value changed(const char* name, const Value& self, const Arguments& arguments,
+              std::string (*change)(std::string_view)) {
   const Parameters none(name, arguments, {});
   Budget::count_text(own(self).size());
   return Text(change(own(self).bytes), own(self).any_foreign());
 }
 
-Value to_upper(Interpreter&, const Value& self, const Arguments& a) { return changed("upper", self, a, upper); }
-Value to_lower(Interpreter&, const Value& self, const Arguments& a) { return changed("lower", self, a, lower); }
-Value to_title(Interpreter&, const Value& self, const Arguments& a) { return changed("title", self, a, title); }
+Value to_upper(Interpreter&, const Value& self, const Arguments& a) {
+  return changed("upper", self, a, upper);
+}
+Value to_lower(Interpreter&, const Value& self, const Arguments& a) {
+  return changed("lower", self, a, lower);
+}
+Value to_title(Interpreter&, const Value& self, const Arguments& a) {
+  return changed("title", self, a, title);
+}
 Value casefold(Interpreter&, const Value& self, const Arguments& a) {
   return changed("casefold", self, a, folded_case);
 }
@@ -54,19 +67,26 @@ Value has_end(const char* name, const Value& self, const Arguments& arguments, b
   const Parameters parameters(name, arguments, {"prefix", "start", "end"}, 1);
   const TextRange range = index_range(own(self), parameters[1], parameters[2]);
   if (range.begin > range.end) return false;
-  const std::string_view text = std::string_view(own(self).bytes).substr(range.begin, range.end - range.begin);
+  const std::string_view text =
+      std::string_view(own(self).bytes).substr(range.begin, range.end - range.begin);
   const auto matches = [&](const Value& other) {
     if (!other.is_text()) {
-      fail_type(fmt::format("{} first arg must be str or a tuple of str, not {}", name, type_name(other)), other);
+      fail_type(fmt::format("{} first arg must be str or a tuple of str, not {}", name, type_name(other)),
+                other);
     }
     return matches_end(text, other.text()->bytes, at_start);
   };
-  if (const Tuple* tuple = parameters[0].tuple()) return std::any_of(tuple->items.begin(), tuple->items.end(), matches);
+  if (const Tuple* tuple = parameters[0].tuple())
+    return std::any_of(tuple->items.begin(), tuple->items.end(), matches);
   return matches(parameters[0]);
 }
 
-Value startswith(Interpreter&, const Value& self, const Arguments& a) { return has_end("startswith", self, a, true); }
-Value endswith(Interpreter&, const Value& self, const Arguments& a) { return has_end("endswith", self, a, false); }
+Value startswith(Interpreter&, const Value& self, const Arguments& a) {
+  return has_end("startswith", self, a, true);
+}
+Value endswith(Interpreter&, const Value& self, const Arguments& a) {
+  return has_end("endswith", self, a, false);
+}
 
 Value remove_end(const char* name, const Value& self, const Arguments& arguments, bool at_start) {
   const Parameters parameters(name, arguments, {"text"}, 1);
@@ -94,7 +114,8 @@ Value join(Interpreter&, const Value& self, const Arguments& arguments) {
   bool first = true;
   const auto cursor = iterate(parameters[0]);
   for (Value each; cursor->next(each); first = false) {
-    if (!each.is_text()) fail_other(fmt::format("sequence item: expected str instance, {} found", type_name(each)));
+    if (!each.is_text())
+      fail_other(fmt::format("sequence item: expected str instance, {} found", type_name(each)));
     if (!first) out.append(own(self));
     append_str(out, each);
   }
@@ -148,16 +169,23 @@ bool is_letter(std::int32_t point) {
   const auto kind = utf8proc_category(point);
   return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
 }
-bool is_decimal(std::int32_t point) { return utf8proc_category(point) == UTF8PROC_CATEGORY_ND; }
+bool is_decimal(std::int32_t point) {
+  return utf8proc_category(point) == UTF8PROC_CATEGORY_ND;
+}
 bool is_digit(std::int32_t point) {
-  return is_decimal(point) || point == 0xB2 || point == 0xB3 || point == 0xB9 || (point >= 0x2070 && point <= 0x2089);
+  return is_decimal(point) || point == 0xB2 || point == 0xB3 || point == 0xB9 ||
+         (point >= 0x2070 && point <= 0x2089);
 }
 bool is_numeric(std::int32_t point) {
   const auto kind = utf8proc_category(point);
   return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
 }
-bool is_alphanumeric(std::int32_t point) { return is_letter(point) || is_numeric(point); }
-bool is_ascii(std::int32_t point) { return point < 128; }
+bool is_alphanumeric(std::int32_t point) {
+  return is_letter(point) || is_numeric(point);
+}
+bool is_ascii(std::int32_t point) {
+  return point < 128;
+}
 
 Value all_are(const Value& self, const Arguments& arguments, bool (*is)(std::int32_t), bool empty = false) {
   const Parameters none("is...", arguments, {});
@@ -165,13 +193,27 @@ Value all_are(const Value& self, const Arguments& arguments, bool (*is)(std::int
   return points.empty() ? empty : std::all_of(points.begin(), points.end(), is);
 }
 
-Value isalpha(Interpreter&, const Value& self, const Arguments& a) { return all_are(self, a, is_letter); }
-Value isalnum(Interpreter&, const Value& self, const Arguments& a) { return all_are(self, a, is_alphanumeric); }
-Value isdigit(Interpreter&, const Value& self, const Arguments& a) { return all_are(self, a, is_digit); }
-Value isdecimal(Interpreter&, const Value& self, const Arguments& a) { return all_are(self, a, is_decimal); }
-Value isnumeric(Interpreter&, const Value& self, const Arguments& a) { return all_are(self, a, is_numeric); }
-Value isspace(Interpreter&, const Value& self, const Arguments& a) { return all_are(self, a, is_space); }
-Value isascii(Interpreter&, const Value& self, const Arguments& a) { return all_are(self, a, is_ascii, true); }
+Value isalpha(Interpreter&, const Value& self, const Arguments& a) {
+  return all_are(self, a, is_letter);
+}
+Value isalnum(Interpreter&, const Value& self, const Arguments& a) {
+  return all_are(self, a, is_alphanumeric);
+}
+Value isdigit(Interpreter&, const Value& self, const Arguments& a) {
+  return all_are(self, a, is_digit);
+}
+Value isdecimal(Interpreter&, const Value& self, const Arguments& a) {
+  return all_are(self, a, is_decimal);
+}
+Value isnumeric(Interpreter&, const Value& self, const Arguments& a) {
+  return all_are(self, a, is_numeric);
+}
+Value isspace(Interpreter&, const Value& self, const Arguments& a) {
+  return all_are(self, a, is_space);
+}
+Value isascii(Interpreter&, const Value& self, const Arguments& a) {
+  return all_are(self, a, is_ascii, true);
+}
 
 Value isupper(Interpreter&, const Value& self, const Arguments& a) {
   const Parameters none("isupper", a, {});
@@ -189,28 +231,45 @@ Value isidentifier(Interpreter&, const Value& self, const Arguments& a) {
   const Parameters none("isidentifier", a, {});
   const auto points = code_points(own(self).bytes);
   const auto starts = [](std::int32_t point) { return point == '_' || is_letter(point); };
-  return !points.empty() && starts(points[0]) && std::all_of(points.begin(), points.end(), [&](std::int32_t point) {
-    return starts(point) || is_decimal(point) || utf8proc_category(point) == UTF8PROC_CATEGORY_MN;
-  });
+  return !points.empty() && starts(points[0]) &&
+         std::all_of(points.begin(), points.end(), [&](std::int32_t point) {
+           return starts(point) || is_decimal(point) || utf8proc_category(point) == UTF8PROC_CATEGORY_MN;
+         });
 }
 
 constexpr MethodEntry kMethods[] = {
-    {"strip", strip},         {"lstrip", lstrip},
-    {"rstrip", rstrip},       {"upper", to_upper},
-    {"lower", to_lower},      {"title", to_title},
-    {"casefold", casefold},   {"swapcase", swapcase},
-    {"capitalize", capitalize}, {"startswith", startswith},
-    {"endswith", endswith},   {"removeprefix", removeprefix},
-    {"removesuffix", removesuffix}, {"replace", replace},
-    {"join", join},           {"find", find},
-    {"rfind", rfind},         {"index", index},
-    {"rindex", rindex},       {"count", count},
-    {"format", format},       {"isalpha", isalpha},
-    {"isalnum", isalnum},     {"isdigit", isdigit},
-    {"isdecimal", isdecimal}, {"isnumeric", isnumeric},
-    {"isspace", isspace},     {"isascii", isascii},
-    {"isupper", isupper},     {"islower", islower},
-    {"istitle", istitle},     {"isidentifier", isidentifier},
+    {"strip", strip},
+    {"lstrip", lstrip},
+    {"rstrip", rstrip},
+    {"upper", to_upper},
+    {"lower", to_lower},
+    {"title", to_title},
+    {"casefold", casefold},
+    {"swapcase", swapcase},
+    {"capitalize", capitalize},
+    {"startswith", startswith},
+    {"endswith", endswith},
+    {"removeprefix", removeprefix},
+    {"removesuffix", removesuffix},
+    {"replace", replace},
+    {"join", join},
+    {"find", find},
+    {"rfind", rfind},
+    {"index", index},
+    {"rindex", rindex},
+    {"count", count},
+    {"format", format},
+    {"isalpha", isalpha},
+    {"isalnum", isalnum},
+    {"isdigit", isdigit},
+    {"isdecimal", isdecimal},
+    {"isnumeric", isnumeric},
+    {"isspace", isspace},
+    {"isascii", isascii},
+    {"isupper", isupper},
+    {"islower", islower},
+    {"istitle", istitle},
+    {"isidentifier", isidentifier},
 };
 
 }  // namespace text_methods

@@ -12,7 +12,8 @@ namespace {
 [[noreturn]] void fail_operands(const char* sign, const Value& a, const Value& b) {
   refuse_undefined(a);
   refuse_undefined(b);
-  fail_other(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", sign, type_name(a), type_name(b)));
+  fail_other(
+      fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", sign, type_name(a), type_name(b)));
 }
 
 std::vector<Value> joined_items(const std::vector<Value>& a, const std::vector<Value>& b) {
@@ -45,7 +46,9 @@ Value repeated(const Value& value, Integer count) {
   return make_tuple(repeated_items(value.tuple()->items, times));
 }
 
-bool is_repeatable(const Value& value) { return value.is_text() || value.is_sequence(); }
+bool is_repeatable(const Value& value) {
+  return value.is_text() || value.is_sequence();
+}
 
 Integer floor_quotient(Integer a, Integer b) {
   const Integer quotient = a / b;
@@ -93,8 +96,10 @@ Value add(const Value& a, const Value& b) {
     out.append(*b.text());
     return out;
   }
-  if (a.list() != nullptr && b.list() != nullptr) return make_list(joined_items(a.list()->items, b.list()->items));
-  if (a.tuple() != nullptr && b.tuple() != nullptr) return make_tuple(joined_items(a.tuple()->items, b.tuple()->items));
+  if (a.list() != nullptr && b.list() != nullptr)
+    return make_list(joined_items(a.list()->items, b.list()->items));
+  if (a.tuple() != nullptr && b.tuple() != nullptr)
+    return make_tuple(joined_items(a.tuple()->items, b.tuple()->items));
   if (a.is_text()) {
     refuse_undefined(b);
     fail_other(fmt::format("can only concatenate str (not \"{}\") to str", type_name(b)));
@@ -148,7 +153,8 @@ Value power(const Value& a, const Value& b) {
   if (std::isnan(out) && !std::isnan(*a.number()) && !std::isnan(*b.number())) {
     fail_other("a power that is no real number");
   }
-  if (std::isinf(out) && !std::isinf(*a.number()) && !std::isinf(*b.number())) fail_other("Numerical result out of range");
+  if (std::isinf(out) && !std::isinf(*a.number()) && !std::isinf(*b.number()))
+    fail_other("Numerical result out of range");
   return out;
 }
 

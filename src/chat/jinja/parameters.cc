@@ -25,7 +25,8 @@ Parameters::Parameters(std::string_view function, const Arguments& arguments,
     if (i == names.size()) {
       fail_other(fmt::format("{}() got an unexpected keyword argument '{}'", function, key));
     }
-    if (values_[i] != nullptr) fail_other(fmt::format("{}() got multiple values for argument '{}'", function, key));
+    if (values_[i] != nullptr)
+      fail_other(fmt::format("{}() got multiple values for argument '{}'", function, key));
     values_[i] = &value;
   }
   for (std::size_t i = 0; i < required; ++i) {
@@ -48,7 +49,8 @@ Integer Parameters::integer(std::size_t index, Integer otherwise) const {
   if (!has(index)) return otherwise;
   const auto number = values_[index]->integer();
   if (!number) {
-    fail_type(fmt::format("{}(): '{}' object cannot be interpreted as an integer", function_, type_name(*values_[index])),
+    fail_type(fmt::format("{}(): '{}' object cannot be interpreted as an integer", function_,
+                          type_name(*values_[index])),
               *values_[index]);
   }
   return *number;
@@ -58,7 +60,8 @@ Text Parameters::text(std::size_t index, std::string_view otherwise) const {
   if (!has(index)) return Text(std::string(otherwise));
   const Text* text = values_[index]->text();
   if (text == nullptr) {
-    fail_type(fmt::format("{}(): argument must be str, not {}", function_, type_name(*values_[index])), *values_[index]);
+    fail_type(fmt::format("{}(): argument must be str, not {}", function_, type_name(*values_[index])),
+              *values_[index]);
   }
   return *text;
 }

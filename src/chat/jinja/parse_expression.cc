@@ -23,9 +23,9 @@ constexpr ArithmeticSymbol kProducts[] = {{"*", Arithmetic::multiply},
                                           {"//", Arithmetic::floor_divide},
                                           {"%", Arithmetic::modulo}};
 constexpr ArithmeticSymbol kPowers[] = {{"**", Arithmetic::power}};
-constexpr ComparisonSymbol kComparisons[] = {
-    {"==", Comparison::equal},      {"!=", Comparison::unequal}, {"<", Comparison::less},
-    {"<=", Comparison::less_equal}, {">", Comparison::greater},  {">=", Comparison::greater_equal}};
+constexpr ComparisonSymbol kComparisons[] = {{"==", Comparison::equal},  {"!=", Comparison::unequal},
+                                             {"<", Comparison::less},    {"<=", Comparison::less_equal},
+                                             {">", Comparison::greater}, {">=", Comparison::greater_equal}};
 
 template <typename Symbols>
 auto find_symbol(const Symbols& symbols, const Token& token) -> decltype(&symbols[0]) {
@@ -140,12 +140,14 @@ ExpressionPtr Parser::concat() {
 
 ExpressionPtr Parser::product() {
   return arithmetic_chain(
-      kProducts, [this]() -> const Token& { return current(); }, [this] { take(); }, [this] { return power(); });
+      kProducts, [this]() -> const Token& { return current(); }, [this] { take(); },
+      [this] { return power(); });
 }
 
 ExpressionPtr Parser::power() {
   return arithmetic_chain(
-      kPowers, [this]() -> const Token& { return current(); }, [this] { take(); }, [this] { return unary(); });
+      kPowers, [this]() -> const Token& { return current(); }, [this] { take(); },
+      [this] { return unary(); });
 }
 
 ExpressionPtr Parser::unary(bool with_filters) {

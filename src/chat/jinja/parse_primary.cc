@@ -55,8 +55,8 @@ ExpressionPtr Parser::strings() {
 }
 
 bool Parser::tuple_ends(bool ends_at_in) const {
-  return current().type == Type::variable_end || current().type == Type::block_end || current().is_symbol(")") ||
-         (ends_at_in && current().is_name("in"));
+  return current().type == Type::variable_end || current().type == Type::block_end ||
+         current().is_symbol(")") || (ends_at_in && current().is_name("in"));
 }
 
 ExpressionPtr Parser::tuple(bool with_condition, bool in_parentheses, bool ends_at_in) {
@@ -210,7 +210,8 @@ std::unique_ptr<FilterCall> Parser::filter(ExpressionPtr subject) {
 
 bool Parser::argument_of_test_follows() const {
   const Token& token = current();
-  if (token.type == Type::name) return !token.is_name("else") && !token.is_name("or") && !token.is_name("and");
+  if (token.type == Type::name)
+    return !token.is_name("else") && !token.is_name("or") && !token.is_name("and");
   return token.type == Type::string || token.type == Type::integer || token.type == Type::real ||
          token.is_symbol("[") || token.is_symbol("{");
 }

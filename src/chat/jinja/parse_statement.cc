@@ -57,7 +57,8 @@ Body Parser::body_until(Words ends) {
   }
   if (output != nullptr) body.push_back(std::move(output));
   if (ends.size() > 0) {
-    fail_syntax(fmt::format("Unexpected end of template: '{}' is missing", *(ends.end() - 1)), current().line);
+    fail_syntax(fmt::format("Unexpected end of template: '{}' is missing", *(ends.end() - 1)),
+                current().line);
   }
   return body;
 }
@@ -101,7 +102,8 @@ void Parser::statement(Body& body) {
 std::unique_ptr<const Statement> Parser::for_loop(int line) {
   auto node = std::make_unique<For>(line);
   node->target = target(false, true);
-  if (!skip_name("in")) fail_syntax(fmt::format("expected token 'in', got '{}'", current().text), current().line);
+  if (!skip_name("in"))
+    fail_syntax(fmt::format("expected token 'in', got '{}'", current().text), current().line);
   node->iterable = tuple(false, false);
   const Within<bool> hard(soft_, false);
   declared_.emplace_back();

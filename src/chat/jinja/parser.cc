@@ -12,16 +12,26 @@ constexpr int kMostNesting = 150;
 
 std::string shown(const Token& token) {
   switch (token.type) {
-    case Token::Type::data: return "text";
-    case Token::Type::block_begin: return "begin of statement block";
-    case Token::Type::block_end: return "end of statement block";
-    case Token::Type::variable_begin: return "begin of print statement";
-    case Token::Type::variable_end: return "end of print statement";
-    case Token::Type::string: return "string";
-    case Token::Type::integer: return "integer";
-    case Token::Type::real: return "float";
-    case Token::Type::end: return "end of template";
-    default: return token.text;
+    case Token::Type::data:
+      return "text";
+    case Token::Type::block_begin:
+      return "begin of statement block";
+    case Token::Type::block_end:
+      return "end of statement block";
+    case Token::Type::variable_begin:
+      return "begin of print statement";
+    case Token::Type::variable_end:
+      return "end of print statement";
+    case Token::Type::string:
+      return "string";
+    case Token::Type::integer:
+      return "integer";
+    case Token::Type::real:
+      return "float";
+    case Token::Type::end:
+      return "end of template";
+    default:
+      return token.text;
   }
 }
 
@@ -71,8 +81,9 @@ std::string Parser::expect_name() {
 
 void Parser::expect(Token::Type type) {
   if (current().type != type) {
-    fail_syntax(fmt::format("expected token '{}', got '{}'", shown(Token{type, {}, 0, 0, 0}), shown(current())),
-                current().line);
+    fail_syntax(
+        fmt::format("expected token '{}', got '{}'", shown(Token{type, {}, 0, 0, 0}), shown(current())),
+        current().line);
   }
   take();
 }
@@ -98,12 +109,14 @@ void Parser::declare(const Target& target) {
 }
 
 bool Parser::is_declared(NameId name) const {
-  return std::any_of(declared_.begin(), declared_.end(), [&](const auto& names) { return names.count(name) > 0; });
+  return std::any_of(declared_.begin(), declared_.end(),
+                     [&](const auto& names) { return names.count(name) > 0; });
 }
 
 void Parser::read(NameId name) {
   for (std::set<NameId>* names : read_in_macro_) names->insert(name);
-  if (!is_declared(name) && !is_function(program_.names[name])) program_.free_names.insert(program_.names[name]);
+  if (!is_declared(name) && !is_function(program_.names[name]))
+    program_.free_names.insert(program_.names[name]);
 }
 
 }  // namespace switchyard::jinja

@@ -96,8 +96,8 @@ class Parser {
   ParsedTemplate& program_;
   std::vector<std::set<NameId>> declared_;
   std::vector<std::set<NameId>*> read_in_macro_;
-  // Filters and tests that are not known. Jinja2 refuses them, but for those in a branch of `if` (soft_) or in
-  // a conditional expression, which fail when they run.
+  // Filters and tests that are not known. Jinja2 refuses them, but for those in a branch of `if` (soft_) or
+  // in a conditional expression, which fail when they run.
   std::vector<std::pair<std::string, int>> unknown_;
   bool soft_ = false;
   int nesting_ = 0, loops_ = 0;

@@ -23,7 +23,8 @@ class PercentFormatter {
       if (next < text.size()) field();
     }
     const Tuple* tuple = values_.tuple();
-    const bool all_used = tuple != nullptr ? used_ >= tuple->items.size() : used_ > 0 || values_.mapping() != nullptr;
+    const bool all_used =
+        tuple != nullptr ? used_ >= tuple->items.size() : used_ > 0 || values_.mapping() != nullptr;
     if (!all_used) fail_other("not all arguments converted during string formatting");
     return std::move(out_);
   }
@@ -75,7 +76,8 @@ class PercentFormatter {
   void field() {
     read_key();
     flags_.clear();
-    for (; current() != '\0' && std::string_view("-+ #0").find(current()) != std::string_view::npos; ++at_) flags_ += current();
+    for (; current() != '\0' && std::string_view("-+ #0").find(current()) != std::string_view::npos; ++at_)
+      flags_ += current();
     const std::string width = number();
     std::optional<std::string> precision;
     if (current() == '.') {
@@ -112,26 +114,32 @@ class PercentFormatter {
   }
 
   void convert(char kind, const std::string& width, const std::optional<std::string>& precision) {
-    if (std::string_view("srac").find(kind) != std::string_view::npos) return convert_text(kind, width, precision);
+    if (std::string_view("srac").find(kind) != std::string_view::npos)
+      return convert_text(kind, width, precision);
     const Value given = value();
-    if (!given.number()) fail_type(fmt::format("%{} format: a real number is required, not {}", kind, type_name(given)), given);
+    if (!given.number())
+      fail_type(fmt::format("%{} format: a real number is required, not {}", kind, type_name(given)), given);
     if (std::string_view("diuxXo").find(kind) != std::string_view::npos) {
       convert_integer(kind, width, precision, given);
     } else if (std::string_view("eEfFgG").find(kind) != std::string_view::npos) {
-      out_.append(format_value(Value(*given.number()), specification(true, width) + "." + precision.value_or("6") + kind));
+      out_.append(format_value(Value(*given.number()),
+                               specification(true, width) + "." + precision.value_or("6") + kind));
     } else {
       fail_other(fmt::format("unsupported format character '{}'", kind));
     }
   }
 
-  void convert_integer(char kind, const std::string& width, const std::optional<std::string>& precision, const Value& given) {
+  void convert_integer(char kind, const std::string& width, const std::optional<std::string>& precision,
+                       const Value& given) {
     const bool as_decimal = kind == 'd' || kind == 'i' || kind == 'u';
-    if (!as_decimal && !given.integer()) fail_other(fmt::format("%{} format: an integer is required, not float", kind));
+    if (!as_decimal && !given.integer())
+      fail_other(fmt::format("%{} format: an integer is required, not float", kind));
     Integer whole_part = 0;
     if (given.integer()) {
       whole_part = *given.integer();
     } else {
-      if (!std::isfinite(*given.real()) || std::abs(*given.real()) > 1e19) fail_other("an integer has more than 64 bits");
+      if (!std::isfinite(*given.real()) || std::abs(*given.real()) > 1e19)
+        fail_other("an integer has more than 64 bits");
       whole_part = whole(static_cast<Integer>(*given.real()));
     }
     const std::string letter(1, as_decimal ? 'd' : kind);
@@ -175,6 +183,8 @@ class PercentFormatter {
 
 }  // namespace
 
-Text percent_formatted(const Text& pattern, const Value& values) { return PercentFormatter(pattern, values).format(); }
+Text percent_formatted(const Text& pattern, const Value& values) {
+  return PercentFormatter(pattern, values).format();
+}
 
 }  // namespace switchyard::jinja

@@ -67,7 +67,8 @@ Value slice(const Value& subject, const Value& start, const Value& stop, const V
   const auto* items = subject.items();
   if (items == nullptr) fail_type("'" + type_name(subject) + "' object cannot be sliced", subject);
   std::vector<Value> out;
-  each_of(slice_range(items->size(), start, stop, step), [&](std::size_t at) { out.push_back((*items)[at]); });
+  each_of(slice_range(items->size(), start, stop, step),
+          [&](std::size_t at) { out.push_back((*items)[at]); });
   if (subject.list() != nullptr) return make_list(std::move(out));
   return make_tuple(std::move(out));
 }

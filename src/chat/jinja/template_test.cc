@@ -114,9 +114,10 @@ std::string problem_of(const Json& golden, const Json& one, const std::string& t
 void check_file(const fs::path& path, std::size_t& cases) {
   const Json golden = Json::parse(file_text(path));
   for (const Json& one : golden["cases"]) {
-    const std::string text = golden.contains("template")
-                                 ? file_text(path.parent_path().parent_path() / golden["template"].get<std::string>())
-                                 : one["template"].get<std::string>();
+    const std::string text =
+        golden.contains("template")
+            ? file_text(path.parent_path().parent_path() / golden["template"].get<std::string>())
+            : one["template"].get<std::string>();
     EXPECT_EQ(problem_of(golden, one, text), "") << path.filename();
     ++cases;
   }
@@ -137,7 +138,6 @@ TEST(Jinja, RendersPublishedTemplatesAsTransformersDoes) {
   EXPECT_GE(cases, 400u);
 }
 
-
 std::string rendered(const std::string& text, const Json& foreign = Json::object()) {
   return Template::parse(text).render(Json::object(), foreign, {}).text;
 }
@@ -149,13 +149,15 @@ std::string marked(const std::string& text, const Json& foreign) {
   std::string marks;
   std::size_t at = 0;
   for (const TextRange& range : out.foreign) {
-    marks += out.text.substr(at, range.begin - at) + "[" + out.text.substr(range.begin, range.end - range.begin) + "]";
+    marks += out.text.substr(at, range.begin - at) + "[" +
+             out.text.substr(range.begin, range.end - range.begin) + "]";
     at = range.end;
   }
   return marks + out.text.substr(at);
 }
 
-Kind failure(const std::string& text, const Json& foreign = Json::object(), const RenderOptions& options = {}) {
+Kind failure(const std::string& text, const Json& foreign = Json::object(),
+             const RenderOptions& options = {}) {
   try {
     Template::parse(text).render(Json::object(), foreign, options);
   } catch (const TemplateError& error) {
@@ -200,34 +202,39 @@ TEST(Jinja, TakesAllForForeignWhereLengthsChange) {
 }
 
 TEST(Jinja, NamesThatItReads) {
-  const auto names = Template::parse(
-                         "{% for m in messages %}{{ m.content }}{{ loop.index }}{{ x }}{% endfor %}"
-                         "{% set y = 1 %}{{ y }}{% macro f(a) %}{{ a }}{{ z }}{% endmacro %}{{ f(range(3)) }}")
-                         .free_names();
+  const auto names =
+      Template::parse(
+          "{% for m in messages %}{{ m.content }}{{ loop.index }}{{ x }}{% endfor %}"
+          "{% set y = 1 %}{{ y }}{% macro f(a) %}{{ a }}{{ z }}{% endmacro %}{{ f(range(3)) }}")
+          .free_names();
   EXPECT_EQ(names, (std::set<std::string>{"messages", "x", "z"}));
 }
 
 TEST(Jinja, ChangesListsWhereThatIsAllowed) {
   RenderOptions options;
   options.allow_mutation = true;
-  const auto text = "{% set l = [1] %}{% set _ = l.append(2) %}{{ l }}{{ l.pop(0) }}{{ l }}{% set d = {} %}"
-                    "{% set _ = d.update(a=1) %}{{ d }}";
+  const auto text =
+      "{% set l = [1] %}{% set _ = l.append(2) %}{{ l }}{{ l.pop(0) }}{{ l }}{% set d = {} %}"
+      "{% set _ = d.update(a=1) %}{{ d }}";
   EXPECT_EQ(Template::parse(text).render({}, {}, options).text, "[1, 2]1[2]{'a': 1}");
   // A list within itself ends with the rendering, and cannot be printed.
   EXPECT_EQ(failure("{% set l = [] %}{% set _ = l.append(l) %}{{ l }}", {}, options), Kind::limit);
 }
 
 TEST(Jinja, StopsAtItsLimits) {
-  const std::string loops = "{% for a in range(9999) %}{% for b in range(9999) %}{{ '' }}{% endfor %}{% endfor %}";
+  const std::string loops =
+      "{% for a in range(9999) %}{% for b in range(9999) %}{{ '' }}{% endfor %}{% endfor %}";
   EXPECT_EQ(failure(loops), Kind::limit);
   EXPECT_EQ(failure("{{ 'a' * 10000000000 }}"), Kind::limit);
   EXPECT_EQ(failure("{{ [0] * 10000000000 }}"), Kind::limit);
   EXPECT_EQ(failure("{{ 'a'|center(10000000000) }}"), Kind::limit);
   EXPECT_EQ(failure("{{ '%10000000000d' % 1 }}"), Kind::limit);
   EXPECT_EQ(failure("{{ '{:>10000000000}'.format('a') }}"), Kind::limit);
-  EXPECT_EQ(failure("{% set n = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}"),
+  EXPECT_EQ(failure("{% set n = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set n.s = n.s + n.s "
+                    "%}{% endfor %}"),
             Kind::limit);
-  EXPECT_EQ(failure("{% set n = namespace(l=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}"),
+  EXPECT_EQ(failure("{% set n = namespace(l=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% "
+                    "endfor %}{{ n.l }}"),
             Kind::limit);
   EXPECT_EQ(failure("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), Kind::limit);
   EXPECT_EQ(failure("{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}"), Kind::limit);
@@ -235,7 +242,8 @@ TEST(Jinja, StopsAtItsLimits) {
 
 TEST(Jinja, NestsValuesWithoutAnEnd) {
   // Ten million deep would be a crash of a destructor that recurses.
-  const std::string deep = "{% set n = namespace(l=[]) %}{% for a in range(99999) %}{% set n.l = [n.l] %}{% endfor %}";
+  const std::string deep =
+      "{% set n = namespace(l=[]) %}{% for a in range(99999) %}{% set n.l = [n.l] %}{% endfor %}";
   EXPECT_EQ(rendered(deep + "x"), "x");
   EXPECT_EQ(failure(deep + "{{ n.l }}"), Kind::limit);
   EXPECT_EQ(failure(deep + "{{ n.l|tojson }}"), Kind::limit);

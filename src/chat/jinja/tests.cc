@@ -12,7 +12,9 @@ namespace switchyard::jinja {
 namespace {
 namespace test_functions {
 
-void take_none(const char* name, const Arguments& arguments) { const Parameters none(name, arguments, {}); }
+void take_none(const char* name, const Arguments& arguments) {
+  const Parameters none(name, arguments, {});
+}
 
 Value only_argument(const char* name, const Arguments& arguments) {
   return Parameters(name, arguments, {"other"}, 1)[0];
@@ -146,26 +148,44 @@ bool is_test(Interpreter&, const Value& value, const Arguments& arguments) {
 }
 
 constexpr TestEntry kTests[] = {
-    {"defined", is_defined},   {"undefined", is_undefined},
-    {"none", is_none},         {"string", is_string},
-    {"number", is_number},     {"boolean", is_boolean},
-    {"integer", is_integer},   {"float", is_float},
-    {"true", is_exactly_true}, {"false", is_exactly_false},
-    {"mapping", is_mapping},   {"iterable", is_iterable},
-    {"sequence", is_sequence}, {"callable", is_callable},
-    {"odd", is_odd},           {"even", is_even},
+    {"defined", is_defined},
+    {"undefined", is_undefined},
+    {"none", is_none},
+    {"string", is_string},
+    {"number", is_number},
+    {"boolean", is_boolean},
+    {"integer", is_integer},
+    {"float", is_float},
+    {"true", is_exactly_true},
+    {"false", is_exactly_false},
+    {"mapping", is_mapping},
+    {"iterable", is_iterable},
+    {"sequence", is_sequence},
+    {"callable", is_callable},
+    {"odd", is_odd},
+    {"even", is_even},
     {"divisibleby", is_divisible},
-    {"eq", is_equal},          {"equalto", is_equal},
-    {"==", is_equal},          {"ne", is_unequal},
-    {"!=", is_unequal},        {"lt", is_less},
-    {"lessthan", is_less},     {"<", is_less},
-    {"le", is_less_or_equal},  {"<=", is_less_or_equal},
-    {"gt", is_greater},        {"greaterthan", is_greater},
-    {">", is_greater},         {"ge", is_greater_or_equal},
+    {"eq", is_equal},
+    {"equalto", is_equal},
+    {"==", is_equal},
+    {"ne", is_unequal},
+    {"!=", is_unequal},
+    {"lt", is_less},
+    {"lessthan", is_less},
+    {"<", is_less},
+    {"le", is_less_or_equal},
+    {"<=", is_less_or_equal},
+    {"gt", is_greater},
+    {"greaterthan", is_greater},
+    {">", is_greater},
+    {"ge", is_greater_or_equal},
     {">=", is_greater_or_equal},
-    {"in", is_in},             {"sameas", is_same},
-    {"upper", is_upper},       {"lower", is_lower},
-    {"escaped", is_escaped},   {"filter", is_filter},
+    {"in", is_in},
+    {"sameas", is_same},
+    {"upper", is_upper},
+    {"lower", is_lower},
+    {"escaped", is_escaped},
+    {"filter", is_filter},
     {"test", is_test},
 };
 

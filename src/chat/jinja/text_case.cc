@@ -63,7 +63,9 @@ void append_title(std::string& out, std::int32_t value) {
   }
 }
 
-utf8proc_category_t category(std::int32_t value) { return utf8proc_category(value); }
+utf8proc_category_t category(std::int32_t value) {
+  return utf8proc_category(value);
+}
 
 bool is_cased(std::int32_t value) {
   const auto kind = category(value);
@@ -164,7 +166,8 @@ std::string folded_case(std::string_view text) {
   std::string out;
   for (const std::int32_t point : code_points(text)) {
     if (const SpecialCase* special = special_case(point)) {
-      for (const std::int32_t each : code_points(special->upper)) append_code_point(out, utf8proc_tolower(each));
+      for (const std::int32_t each : code_points(special->upper))
+        append_code_point(out, utf8proc_tolower(each));
     } else {
       append_code_point(out, point == 0x03C2 ? 0x03C3 : utf8proc_tolower(point));
     }

@@ -67,7 +67,8 @@ std::size_t count_of(std::string_view text, std::string_view part) {
   Budget::count_text(text.size());
   if (part.empty()) return count_code_points(text) + 1;
   std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++count;
+  for (std::size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size()))
+    ++count;
   return count;
 }
 

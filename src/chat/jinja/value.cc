@@ -72,7 +72,8 @@ void bury(std::vector<Value>& items) {
   graveyard().empty();
 }
 
-Value::Value(Text text) : held_(std::shared_ptr<const Text>(std::make_shared<CountedText>(std::move(text)))) {}
+Value::Value(Text text)
+    : held_(std::shared_ptr<const Text>(std::make_shared<CountedText>(std::move(text)))) {}
 
 std::optional<Integer> Value::integer() const {
   if (const auto* number = std::get_if<Integer>(&held_)) return *number;
@@ -100,7 +101,9 @@ const void* Value::identity() const {
   return object();
 }
 
-bool Value::holds_values() const { return held_.index() >= 6; }
+bool Value::holds_values() const {
+  return held_.index() >= 6;
+}
 
 List::List(std::vector<Value> items_) : items(std::move(items_)), charged_(charge_items(items)) {}
 
@@ -122,21 +125,29 @@ Tuple::~Tuple() {
   bury(items);
 }
 
-void Object::show(Text& out) const { out.append(fmt::format("<{} object>", type_name())); }
+void Object::show(Text& out) const {
+  out.append(fmt::format("<{} object>", type_name()));
+}
 
 Value Object::call(Interpreter&, const Arguments&) {
   fail_other(fmt::format("'{}' object is not callable", type_name()));
 }
 
-std::optional<Value> Object::attribute(std::string_view) const { return std::nullopt; }
+std::optional<Value> Object::attribute(std::string_view) const {
+  return std::nullopt;
+}
 
-std::shared_ptr<List> make_list(std::vector<Value> items) { return std::make_shared<List>(std::move(items)); }
+std::shared_ptr<List> make_list(std::vector<Value> items) {
+  return std::make_shared<List>(std::move(items));
+}
 
 std::shared_ptr<const Tuple> make_tuple(std::vector<Value> items) {
   return std::make_shared<const Tuple>(std::move(items));
 }
 
-std::shared_ptr<Mapping> make_mapping() { return std::make_shared<Mapping>(); }
+std::shared_ptr<Mapping> make_mapping() {
+  return std::make_shared<Mapping>();
+}
 
 std::shared_ptr<Cursor> cursor_of(std::vector<Value> items) {
   return std::make_shared<ItemsCursor>(std::move(items));

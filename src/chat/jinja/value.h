@@ -217,7 +217,7 @@ std::optional<std::size_t> length_of(const Value& value);
 std::shared_ptr<Cursor> try_iterate(const Value& value);
 std::shared_ptr<Cursor> iterate(const Value& value);
 std::vector<Value> items_of(const Value& value);
-Integer whole(Integer number);  // TemplateError of kind other where it has more than 64 bits
+Integer whole(Integer number);        // TemplateError of kind other where it has more than 64 bits
 std::size_t to_size(Integer number);  // of 0 or more, no larger than can be
 // A step for each value that a list or text has; fails on undefined with its own message.
 [[noreturn]] void fail_undefined(const Undefined& undefined);
