@@ -68,7 +68,7 @@ std::int64_t characters_in(const std::string& utf8);
 // The next piece of one text.
 struct Piece {
   std::size_t choice = 0;
-  std::string text;
+  std::string text = {};
   std::int64_t tokens = 0;
   std::vector<TokenLogProb> log_probs = {};  // where the request wants them
   std::optional<Finish> finish = {};

@@ -115,16 +115,20 @@ std::shared_ptr<const Grammar> grammar_of(const ContentRule& rule, const Vocabul
 
 // gpt-oss writes its reasoning as a message of its own before its calls or its answer: the grammar holds that, too.
 std::vector<grammar::Part> behind_analysis(std::vector<grammar::Part> parts) {
-  const std::vector<grammar::Part> analysis{{grammar::ExactText{"<|channel|>analysis<|message|>"}},
-                                            {grammar::FreeText{"<|end|>"}},
-                                            {grammar::ExactText{"<|start|>assistant"}}};
-  parts.insert(parts.begin(), {grammar::Choice{{analysis, {}}}});
+  grammar::Choice analysis;
+  analysis.of.resize(2);  // with it, or without
+  analysis.of[0].push_back({grammar::ExactText{"<|channel|>analysis<|message|>"}});
+  analysis.of[0].push_back({grammar::FreeText{"<|end|>"}});
+  analysis.of[0].push_back({grammar::ExactText{"<|start|>assistant"}});
+  parts.insert(parts.begin(), {std::move(analysis)});
   return parts;
 }
 
-std::vector<grammar::Part> final_message(Json schema) {
-  return {{grammar::ExactText{std::string(chat::reasoning_end(chat::Format::harmony))}},
-          {grammar::SchemaText{std::move(schema)}}};
+std::vector<grammar::Part> content_parts(Json schema, bool is_harmony) {
+  std::vector<grammar::Part> parts;
+  if (is_harmony) parts.push_back({grammar::ExactText{std::string(chat::reasoning_end(chat::Format::harmony))}});
+  parts.push_back({grammar::SchemaText{std::move(schema)}});
+  return parts;
 }
 
 // The schema of what the content must be, where it is JSON.
@@ -175,7 +179,7 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
     if (!holds_calls && !has_tools) {
       const std::optional<Json> schema = json_schema(*rule);
       if (!is_harmony || !schema) return {grammar_of(*rule, vocabulary), ""};
-      return {Grammar::of_parts(vocabulary, behind_analysis(final_message(*schema))), "", true};
+      return {Grammar::of_parts(vocabulary, behind_analysis(content_parts(*schema, true))), "", true};
     }
     const chat::CallForm form =
         chat::call_form(format, tools_with_kept_schemas(choice), model.chat->prompts.source().text);
@@ -196,9 +200,11 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
       // Calls, or content in the form that is asked for.
       const std::optional<Json> schema = json_schema(*rule);
       if (!schema) throw BadRequest(rule->field, fmt::format("{}: expected no tools beside it", rule->field));
-      std::vector<grammar::Part> content{{grammar::SchemaText{*schema}}};
-      if (is_harmony) content = final_message(*schema);
-      std::vector<grammar::Part> parts{{grammar::Choice{{call_parts(form, one_call, false), std::move(content)}}}};
+      grammar::Choice either;
+      either.of.push_back(call_parts(form, one_call, false));
+      either.of.push_back(content_parts(*schema, is_harmony));
+      std::vector<grammar::Part> parts;
+      parts.push_back({std::move(either)});
       if (is_harmony) parts = behind_analysis(std::move(parts));
       return {Grammar::of_parts(vocabulary, parts), "", is_harmony};
     }

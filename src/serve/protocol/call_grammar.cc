@@ -34,7 +34,10 @@ Parts parameter_parts(const chat::CallParameter& parameter) {
 }
 
 Part optionally(Parts parts) {
-  return {Choice{{std::move(parts), {}}}};
+  Choice choice;
+  choice.of.push_back(std::move(parts));
+  choice.of.emplace_back();
+  return {std::move(choice)};
 }
 
 // Arguments one by one: where a separator stands between them, required ones come first, so that each optional one
@@ -73,7 +76,8 @@ Parts arguments_one_by_one(const chat::ToolCallForm& call, const std::string& se
     append(parts, rest(0));
     return parts;
   }
-  Choice first{{{}}};  // none at all, or one of them is the first
+  Choice first;
+  first.of.emplace_back();  // none at all, or one of them is the first
   for (std::size_t i = 0; i < optional.size(); ++i) {
     Parts from = parameter_parts(*optional[i]);
     append(from, rest(i + 1));
@@ -113,7 +117,10 @@ Parts call_parts(const chat::CallForm& form, bool one_call, bool behind_marker) 
   if (form.several && !one_call) {
     Parts more;
     add_text(more, form.separator);
-    more.push_back({Repeat{{any_call(form, 0)}, form.separator, false}});
+    Repeat calls;
+    calls.of.push_back(any_call(form, 0));
+    calls.separator = form.separator;
+    more.push_back({std::move(calls)});
     parts.push_back(optionally(std::move(more)));
   }
   add_text(parts, form.end);
