@@ -113,7 +113,7 @@ class Readers {
 // Between two chunks of a prompt of twenty every running text gets a token.
 TEST(Scheduler, ALongPromptHoldsOthersForAChunkOnly) {
   Scheduler scheduler({.prompt_chunk = 8});
-  Readers texts(std::vector<std::size_t>{3, 2, 5});
+  Readers texts(std::vector<std::size_t>{2, 2, 2});
   while (texts.step(scheduler)) {
   }
   texts.add(160);
