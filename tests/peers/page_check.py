@@ -2,14 +2,20 @@
 
 apt-get install chromium && pip install playwright
 python3 tests/peers/page_check.py [--pictures docs] [--url http://127.0.0.1:8080/ --api-key KEY]
+
+With both --pictures and --url the server must have the model of configs/examples/chat, which the pictures show.
 """
 
 import argparse
+import base64
+import hashlib
 import json
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
+import urllib.request
 
 from playwright.sync_api import expect, sync_playwright
 
@@ -19,6 +25,8 @@ QUESTION = "What does a switchyard have to do with a router of experts?"
 ANSWER = "article.assistant:last-of-type"
 WEATHER = [{"type": "function", "function": {"name": "weather", "description": "The weather of a city now",
                                              "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+ADD = {"type": "function", "function": {"name": "add", "description": "Adds two whole numbers.",
+                                        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}}
 
 
 class Page:
@@ -240,9 +248,9 @@ def check_key(browser):
     tab.close()
 
 
-def check_phone(browser, url, pictures, question):
+def check_phone(browser, url, pictures, talk):
     tab = Page(browser, url, width=360, height=740, scheme="dark")
-    tab.ask(question)
+    talk(tab)
     tab.check_fits()
     tab.page.click("#menu")
     expect(tab.page.locator("#new")).to_be_focused()
@@ -256,15 +264,40 @@ def check_phone(browser, url, pictures, question):
     tab.close()
 
 
-def check_any_server(browser, url, api_key, pictures):
+def check_policy(url):
+    """The policy allows the page's own script by its sum, no other script and no other server."""
+    with urllib.request.urlopen(url) as answer:
+        policy, text = answer.headers["Content-Security-Policy"], answer.read().decode()
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL).group(1)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy, policy
+    for part in ("default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"):
+        assert part in policy, policy
+
+
+def check_key_of_server(tab, api_key):
+    expect(tab.page.locator("#model")).to_have_text("A key is needed")
+    expect(tab.page.get_by_role("button", name="Enter a key")).to_be_visible()
+    tab.ask("Hello!")
+    tab.page.get_by_role("button", name="Enter a key").click()
+    tab.page.fill("#key", api_key + "x")
+    tab.page.click("#close-settings")
+    expect(tab.page.locator("#model")).to_have_text("A key is needed")
+    tab.set(key=api_key)
+    expect(tab.page.locator("#model")).not_to_have_text("A key is needed")
+    tab.page.click("#new")
+
+
+def check_any_server(browser, url, api_key):
     """What holds of a server with whatever model."""
+    check_policy(url)
     for scheme in ("light", "dark"):
         tab = Page(browser, url, scheme=scheme, height=900)
-        tab.complaints.clear()
         if api_key:
-            tab.set(key=api_key)
-        expect(tab.page.locator("#model")).not_to_have_text("A key is needed")
-        tab.set(tools=json.dumps(WEATHER), length="200")
+            tab.allowed = ["401 (Unauthorized)"]
+            tab.complaints = [text for text in tab.complaints if "401" not in text]
+            check_key_of_server(tab, api_key)
+        tab.set(tools=json.dumps(WEATHER), length="100")
         tab.ask("Hello!")
         expect(tab.answer().locator(".note")).to_contain_text("token")
         expect(tab.page.locator("#notice")).to_be_hidden()
@@ -273,8 +306,33 @@ def check_any_server(browser, url, api_key, pictures):
             tab.page.keyboard.press("Escape")
         tab.done()
         tab.check_fits()
+        tab.close()
+
+
+def talk_with_small_chat(tab):
+    """A greeting, a question that the model asks a tool for, its result, and another question."""
+    tab.set(tools=json.dumps([ADD] + WEATHER), temperature="0", length="100")
+    tab.ask("Hello!")
+    tab.ask("How is the weather in Oslo?")
+    call = tab.answer().locator(".call")
+    assert json.loads(call.locator("pre").text_content()) == {"city": "Oslo"}
+    tab.page.get_by_label("Result of weather").fill("4 degrees, rain")
+    tab.page.keyboard.press("Enter")
+    tab.done()
+    expect(tab.answer().locator(".text")).to_contain_text("4 degrees, rain")
+    tab.ask("What is 12 + 45?")
+    assert json.loads(tab.answer().locator(".call pre").text_content()) == {"a": 12, "b": 45}
+    expect(tab.page.locator("#notice")).to_be_hidden()
+
+
+def check_small_chat(browser, url, pictures):
+    for scheme in ("light", "dark"):
+        tab = Page(browser, url, scheme=scheme, height=900)
+        talk_with_small_chat(tab)
+        tab.check_fits()
         tab.picture(pictures, f"chat-page-{scheme}.png")
         tab.close()
+    check_phone(browser, url, pictures, talk_with_small_chat)
 
 
 def check_colours(browser, pictures):
@@ -312,7 +370,7 @@ def check_mock(browser, pictures):
     tab.close()
     check_key(browser)
     check_colours(browser, pictures)
-    check_phone(browser, url, pictures, QUESTION)
+    check_phone(browser, url, pictures, lambda tab: tab.ask(QUESTION))
 
 
 def main():
@@ -324,7 +382,9 @@ def main():
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         if options.url:
-            check_any_server(browser, options.url, options.api_key, options.pictures)
+            check_any_server(browser, options.url, options.api_key)
+            if options.pictures:
+                check_small_chat(browser, options.url, options.pictures)
         else:
             check_mock(browser, options.pictures)
         browser.close()

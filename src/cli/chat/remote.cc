@@ -10,6 +10,7 @@
 
 #include <array>
 #include <chrono>
+#include <limits>
 #include <optional>
 
 #include "cli/chat/backend.h"
@@ -144,7 +145,7 @@ class RemoteChat : public ChatBackend {
     if (failed) fail_runtime("[chat] {}: {}", url_, failed.message());
     beast::flat_buffer buffer;
     http::response_parser<http::buffer_body> parser;
-    parser.body_limit(boost::none);
+    parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // Boost 1.74 takes none for 0
     // Waits in short steps, so that an answer can be ended.
     const auto wait_for = [&](auto&& start) {
       bool done = false;
