@@ -31,12 +31,12 @@ Format format_of_template(std::string_view template_text) {
 
 class AnswerParser::Machine {
  public:
-  Machine(const formats::FormatRow& row, const Json& tools, bool opens_reasoning)
+  Machine(const formats::FormatRow& row, const Json& tools, bool opens_reasoning, bool reads_reasoning)
       : tools_(tools),
         answer_(row.make_calls != nullptr || row.format == Format::harmony, row.text_after_calls),
         reader_(row.format == Format::harmony
                     ? formats::make_harmony_reader(answer_, opens_reasoning)
-                    : formats::make_marked_reader(answer_, row.reasoning,
+                    : formats::make_marked_reader(answer_, reads_reasoning ? row.reasoning : decltype(row.reasoning)(),
                                                   row.make_calls ? row.make_calls(answer_, tools_) : nullptr,
                                                   opens_reasoning)) {}
 
@@ -68,8 +68,10 @@ class AnswerParser::Machine {
   bool finished_ = false;
 };
 
-AnswerParser::AnswerParser(Format format, const Json& tools, bool opens_reasoning)
-    : machine_(std::make_unique<Machine>(formats::format_row(format), tools, opens_reasoning)) {}
+AnswerParser::AnswerParser(Format format, const Json& tools, bool opens_reasoning, bool reads_reasoning)
+    : machine_(std::make_unique<Machine>(
+          formats::format_row(format == Format::harmony && !reads_reasoning ? Format::none : format), tools,
+          opens_reasoning && reads_reasoning, reads_reasoning)) {}
 AnswerParser::~AnswerParser() = default;
 AnswerParser::AnswerParser(AnswerParser&&) noexcept = default;
 AnswerParser& AnswerParser::operator=(AnswerParser&&) noexcept = default;

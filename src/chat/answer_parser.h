@@ -46,8 +46,9 @@ enum class TextEnd { stop, length };
 class AnswerParser {
  public:
   // `tools`: the request's list of tools, or null; argument values of text formats take their types from it.
-  // `opens_reasoning`: the prompt ended within reasoning.
-  AnswerParser(Format format, const Json& tools, bool opens_reasoning);
+  // `opens_reasoning`: the prompt ended within reasoning. `reads_reasoning`: false leaves reasoning and its
+  // markers in the content; of harmony, whose messages are all of that form, everything is content then.
+  AnswerParser(Format format, const Json& tools, bool opens_reasoning, bool reads_reasoning = true);
   ~AnswerParser();
   AnswerParser(AnswerParser&&) noexcept;
   AnswerParser& operator=(AnswerParser&&) noexcept;

@@ -7,7 +7,7 @@ namespace switchyard::serve {
 using chat::Delta;
 
 AnswerReader::AnswerReader(const AnswerForm& form)
-    : parser_(form.format, form.tools, form.opens_reasoning),
+    : parser_(form.format, form.tools, form.opens_reasoning, !form.keeps_reasoning),
       stop_(form.stop),
       one_call_(form.one_call) {}
 

@@ -251,6 +251,21 @@ TEST(AnswerReader, StopsInContentAlone) {
   EXPECT_EQ(reasoning, "an END here");
 }
 
+TEST(AnswerReader, ReasoningMayStayInTheContent) {
+  for (const chat::Format format : {chat::Format::think, chat::Format::hermes, chat::Format::harmony}) {
+    AnswerReader reader({.format = format, .keeps_reasoning = true});
+    std::string content;
+    for (const char* text : {"<thi", "nk>\nSo.\n</think>", "\n\nYes"}) {
+      for (const Delta& delta : reader.add(text)) {
+        EXPECT_EQ(delta.kind, Delta::Kind::content);
+        content += delta.text;
+      }
+    }
+    for (const Delta& delta : reader.finish(chat::TextEnd::stop)) content += delta.text;
+    EXPECT_EQ(content, "<think>\nSo.\n</think>\n\nYes");
+  }
+}
+
 TEST(AnswerReader, EndsAfterItsOnlyCall) {
   AnswerForm form{.format = chat::Format::hermes, .one_call = true};
   AnswerReader reader(form);
