@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "chat/call_form.h"
 #include "cli/progress.h"
 #include "core/error.h"
 #include "core/sha256.h"
@@ -75,11 +76,14 @@ std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const O
   if (const std::string* const name = option(options, "--tool-format")) chat->format = chat::format_named(*name);
   if (const std::string* const name = option(options, "--reasoning-format")) {
     chat->reads_reasoning = *name != "none";
-    // A format of reasoning alone is one of no calls; those of calls read reasoning in their own form.
-    if (*name != "none" && *name != "auto" && chat->format == chat::Format::none)
-      chat->format = chat::format_named(*name);
-    else if (*name != "none" && *name != "auto")
-      chat::format_named(*name);
+    if (*name != "none" && *name != "auto") {
+      const chat::Format wanted = chat::format_named(*name);
+      if (chat->format == chat::Format::none) chat->format = wanted;
+      // Formats with calls read reasoning in a form of their own.
+      if (chat::reasoning_end(wanted) != chat::reasoning_end(chat->format))
+        fail_usage("[serve] --reasoning-format {}: calls in the format {} have reasoning of another form", *name,
+                   chat::name_of(chat->format));
+    }
   }
   chat->trusts_messages = config.get_bool("trust_messages");
   chat->strict_fields = config.get_bool("strict_fields");
