@@ -140,15 +140,19 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
   limits.shares_prefixes =
       config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");
-  if (run.model.has_delta()) {
+  const bool evicts = !config.get_bool("enable_prefix_caching");
+  if (limits.shares_prefixes && !cuts_freely(run.model, evicts))
+    limits.checkpoints = config.get_int("prompt_checkpoints");
+  if (run.model.has_delta() && limits.checkpoints == 0) {
     if (limits.shares_prefixes && config.is_set_by_user("enable_prefix_caching"))
-      fail_usage("[serve] enable_prefix_caching=true: a model with gated delta nets caches whole texts only");
+      fail_usage(
+          "[serve] enable_prefix_caching=true: a model with gated delta nets caches whole texts only; set "
+          "prompt_checkpoints=1");
     limits.shares_prefixes = false;
   }
   limits.prompt_chunk = whole ? served.capacity : config.get_int("prefill_chunk_size");
   constexpr std::int64_t kScoredBytes = std::int64_t{64} << 20;  // of logits at once
   limits.scored_chunk = std::clamp<std::int64_t>(kScoredBytes / (4 * served.vocab), 1, limits.prompt_chunk);
-  const bool evicts = !config.get_bool("enable_prefix_caching");
   if (grammar::is_built_in() && served.chat != nullptr)
     served.vocabulary = std::make_shared<const grammar::Vocabulary>(*run.tokenizer, vocab, limits.ends);
   if (!limits.deterministic)
@@ -162,8 +166,15 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
                      std::span<const std::string> settings, std::int64_t slots) {
   Serving serving = serving_of(command, model_to_run(command, processes, settings), options, settings, slots);
   serving.independence = row_independence_of(serving.run.config, serving.run.mesh, serving.run.model);
-  require_memory_to_run(command, serving.run, serving.limits.slots, serving.served.capacity, serving.evicts,
-                        processes);
+  serve::Limits& limits = serving.limits;
+  const std::int64_t capacity = serving.served.capacity;
+  if (limits.checkpoints > 0 && !serving.run.config.is_set_by_user("prompt_checkpoints") &&
+      !has_memory_to_run(serving.run, limits.slots, capacity, serving.evicts, processes, limits.checkpoints)) {
+    limits.checkpoints = 0;
+    limits.shares_prefixes = limits.shares_prefixes && !serving.run.model.has_delta();
+  }
+  require_memory_to_run(command, serving.run, limits.slots, capacity, serving.evicts, processes,
+                        limits.checkpoints);
   return serving;
 }
 
@@ -187,7 +198,7 @@ void run_serving(const Serving& serving, Processes& processes, serve::RequestQue
     serving.run.run([&](Context& context) {
       const Parameters parameters = serving.run.load(context, load_bar());
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
-                          serving.served.capacity, serving.evicts);
+                          serving.served.capacity, serving.evicts, serving.limits.checkpoints);
       if (!record.empty()) generator.record_routing();
       catch_stop_signals();  // until here one ends the process at once
       if (context.comm->rank() != 0) {

@@ -130,8 +130,9 @@ std::vector<KeyDeclaration> generation_keys() {
                   "tokens of prompts that are read at once with use_chunked_prefill"),
       boolean_key("enable_prefix_caching", false,
                   "`serve` does not read the beginning of a prompt again that a row remembers; on unless set "
-                  "to false, and off for models with gated delta nets. Of layers with windows or chunks a "
-                  "row remembers all only if set to true, else what the tokens after its text see"),
+                  "to false, and off for models with gated delta nets without prompt_checkpoints. Of layers "
+                  "with windows or chunks a row remembers all only if set to true, else what the tokens after "
+                  "its text see, and its prompt_checkpoints"),
       inert(text_key("system_prompt", "", "only with use_chat_template")),
   };
 }

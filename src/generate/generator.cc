@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "models/blocks/layers.h"
 #include "models/pipeline.h"
@@ -39,19 +40,27 @@ std::size_t routing_of_token(const RoutedLayers& routed) {
 
 }  // namespace
 
+bool cuts_freely(const ModelConfig& model, bool evicts) {
+  return !model.has_delta() && (!evicts || std::ranges::none_of(model.layer_specs, [&](const LayerSpec& layer) {
+           return model.seen_in(layer).limits();
+         }));
+}
+
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
-                     std::int64_t slots, std::int64_t capacity, bool evicts)
+                     std::int64_t slots, std::int64_t capacity, bool evicts, std::int64_t checkpoints)
     : context_(context), model_(without_training(model)), parameters_(parameters), capacity_(capacity) {
   const Sharding split = split_of_rows(context_, model_, slots);
   groups_ = context_.mesh->product(split.dims[0]);
   first_here_ = local_offset(*context_.mesh, context_.rank, {slots}, split)[0];
   const std::vector<std::int64_t> none(static_cast<std::size_t>(slots));
   model_slots_ = draft_slots_ = {{.capacity = capacity}, none, none};
+  checkpoints_.assign(none.size(), std::vector<Checkpoint>(static_cast<std::size_t>(checkpoints)));
   for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
     AttentionCache cache;
     cache.window = {.capacity = capacity, .seen = evicts ? model.seen_in(model.layer(i)) : KeyWindow()};
     cache.int8 = model_.int8_cache;
-    cache.lengths.resize(static_cast<std::size_t>(slots / groups_));
+    const bool kept = cache.window.seen.limits() || model.layer(i).delta;
+    cache.lengths.resize(static_cast<std::size_t>(slots / groups_ * (kept ? 1 + checkpoints : 1)));
     if (cache.window.seen.limits()) (i < model.layers ? model_slots_ : draft_slots_).window = cache.window;
     caches_.layers.push_back(std::move(cache));
   }
@@ -213,10 +222,50 @@ Tensor Generator::logits_of(const Batch& batch, ForwardOptions& options) {
   return context_.stage.is_first() ? logits : Tensor();
 }
 
-bool Generator::can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const {
-  if (model_.has_delta() && tokens != 0 && tokens != model_slots_.lengths[source_slot]) return false;
-  return model_slots_.can_cut(source_slot, tokens) &&
-         draft_slots_.can_cut(source_slot, std::min(tokens, draft_slots_.lengths[source_slot]));
+// Without a checkpoint.
+bool Generator::can_cut(std::size_t slot, std::int64_t tokens) const {
+  if (model_.has_delta() && tokens != 0 && tokens != model_slots_.lengths[slot]) return false;
+  return model_slots_.can_cut(slot, tokens) &&
+         draft_slots_.can_cut(slot, std::min(tokens, draft_slots_.lengths[slot]));
+}
+
+std::int64_t Generator::longest_prefix(std::size_t source_slot, std::int64_t most) const {
+  if (can_cut(source_slot, most)) return most;
+  std::int64_t longest = 0;
+  for (const Checkpoint& kept : checkpoints_[source_slot]) {
+    if (kept.tokens <= most) longest = std::max(longest, kept.tokens);
+  }
+  return longest;
+}
+
+// Returns the state from which the slot's first `tokens` tokens can be copied: CHECKs can_copy_prefix().
+Generator::State Generator::state_after(std::size_t slot, std::int64_t tokens) const {
+  if (can_cut(slot, tokens)) return {slot};
+  const auto kept = std::ranges::find(checkpoints_[slot], tokens, &Checkpoint::tokens);
+  CHECK(kept != checkpoints_[slot].end(), "{} tokens of slot {} with {}", tokens, slot,
+        model_slots_.lengths[slot]);
+  return {slot, kept - checkpoints_[slot].begin()};
+}
+
+void Generator::keep_checkpoint(std::size_t slot) {
+  CHECK(slot < checkpoints_.size(), "slot {} of {}", slot, checkpoints_.size());
+  std::vector<Checkpoint>& all = checkpoints_[slot];
+  const std::int64_t tokens = model_slots_.lengths[slot], draft_tokens = draft_slots_.lengths[slot];
+  if (all.empty() || tokens == 0 || std::ranges::count(all, tokens, &Checkpoint::tokens) > 0) return;
+  const auto kept = std::ranges::min_element(all, {}, &Checkpoint::tokens);
+  *kept = {tokens, model_slots_.firsts[slot], draft_tokens, draft_slots_.firsts[slot]};
+  copy_state({slot, kept - all.begin()}, {slot}, tokens, draft_tokens);
+}
+
+// Gives a slot those checkpoints of the source that are no longer than `tokens`.
+void Generator::copy_checkpoints(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
+  for (std::size_t i = 0; i < checkpoints_[slot].size(); ++i) {
+    Checkpoint &to = checkpoints_[slot][i], from = checkpoints_[source_slot][i];
+    to = from.tokens <= tokens ? from : Checkpoint();
+    const auto number = static_cast<std::int64_t>(i);
+    if (slot != source_slot && to.tokens > 0)
+      copy_state({slot, number}, {source_slot, number}, to.tokens, to.draft_tokens);
+  }
 }
 
 void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
@@ -226,17 +275,23 @@ void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int6
   const auto group_slots = static_cast<std::size_t>(slots() / groups_);
   CHECK(tokens == 0 || slot / group_slots == source_slot / group_slots, "slots {} and {} of {} groups", slot,
         source_slot, groups_);
-  const std::span<AttentionCache> caches(caches_.layers);
-  const auto layers = static_cast<std::size_t>(model_.layers);
-  model_slots_.cut(slot, source_slot, tokens);
+  const State from = state_after(source_slot, tokens);
+  std::int64_t drafted = std::min(tokens, draft_slots_.lengths[source_slot]);
+  if (from.checkpoint >= 0) {
+    const Checkpoint& kept = checkpoints_[source_slot][static_cast<std::size_t>(from.checkpoint)];
+    drafted = kept.draft_tokens;
+    model_slots_.begin(slot, tokens, kept.first);
+    draft_slots_.begin(slot, drafted, kept.draft_first);
+  } else {
+    model_slots_.cut(slot, source_slot, tokens);
+    draft_slots_.cut(slot, source_slot, drafted);
+  }
   if (!routed_.empty()) {
     if (slot != source_slot) routed_[slot] = routed_[source_slot];
     routed_[slot].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
   }
-  copy_caches(caches.first(layers), slot, source_slot, tokens);
-  const std::int64_t drafted = std::min(tokens, draft_slots_.lengths[source_slot]);
-  draft_slots_.cut(slot, source_slot, drafted);
-  copy_caches(caches.subspan(layers), slot, source_slot, drafted);
+  copy_state({slot}, from, tokens, drafted);
+  copy_checkpoints(slot, source_slot, tokens);
 }
 
 void Generator::truncate(std::size_t slot, std::int64_t tokens) {
@@ -247,7 +302,8 @@ void Generator::truncate(std::size_t slot, std::int64_t tokens) {
   model_slots_.cut(slot, slot, tokens);
   if (!routed_.empty())
     routed_[slot].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
-  copy_caches(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), slot, slot, tokens);
+  copy_state({slot}, {slot}, tokens, draft_slots_.lengths[slot]);
+  copy_checkpoints(slot, slot, tokens);
 }
 
 // Counts values of this rank's shards: first the embedding's, then each layer's.
@@ -315,13 +371,23 @@ std::vector<std::uint16_t> Generator::routing(std::size_t slot, std::int64_t tok
   return result;
 }
 
-// Does nothing on ranks that do not hold the slot.
-void Generator::copy_caches(std::span<AttentionCache> caches, std::size_t slot, std::size_t source_slot,
-                            std::int64_t tokens) {
-  const std::int64_t here = static_cast<std::int64_t>(slot) - first_here_,
-                     source = static_cast<std::int64_t>(source_slot) - first_here_;
-  if (here < 0 || here >= slots() / groups_) return;
-  for (AttentionCache& cache : caches) cache_copy_prefix(context_, cache, here, source, tokens);
+// Does nothing on ranks that do not hold the slots. Where a layer is cut freely, the slot itself has the tokens
+// of its checkpoints.
+void Generator::copy_state(State to, State from, std::int64_t tokens, std::int64_t draft_tokens) {
+  const std::int64_t slots_here = slots() / groups_,
+                     here = static_cast<std::int64_t>(to.slot) - first_here_,
+                     source = static_cast<std::int64_t>(from.slot) - first_here_;
+  if (here < 0 || here >= slots_here) return;
+  for (std::size_t layer = 0; layer < caches_.layers.size(); ++layer) {
+    AttentionCache& cache = caches_.layers[layer];
+    const bool keeps = std::ssize(cache.lengths) > slots_here;
+    if (!keeps && to.checkpoint >= 0) continue;
+    const auto place = [&](std::int64_t slot, std::int64_t checkpoint) {
+      return keeps ? slot + (1 + checkpoint) * slots_here : slot;
+    };
+    cache_copy_prefix(context_, cache, place(here, to.checkpoint), place(source, from.checkpoint),
+                      std::cmp_less(layer, model_.layers) ? tokens : draft_tokens);
+  }
 }
 
 }  // namespace switchyard

@@ -20,14 +20,19 @@ struct SlotTokens {
   std::vector<std::int32_t> tokens;
 };
 
+// Returns whether a slot of the model can start with any prefix of another without checkpoints: not with gated
+// delta nets, nor where layers with windows or chunks evict tokens.
+bool cuts_freely(const ModelConfig& model, bool evicts);
+
 class Generator {
  public:
   // Has `slots` slots in the KV cache, each for a sequence of at most `capacity` tokens. Where the mesh
   // splits a batch, it splits the slots into groups, in order. The context and the parameters must outlive
   // the generator. With `evicts`, layers with windows or chunks drop tokens that no later token sees and
-  // reserve no memory for them; without, a slot can start with any prefix of another.
+  // reserve no memory for them; without, a slot can start with any prefix of another. Layers that are not cut
+  // freely have memory for `checkpoints` more states a slot (keep_checkpoint()).
   Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t slots,
-            std::int64_t capacity, bool evicts = true);
+            std::int64_t capacity, bool evicts = true, std::int64_t checkpoints = 0);
 
   // Appends tokens to some slots, each named at most once. Returns the logits of each one's next token, f32
   // [n,V] in the order of `fed`, on rank 0; an undefined tensor elsewhere. Other slots cost nothing but
@@ -45,10 +50,18 @@ class Generator {
   // Starts `slot` with the first `tokens` cached tokens of `source_slot`, which may be the same slot. CHECKs
   // can_copy_prefix() and that both slots are of one group.
   void copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
-  // True if a slot can start with the first `tokens` tokens of `source_slot`: always with none. A gated delta
-  // net copies whole sequences only; layers with windows or chunks must
-  // still have all that the next token sees.
-  bool can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const;
+  // True if a slot can start with the first `tokens` tokens of `source_slot`: always with none, and with those
+  // of a checkpoint. Otherwise a gated delta net copies whole sequences only, and layers with windows or chunks
+  // must still have all that the next token sees.
+  bool can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const {
+    return longest_prefix(source_slot, tokens) == tokens;
+  }
+  // Returns the most tokens, up to `most`, with which can_copy_prefix().
+  std::int64_t longest_prefix(std::size_t source_slot, std::int64_t most) const;
+  // Keeps the state of the slot as it is now, so that texts can start with its tokens later on, too, in place
+  // of the slot's shortest checkpoint where it has as many as there is memory for. It is lost when the slot
+  // starts with fewer tokens or with another slot's. Does nothing without memory for checkpoints.
+  void keep_checkpoint(std::size_t slot);
   void clear(std::size_t slot) { copy_prefix(slot, slot, 0); }
   // Copies rank 0's values to all ranks. Collective.
   template <typename T>
@@ -101,7 +114,10 @@ class Generator {
       return tokens <= lengths[slot] && window.can_cut(firsts[slot], tokens);
     }
     void cut(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
-      firsts[slot] = tokens == 0 ? 0 : firsts[source_slot];
+      begin(slot, tokens, tokens == 0 ? 0 : firsts[source_slot]);
+    }
+    void begin(std::size_t slot, std::int64_t tokens, std::int64_t first) {
+      firsts[slot] = first;
       lengths[slot] = tokens;
     }
     void append(std::size_t slot, std::int64_t tokens) {
@@ -109,8 +125,22 @@ class Generator {
       lengths[slot] += tokens;
     }
   };
-  void copy_caches(std::span<AttentionCache> caches, std::size_t slot, std::size_t source_slot,
-                   std::int64_t tokens);
+  // The state of a slot after some tokens: here the numbers that all ranks know. The caches of layers that are
+  // not cut freely have it behind the slots.
+  struct Checkpoint {
+    std::int64_t tokens = 0, first = 0;         // no tokens: none is kept
+    std::int64_t draft_tokens = 0, draft_first = 0;  // of the prediction layer
+  };
+  // A state in the caches: of a slot now, or of one of its checkpoints.
+  struct State {
+    std::size_t slot;
+    std::int64_t checkpoint = -1;  // -1: now
+  };
+  bool can_cut(std::size_t slot, std::int64_t tokens) const;
+  State state_after(std::size_t slot, std::int64_t tokens) const;
+  void copy_checkpoints(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
+  // Copies the first `tokens` tokens, and of the prediction layer the first `draft_tokens`.
+  void copy_state(State to, State from, std::int64_t tokens, std::int64_t draft_tokens);
   void choose_slots(std::span<const SlotTokens> fed, const BatchRows& rows);
   void count_broken(const ForwardResult& out, const Stage::Block& block);
   // Collects the experts of a call with a batch of `length` tokens a row. Collective.
@@ -122,6 +152,7 @@ class Generator {
   std::int64_t capacity_;
   Slots model_slots_;            // on all ranks alike
   Slots draft_slots_;            // of the prediction layer
+  std::vector<std::vector<Checkpoint>> checkpoints_;  // of each slot, on all ranks alike
   Array trunk_;                  // last layer's output of the last call, where there is a prediction layer
   std::int64_t groups_ = 1;      // into which the mesh splits the slots
   std::int64_t first_here_ = 0;  // this rank's first slot

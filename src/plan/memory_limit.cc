@@ -28,17 +28,50 @@ std::int64_t bytes_of(const std::vector<ParameterSpec>& specs) {
   return bytes;
 }
 
+bool is_enough(const PlannedMemory& planned, std::int64_t ranks, std::int64_t available) {
+  return available <= 0 || least_memory_of_process(planned, ranks) <= available;
+}
+
 void require_memory(const std::string& command, const PlannedMemory& planned, const Mesh& mesh,
                     const Processes& processes) {
   const std::int64_t available = available_memory_bytes(), ranks = mesh.size() / processes.count();
+  if (is_enough(planned, ranks, available)) return;
   const std::int64_t needed = least_memory_of_process(planned, ranks);
-  if (available <= 0 || needed <= available) return;
   const std::string together =
       ranks == 1 ? "" : fmt::format(", {} ranks of a process {}", ranks, gib(needed));
   fail_usage(
       "[{}] memory of a rank: {}{} of {} (does not fit); use a smaller model or batch, weights of fewer "
       "bits or more machines, or set ignore_memory_limit=true to try",
       command, gib(planned.peak), together, gib(available));
+}
+
+// Returns what the stage with the most needs; nothing where that is not limited or cannot be planned.
+std::optional<PlannedMemory> memory_to_run(const ModelOnMesh& run, std::int64_t rows, std::int64_t capacity,
+                                           bool evicts, const Processes& processes,
+                                           std::int64_t checkpoints) {
+  if (!is_limited(run.config)) return {};
+  PlannedMemory largest;
+  try {
+    for (int stage = 0; stage < static_cast<int>(run.mesh.axis_size("stage")); ++stage) {
+      NoCosts costs;
+      AbstractRank rank(run.config, run.mesh, stage, costs, WorkspaceOf::cpu,
+                        static_cast<int>(run.mesh.size() / processes.count()), costs, 1);
+      Context& context = rank.context();
+      const Parameters parameters = run.create(context);
+      PlannedMemory planned{rank.account().in_use(), 0, bytes_of(run.specs)};
+      Generator generator(context, run.model, parameters, rows, capacity, evicts, checkpoints);
+      std::vector<SlotTokens> texts;
+      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
+        texts.push_back(
+            {row, std::vector<std::int32_t>(static_cast<std::size_t>(std::min(kPromptTokens, capacity)))});
+      generator.feed(texts);
+      planned.peak = rank.account().peak();
+      if (planned.peak > largest.peak) largest = planned;
+    }
+  } catch (const Error&) {
+    return {};
+  }
+  return largest;
 }
 
 }  // namespace
@@ -67,30 +100,17 @@ void require_memory_to_train(const Config& config, const Processes& processes) {
 }
 
 void require_memory_to_run(const std::string& command, const ModelOnMesh& run, std::int64_t rows,
-                           std::int64_t capacity, bool evicts, const Processes& processes) {
-  if (!is_limited(run.config)) return;
-  PlannedMemory largest;
-  try {
-    for (int stage = 0; stage < static_cast<int>(run.mesh.axis_size("stage")); ++stage) {
-      NoCosts costs;
-      AbstractRank rank(run.config, run.mesh, stage, costs, WorkspaceOf::cpu,
-                        static_cast<int>(run.mesh.size() / processes.count()), costs, 1);
-      Context& context = rank.context();
-      const Parameters parameters = run.create(context);
-      PlannedMemory planned{rank.account().in_use(), 0, bytes_of(run.specs)};
-      Generator generator(context, run.model, parameters, rows, capacity, evicts);
-      std::vector<SlotTokens> texts;
-      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
-        texts.push_back(
-            {row, std::vector<std::int32_t>(static_cast<std::size_t>(std::min(kPromptTokens, capacity)))});
-      generator.feed(texts);
-      planned.peak = rank.account().peak();
-      if (planned.peak > largest.peak) largest = planned;
-    }
-  } catch (const Error&) {
-    return;
-  }
-  require_memory(command, largest, run.mesh, processes);
+                           std::int64_t capacity, bool evicts, const Processes& processes,
+                           std::int64_t checkpoints) {
+  if (const auto planned = memory_to_run(run, rows, capacity, evicts, processes, checkpoints))
+    require_memory(command, *planned, run.mesh, processes);
+}
+
+bool has_memory_to_run(const ModelOnMesh& run, std::int64_t rows, std::int64_t capacity, bool evicts,
+                       const Processes& processes, std::int64_t checkpoints) {
+  const auto planned = memory_to_run(run, rows, capacity, evicts, processes, checkpoints);
+  return !planned ||
+         is_enough(*planned, run.mesh.size() / processes.count(), available_memory_bytes());
 }
 
 }  // namespace switchyard

@@ -21,7 +21,13 @@ std::int64_t least_memory_of_process(const PlannedMemory& planned, std::int64_t 
 void require_memory_to_train(const Config& config, const Processes& processes);
 
 // Error(usage) in the same cases, for a model that generates `rows` texts of `capacity` tokens at once.
+// `evicts` and `checkpoints` are Generator's.
 void require_memory_to_run(const std::string& command, const ModelOnMesh& run, std::int64_t rows,
-                           std::int64_t capacity, bool evicts, const Processes& processes);
+                           std::int64_t capacity, bool evicts, const Processes& processes,
+                           std::int64_t checkpoints = 0);
+
+// Returns whether that would not fail.
+bool has_memory_to_run(const ModelOnMesh& run, std::int64_t rows, std::int64_t capacity, bool evicts,
+                       const Processes& processes, std::int64_t checkpoints);
 
 }  // namespace switchyard

@@ -12,7 +12,7 @@ Batcher::Batcher(const Tokenizer& tokenizer, const Limits& limits, RequestQueue&
       queue_(queue),
       statistics_(statistics),
       slots_(static_cast<std::size_t>(limits.slots), limits.shares_prefixes,
-             limits.deterministic ? limits.prompt_chunk : 0),
+             limits.deterministic ? limits.prompt_chunk : 0, limits.checkpoints > 0),
       scheduler_(limits),
       sampler_(tokenizer, limits),
       text_seconds_(limits.text_seconds),
@@ -43,6 +43,9 @@ void Batcher::start(WantedText text, Call& call) {
   statistics_.change([&](Counts& counts) { counts.shared_tokens += copy.tokens; });
   statistics_.time([&](Timings& timings) { timings.queue_seconds.observe(steady_seconds() - text.asked); });
   texts_[copy.slot] = std::make_unique<RunningText>(std::move(text), tokenizer_, ++turns_, copy.tokens);
+  RunningText& started = *texts_[copy.slot];
+  started.progress.checkpoint =
+      slots_.checkpoint_in(started.request().prompt.size(), started.request().scores_prompt);
   call.copies.push_back(copy);
 }
 

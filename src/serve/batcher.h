@@ -34,8 +34,8 @@ class Batcher {
 
   // Tells how the cache of the model is split, what it can copy (Slots::describe_cache), and how many tokens
   // fit into a slot.
-  void describe_cache(std::int64_t groups, Slots::CanCopy can_copy, std::int64_t slot_tokens) {
-    slots_.describe_cache(groups, std::move(can_copy));
+  void describe_cache(std::int64_t groups, Slots::LongestPrefix longest_prefix, std::int64_t slot_tokens) {
+    slots_.describe_cache(groups, std::move(longest_prefix));
     slot_tokens_ = slot_tokens;
   }
   // Calls `hook` when a text ends that was not abandoned, with the tokens that its slot has cached.

@@ -129,7 +129,7 @@ class Server {
     limits_ = {.slots = 17,
                .waiting = 8,
                .prompt_chunk = kChunk,
-               .shares_prefixes = !model.has_delta(),
+               .checkpoints = 1,
                .deterministic = of.deterministic,
                .drafts = model.predictions > 0,
                .vocab = of.vocab};
@@ -149,7 +149,7 @@ class Server {
             Parameters::create_from_blocks(context, specs, model.init_seed, fill, nullptr);
         std::optional<RowIndependence> independence;
         if (of.deterministic) independence.emplace();
-        Generator generator(context, model, parameters, limits_.slots, kSlotTokens);
+        Generator generator(context, model, parameters, limits_.slots, kSlotTokens, true, limits_.checkpoints);
         ServeHead head{*batcher_, *queue_, statistics_};
         run_serve_loop(context, model, generator, context.comm->rank() == 0 ? &head : nullptr);
       });
@@ -238,8 +238,7 @@ int differing(const Case& of) {
     }
     cached += later[text].cached;
   }
-  // A gated delta net is not cut, and a window has forgotten where whole chunks end.
-  EXPECT_EQ(cached > 0, of.block != "qwen3_next" && of.more.find("window") == std::string::npos) << of.name();
+  EXPECT_GT(cached, 0) << of.name();  // gated delta nets and windows have checkpoints
   return differ;
 }
 

@@ -12,6 +12,7 @@ struct Limits {
   std::int64_t prompt_chunk = 512;      // most tokens of prompts in one call of the model
   std::int64_t scored_chunk = 64;       // the same for prompts whose tokens' logits are all wanted
   bool shares_prefixes = true;          // a prompt starts with the cached tokens of another slot
+  std::int64_t checkpoints = 0;         // states of a slot's prompts that are kept (prompt_checkpoints)
   bool deterministic = false;           // no text's bits depend on the others (deterministic_batches)
   std::int64_t texts_of_key = -1;       // most texts of one API key that run or wait; -1: any number
   double text_seconds = 0;              // after which a text ends as at its length; 0: never

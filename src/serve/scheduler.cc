@@ -44,7 +44,11 @@ Step Scheduler::prompt_step(std::span<const Progress* const> slots) {
   ++prompt_steps_;
   step.scored = slots[order[0]]->scores_prompt;
   const std::size_t most = step.scored ? scored_chunk_ : prompt_chunk_;
-  const auto size_of = [&](std::size_t slot) { return std::min(slots[slot]->left(), most); };
+  const auto size_of = [&](std::size_t slot) {
+    const Progress& text = *slots[slot];
+    const std::size_t size = std::min(text.left(), most);
+    return text.read < text.checkpoint ? std::min(size, text.checkpoint - text.read) : size;
+  };
   const auto kernels_of = [&](std::size_t slot) {
     return std::pair(size_of(slot) == 1, slots[slot]->read == 0);
   };
@@ -61,6 +65,7 @@ Step Scheduler::prompt_step(std::span<const Progress* const> slots) {
     waiting_[slot].since = prompt_steps_;
     const auto chunk = text.prompt.subspan(text.read, size);
     step.fed.push_back({slot, {chunk.begin(), chunk.end()}});
+    if (text.read + size == text.checkpoint) step.kept.push_back(slot);
   }
   return step;
 }

@@ -25,6 +25,7 @@ struct Progress {
   bool scores_prompt = false;   // the logits of all prompt tokens are wanted
   std::int64_t turn = 0;        // the place in the order in which texts came
   std::size_t read = 0;         // prompt tokens that are cached
+  std::size_t checkpoint = 0;   // prompt tokens after which the slot's state is kept; 0: none
   std::int32_t last_token = 0;  // new token that is not fed yet
   std::int32_t draft = 0;       // draft of the token after it
 
@@ -37,6 +38,7 @@ struct Step {
   std::vector<SlotTokens> fed;  // none: nothing to do
   bool drafted = false;         // the second token of each slot is a draft
   bool scored = false;          // chunks of prompts whose tokens' logits are all wanted
+  std::vector<std::size_t> kept = {};  // slots whose states are kept as they are after the call
 
   bool wants_each() const { return drafted || scored; }  // logits after every token
 };

@@ -130,6 +130,23 @@ TEST(Scheduler, ALongPromptHoldsOthersForAChunkOnly) {
   EXPECT_EQ(chunks, 20);
 }
 
+// A chunk ends where the state is to be kept.
+TEST(Scheduler, AChunkEndsAtACheckpoint) {
+  Scheduler scheduler({.prompt_chunk = 8});
+  const std::vector<std::int32_t> prompt(30, 1);
+  Progress text{.prompt = prompt, .checkpoint = 13};
+  const Progress* slots[] = {&text};
+  std::vector<std::size_t> sizes, kept;
+  while (text.reads_prompt()) {
+    const Step step = scheduler.next(slots);
+    sizes.push_back(step.fed[0].tokens.size());
+    kept.push_back(step.kept.size());
+    text.read += sizes.back();
+  }
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{8, 5, 8, 8, 1}));
+  EXPECT_EQ(kept, (std::vector<std::size_t>{0, 1, 0, 0, 0}));
+}
+
 // A prompt waits for one chunk of each other prompt at most, so neither long nor short ones starve.
 TEST(Scheduler, PromptsTakeTurns) {
   Scheduler scheduler({.prompt_chunk = 8});

@@ -27,7 +27,8 @@ struct Order {
 std::vector<std::int32_t> to_words(const Order& order) {
   std::vector<std::int32_t> words{order.sum_experts, order.stop, order.wants_each,
                                   static_cast<std::int32_t>(order.call.copies.size()),
-                                  static_cast<std::int32_t>(order.call.step.fed.size())};
+                                  static_cast<std::int32_t>(order.call.step.fed.size()),
+                                  static_cast<std::int32_t>(order.call.step.kept.size())};
   for (const PrefixCopy& copy : order.call.copies) {
     words.push_back(static_cast<std::int32_t>(copy.slot));
     words.push_back(static_cast<std::int32_t>(copy.source_slot));
@@ -38,12 +39,13 @@ std::vector<std::int32_t> to_words(const Order& order) {
     words.push_back(static_cast<std::int32_t>(fed.tokens.size()));
     words.insert(words.end(), fed.tokens.begin(), fed.tokens.end());
   }
+  for (const std::size_t slot : order.call.step.kept) words.push_back(static_cast<std::int32_t>(slot));
   return words;
 }
 
 Order from_words(const std::vector<std::int32_t>& words) {
   Order order{{}, words[0] != 0, words[1] != 0, words[2] != 0};
-  std::size_t at = 5;
+  std::size_t at = 6;
   for (std::int32_t i = 0; i < words[3]; ++i, at += 3)
     order.call.copies.push_back(
         {static_cast<std::size_t>(words[at]), static_cast<std::size_t>(words[at + 1]), words[at + 2]});
@@ -53,6 +55,8 @@ Order from_words(const std::vector<std::int32_t>& words) {
     order.call.step.fed.push_back({slot, {tokens.begin(), tokens.end()}});
     at += 2 + tokens.size();
   }
+  for (std::int32_t i = 0; i < words[5]; ++i)
+    order.call.step.kept.push_back(static_cast<std::size_t>(words[at++]));
   return order;
 }
 
@@ -114,7 +118,7 @@ void run_serve_loop(Context& context, const ModelConfig& model, Generator& gener
   if (head != nullptr) {
     head->batcher.describe_cache(generator.slot_groups(),
                                  [&generator](std::size_t source_slot, std::int64_t tokens) {
-                                   return generator.can_copy_prefix(source_slot, tokens);
+                                   return generator.longest_prefix(source_slot, tokens);
                                  },
                                  generator.capacity());
   }
@@ -156,6 +160,7 @@ void run_serve_loop(Context& context, const ModelConfig& model, Generator& gener
     if (head != nullptr)
       drafts = head->batcher.accept_logits(*context.pool, step, logits, seconds_now() - begin);
     if (model.predictions > 0) draft_next(context, generator, std::move(drafts), head);
+    for (const std::size_t slot : step.kept) generator.keep_checkpoint(slot);
   }
 }
 

@@ -99,7 +99,7 @@ class Service {
           table.span<float>()[static_cast<std::size_t>(broken * table.dim(1))] = std::nanf("");
         }
         Generator generator(context, model_, parameters, limits.slots, capacity,
-                            !config_.get_bool("enable_prefix_caching"));
+                            !config_.get_bool("enable_prefix_caching"), limits.checkpoints);
         ServeHead head{*batcher_, *queue_, statistics_};
         run_serve_loop(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
       });
@@ -327,6 +327,49 @@ TEST(Serve, SharedBeginningsOfModelsWithWindows) {
       }
     }
     EXPECT_EQ(texts[0], texts[1]);
+  }
+}
+
+// Models that cannot be cut go on with the next turn of a conversation where the last prompt was kept.
+TEST(Serve, NextTurnsOfModelsWithCheckpoints) {
+  std::map<std::string, json> delta_nets = windowed_model();
+  delta_nets.erase("sliding_window_size");
+  delta_nets["decoder_block"] = "qwen3_next";
+  delta_nets["base_num_decoder_layers"] = 3;
+  delta_nets.insert({{"inhomogeneous_layer_cycle_interval", 3},
+                     {"use_qk_norm", true},
+                     {"gdn_num_key_heads", 2},
+                     {"gdn_num_value_heads", 4},
+                     {"gdn_key_head_dim", 6},
+                     {"gdn_value_head_dim", 5},
+                     {"gdn_chunk_size", 4},
+                     {"shared_experts", 1},
+                     {"shared_expert_mlp_dim", 12}});
+  delta_nets["base_moe_mlp_dim"] = 12;
+  const std::string first = "the first words of a conversation, asked:";
+  const std::string second = first + " answered: and asked again";
+  for (const auto& model : {windowed_model(), delta_nets}) {
+    for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2"}) {
+      SCOPED_TRACE(model.at("decoder_block").get<std::string>() + " " + layout);
+      std::vector<json> texts[2];
+      for (const std::int64_t checkpoints : {0, 1}) {
+        Service service(layout,
+                        {.slots = 3,
+                         .waiting = 8,
+                         .prompt_chunk = 11,
+                         .shares_prefixes = checkpoints > 0,
+                         .checkpoints = checkpoints},
+                        kCapacity, model);
+        for (const std::string& prompt : {first, second, first + " or", second})
+          texts[checkpoints].push_back(
+              service.ask({{"prompt", prompt}, {"max_tokens", 9}, {"ignore_eos", true}})["choices"][0]["text"]);
+        service.stop();
+        const auto kept = static_cast<std::int64_t>(first.size()) - 16,
+                   kept_second = static_cast<std::int64_t>(second.size()) - 16;
+        EXPECT_EQ(service.counts().shared_tokens, checkpoints == 0 ? 0 : kept + kept + kept_second);
+      }
+      EXPECT_EQ(texts[0], texts[1]);
+    }
   }
 }
 

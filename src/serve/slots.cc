@@ -18,14 +18,18 @@ std::size_t least_shared(std::size_t prompt) {
 
 }  // namespace
 
-Slots::Slots(std::size_t count, bool shares_prefixes, std::int64_t whole_chunks)
-    : slots_(count), shares_prefixes_(shares_prefixes), whole_chunks_(whole_chunks), group_slots_(count) {
+Slots::Slots(std::size_t count, bool shares_prefixes, std::int64_t whole_chunks, bool checkpoints)
+    : slots_(count),
+      shares_prefixes_(shares_prefixes),
+      whole_chunks_(whole_chunks),
+      group_slots_(count),
+      checkpoints_(checkpoints && shares_prefixes) {
   copies_done();
 }
 
-void Slots::describe_cache(std::int64_t groups, CanCopy can_copy) {
+void Slots::describe_cache(std::int64_t groups, LongestPrefix longest_prefix) {
   group_slots_ = slots_.size() / static_cast<std::size_t>(groups);
-  can_copy_ = std::move(can_copy);
+  longest_prefix_ = std::move(longest_prefix);
 }
 
 void Slots::copies_done() {
@@ -34,6 +38,12 @@ void Slots::copies_done() {
 
 void Slots::append(std::size_t slot, std::span<const std::int32_t> tokens) {
   slots_[slot].tokens.insert(slots_[slot].tokens.end(), tokens.begin(), tokens.end());
+}
+
+std::size_t Slots::checkpoint_in(std::size_t prompt, bool reads_all) const {
+  if (!checkpoints_ || reads_all || prompt < 2 * kLeastShared) return 0;
+  const std::size_t place = prompt - kLeastShared;
+  return whole_chunks_ > 0 ? place - place % static_cast<std::size_t>(whole_chunks_) : place;
 }
 
 void Slots::release(std::size_t slot) {
@@ -70,13 +80,14 @@ std::int64_t Slots::common_tokens(const Slot& source, std::span<const std::int32
   return whole_chunks_ > 0 ? same / whole_chunks_ * whole_chunks_ : same;
 }
 
-// A prefix that the cache has partly evicted is of no use, and less of that source is not tried.
+// Of a prefix that the cache has partly evicted, what its checkpoints have.
 std::optional<Slots::Beginning> Slots::beginning_of(std::size_t source,
                                                     std::span<const std::int32_t> prompt) const {
   const Slot& from = slots_[source];
-  const std::int64_t tokens = common_tokens(from, prompt);
-  if (tokens < static_cast<std::int64_t>(least_shared(prompt.size())) || !can_copy_(from.origin, tokens))
-    return {};
+  const auto least = static_cast<std::int64_t>(least_shared(prompt.size()));
+  const std::int64_t common = common_tokens(from, prompt);
+  const std::int64_t tokens = common < least ? 0 : longest_prefix_(from.origin, common);
+  if (tokens < least) return {};
   // The template's words before an answer are not always those before the same answer later on.
   const auto whole = static_cast<std::size_t>(tokens + (whole_chunks_ > 0 ? whole_chunks_ : 0)) + kLeastShared;
   if (!from.taken && whole >= from.prompt) return Beginning{{source, source, tokens}, true};

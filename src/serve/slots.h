@@ -24,14 +24,15 @@ struct PrefixCopy {
 
 class Slots {
  public:
-  // Says whether the model can start a slot with the first `tokens` tokens that `source_slot` has cached now.
-  using CanCopy = std::function<bool(std::size_t source_slot, std::int64_t tokens)>;
+  // Says with how many of the first `most` tokens that `source_slot` has cached now the model can start a slot.
+  using LongestPrefix = std::function<std::int64_t(std::size_t source_slot, std::int64_t most)>;
 
   // `whole_chunks`: prompts share whole chunks of so many tokens only, of other prompts that were read in such
   // chunks, so that a shared beginning has the bits that reading it again would give (0: any beginning).
-  Slots(std::size_t count, bool shares_prefixes, std::int64_t whole_chunks = 0);
+  // `checkpoints`: the model keeps the states at checkpoint_in() of its prompts.
+  Slots(std::size_t count, bool shares_prefixes, std::int64_t whole_chunks = 0, bool checkpoints = false);
   // Tells into how many groups the mesh splits the slots, in order: prefixes are copied within a group only.
-  void describe_cache(std::int64_t groups, CanCopy can_copy);
+  void describe_cache(std::int64_t groups, LongestPrefix longest_prefix);
 
   std::size_t count() const { return slots_.size(); }
   // The copies of all earlier assign() calls are carried out: the cache has what tokens() says.
@@ -39,6 +40,10 @@ class Slots {
   // Gives a free slot, of which there is one (CHECK), to a prompt, and says with which cached tokens it
   // starts: none where `reads_all`. The prompt's last token is never among them, since its logits are wanted.
   PrefixCopy assign(std::span<const std::int32_t> prompt, bool reads_all);
+  // Returns after how many of a prompt's tokens its state is to be kept for the prompts that begin like it; 0:
+  // after none. It is a little before the end, where the next turn of a conversation may have other words:
+  // templates put some before an answer that are not there before the same answer later on.
+  std::size_t checkpoint_in(std::size_t prompt, bool reads_all) const;
   // Frees a slot. Its tokens stay cached until the slot is assigned again.
   void release(std::size_t slot);
   void append(std::size_t slot, std::span<const std::int32_t> tokens);
@@ -70,7 +75,8 @@ class Slots {
   bool shares_prefixes_;
   std::int64_t whole_chunks_;
   std::size_t group_slots_;
-  CanCopy can_copy_ = [](std::size_t, std::int64_t) { return true; };
+  bool checkpoints_;
+  LongestPrefix longest_prefix_ = [](std::size_t, std::int64_t most) { return most; };
   std::int64_t events_ = 0;
 };
 

@@ -127,9 +127,9 @@ TEST(Slots, WholeChunksOnly) {
 TEST(Slots, ACopyOfACopyIsAskedForAtItsOrigin) {
   Slots slots(4, true);
   std::vector<std::size_t> asked;
-  slots.describe_cache(1, [&](std::size_t source, std::int64_t) {
+  slots.describe_cache(1, [&](std::size_t source, std::int64_t most) {
     asked.push_back(source);
-    return true;
+    return most;
   });
   read(slots, count_up(0, 40));
   slots.copies_done();
@@ -144,10 +144,28 @@ TEST(Slots, ACopyOfACopyIsAskedForAtItsOrigin) {
   EXPECT_EQ(asked, (std::vector<std::size_t>{0, 1, 2}));
 }
 
+// A model that cannot be cut has the states that it kept.
+TEST(Slots, ANextTurnStartsAtACheckpoint) {
+  Slots slots(2, true, 0, true);
+  EXPECT_EQ(slots.checkpoint_in(100, false), 84u);
+  EXPECT_EQ(slots.checkpoint_in(100, true), 0u);
+  EXPECT_EQ(slots.checkpoint_in(31, false), 0u);
+  EXPECT_EQ(Slots(2, true, 32, true).checkpoint_in(100, false), 64u);
+  EXPECT_EQ(Slots(2, true).checkpoint_in(100, false), 0u);
+  slots.describe_cache(1, [&](std::size_t, std::int64_t most) { return most >= 84 ? 84 : 0; });
+  read(slots, count_up(0, 100));
+  slots.append(0, count_up(500, 20));
+  slots.release(0);
+  Tokens next = count_up(0, 98);  // without the template's last words
+  next.resize(150, -1);
+  expect_copy(read(slots, next), 0, 0, 84);
+  expect_copy(read(slots, count_up(0, 60)), 1, 1, 0);
+}
+
 TEST(Slots, GroupsAndTheCacheLimitCopies) {
   Slots slots(4, true);
   bool can_copy = true;
-  slots.describe_cache(2, [&](std::size_t, std::int64_t) { return can_copy; });
+  slots.describe_cache(2, [&](std::size_t, std::int64_t most) { return can_copy ? most : 0; });
   read(slots, count_up(0, 40));
   expect_copy(read(slots, count_up(0, 40)), 1, 0, 39);
   expect_copy(read(slots, count_up(0, 40)), 2, 2, 0);  // the other group
