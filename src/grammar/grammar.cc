@@ -6,6 +6,7 @@
 #include "grammar/regex.h"
 #include "grammar/rules.h"
 #include "grammar/schema_rules.h"
+#include "grammar/work_limit.h"
 
 namespace switchyard::grammar {
 
@@ -33,6 +34,7 @@ std::map<std::string, std::int32_t> special_texts(const Tokenizer& tokenizer, st
 // Makes rules by `build` and compiles them.
 template <typename Build>
 std::shared_ptr<const Grammar> grammar_of(const Vocabulary& vocabulary, const Build& build) {
+  const WorkLimit limit;
   Rules rules;
   JsonRules json(rules);
   const std::int32_t root = rules.add(build(json));

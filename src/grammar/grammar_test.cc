@@ -187,7 +187,7 @@ std::optional<std::string> sampled(const std::shared_ptr<const Grammar>& grammar
 
 }  // namespace
 
-// With SWITCHYARD_GRAMMAR_SAMPLES=FOLDER the texts are also written there, for tests/peers/check_schemas.py.
+// With SWITCHYARD_GRAMMAR_SAMPLES=FOLDER the texts are also written there, for bench/peers/check_schemas.py.
 TEST_F(GrammarTest, RandomTextsUnderMasksAreJson) {
   const char* folder = std::getenv("SWITCHYARD_GRAMMAR_SAMPLES");
   const int texts = folder != nullptr ? 1000 : 20;

@@ -69,18 +69,19 @@ Expression key_character(const CodePoints& without) {
   return choice({one_of(must_escape().complement().without(without)), sequence({text("\\"), one_of(letters)})});
 }
 
-// What may follow in a key when what came so far is the trie's node.
-Expression rest_of_key(const Trie& trie, std::int32_t any_rest) {
+// What may follow in a key when what came so far is the trie's node. Deep nodes are rules, lest expressions nest.
+Expression rest_of_key(Rules& rules, const Trie& trie, std::int32_t any_rest, int depth) {
   std::vector<Expression> forms;
   CodePoints known;
   for (const auto& [point, next] : trie.next) {
     known.add(point, point);
     const std::string form = form_of(point);
-    if (!form.empty()) forms.push_back(sequence({text(form), rest_of_key(next, any_rest)}));
+    if (!form.empty()) forms.push_back(sequence({text(form), rest_of_key(rules, next, any_rest, depth + 1)}));
   }
   forms.push_back(sequence({key_character(known), call(any_rest)}));
   if (!trie.ends) forms.push_back(text("\""));
-  return choice(std::move(forms));
+  Expression made = choice(std::move(forms));
+  return depth % 16 == 15 ? call(rules.add(std::move(made))) : made;
 }
 
 }  // namespace
@@ -146,7 +147,7 @@ Expression JsonRules::key_but(const std::vector<std::string>& names) {
   Trie trie;
   for (const std::string& name : names) add_to(trie, code_points_of(name));
   const std::int32_t any_rest = rules_.add(sequence({repeat(key_character({}), 0), text("\"")}));
-  return sequence({text("\""), call(rules_.add(rest_of_key(trie, any_rest)))});
+  return sequence({text("\""), call(rules_.add(rest_of_key(rules_, trie, any_rest, 0)))});
 }
 
 }  // namespace switchyard::grammar

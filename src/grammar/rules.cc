@@ -138,27 +138,19 @@ bool can_end(const Expression& expression, const std::vector<bool>& productive) 
   }
 }
 
-bool is_hex_digit(std::uint32_t point) {
-  return (point >= '0' && point <= '9') || (point >= 'a' && point <= 'f') || (point >= 'A' && point <= 'F');
-}
-
-// xgrammar reads an escape as far as there are digits, so a digit after one is an escape, too.
-// Returns whether it printed an escape.
-bool print_code_point(std::string& out, std::uint32_t point, bool after_escape) {
+void print_code_point(std::string& out, std::uint32_t point) {
   const bool plain = (point >= '0' && point <= '9') || (point >= 'a' && point <= 'z') ||
                      (point >= 'A' && point <= 'Z') || point == ' ' || point == '_';
-  if (plain && !(after_escape && is_hex_digit(point))) {
+  if (plain) {
     out += static_cast<char>(point);
-    return false;
+  } else {
+    fmt::format_to(std::back_inserter(out), "\\U{:08X}", point);
   }
-  fmt::format_to(std::back_inserter(out), "\\U{:08X}", point);
-  return true;
 }
 
 void print_text(std::string& out, const std::string& text) {
   out += '"';
-  bool escape = false;
-  for (std::uint32_t point : code_points_of(text)) escape = print_code_point(out, point, escape);
+  for (std::uint32_t point : code_points_of(text)) print_code_point(out, point);
   out += '"';
 }
 
@@ -175,12 +167,11 @@ void print_all(std::string& out, const Expression& expression, std::string_view 
 
 void print_set(std::string& out, const CodePoints& set) {
   out += '[';
-  bool escape = false;
   for (const auto& [first, last] : set.ranges()) {
-    escape = print_code_point(out, first, escape);
+    print_code_point(out, first);
     if (last == first) continue;
     out += '-';
-    escape = print_code_point(out, last, false);
+    print_code_point(out, last);
   }
   out += ']';
 }

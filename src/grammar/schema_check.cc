@@ -11,6 +11,7 @@
 #include "grammar/grammar.h"
 #include "grammar/regex.h"
 #include "grammar/schema_node.h"
+#include "grammar/work_limit.h"
 
 namespace switchyard::grammar {
 
@@ -60,6 +61,15 @@ class Walk {
     pairs(at, place);
   }
 
+  // Not at once, as a chain of references may be long.
+  void references() {
+    while (!open_.empty()) {
+      const auto [at, place] = std::move(open_.back());
+      open_.pop_back();
+      schema(*at, place, 0);
+    }
+  }
+
   // References are followed once all parts are known to be well formed.
   void choices(const Json& at, const std::string& place) {
     if (!at.is_object()) return;
@@ -102,7 +112,9 @@ class Walk {
         if (!value.is_array()) fail(key, place, "must be a list of texts");
         for (const Json& name : value) {
           if (!name.is_string()) fail(key, place, "must be a list of texts");
+          if (name.get_ref<const std::string&>().size() > SchemaLimits::name_length) fail(key, place, "has a name that is too long");
         }
+        if (value.size() > SchemaLimits::names) fail(key, place, fmt::format("has more than {} names", SchemaLimits::names));
         return;
       case Ask::values:
         if (!value.is_array() || value.empty()) fail(key, place, "must be a list of values");
@@ -117,19 +129,20 @@ class Walk {
         return;
       case Ask::reference:
         if (!value.is_string()) fail(key, place, "must be a text");
-        referred(resolve(root_, value.get_ref<const std::string&>()), value.get<std::string>(), depth);
+        referred(resolve(root_, value.get_ref<const std::string&>()), value.get<std::string>());
     }
   }
 
   void names_of(const std::string& key, const Json& value, const std::string& place) {
+    if (value.size() > SchemaLimits::names) fail(key, place, fmt::format("has more than {} names", SchemaLimits::names));
     for (const auto& entry : value.items()) {
       if (entry.key().size() > SchemaLimits::name_length) fail(key, place, "has a name that is too long");
     }
   }
 
   // A reference may lead to a place that no keyword walks to.
-  void referred(const Json& at, const std::string& place, int depth) {
-    if (referred_.insert(&at).second) schema(at, place, depth + 1);
+  void referred(const Json& at, const std::string& place) {
+    if (referred_.insert(&at).second) open_.emplace_back(&at, place);
   }
 
   void type(const Json& value, const std::string& place) {
@@ -155,6 +168,8 @@ class Walk {
   void bound(const std::string& key, const Json& value, const std::string& place) {
     constexpr double most = 9007199254740992.0;  // up to here a double has all integers
     if (!value.is_number()) fail(key, place, "must be a number");
+    if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) fail(key, place, "is beyond 2^63 - 1, which is not kept");
+    if (value.is_number_integer()) return;
     if (!(std::abs(value.get<double>()) <= most)) fail(key, place, "is beyond 2^53, which is not kept");
   }
 
@@ -183,6 +198,7 @@ class Walk {
 
   const Json& root_;
   std::set<const Json*> referred_;
+  std::vector<std::pair<const Json*, std::string>> open_;  // referred to and not yet walked
 };
 
 // %41 is A; what is no such escape stays.
@@ -234,8 +250,10 @@ void check_schema(const Json& schema) {
   if (text.size() > SchemaLimits::bytes) {
     throw GrammarError(fmt::format("a schema has {} bytes, above {}", text.size(), SchemaLimits::bytes));
   }
+  const WorkLimit limit;
   Walk walk(schema);
   walk.schema(schema, "#", 0);
+  walk.references();
   walk.choices(schema, "#");
 }
 

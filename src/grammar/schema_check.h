@@ -14,6 +14,7 @@ struct SchemaLimits {
   static constexpr int depth = 64;
   static constexpr std::int64_t repetitions = 10'000;
   static constexpr std::size_t name_length = 500;  // bytes of a property's name
+  static constexpr std::size_t names = 5'000;      // of one object
 };
 
 // GrammarError names the keyword and its place (`"not" at #/properties/a is not kept`) where the schema has a

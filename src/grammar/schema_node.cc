@@ -8,6 +8,7 @@
 #include "grammar/formats.h"
 #include "grammar/grammar.h"
 #include "grammar/schema_check.h"
+#include "grammar/work_limit.h"
 
 namespace switchyard::grammar {
 
@@ -58,17 +59,18 @@ void SchemaNode::add_values(const Json& list) {
     values = list;
     return;
   }
+  std::set<std::string> others;
+  for (const Json& value : list) others.insert(canonical(value));
   Json both = Json::array();
   for (const Json& value : *values) {
-    const auto same = [&](const Json& other) { return equal(value, other); };
-    if (std::any_of(list.begin(), list.end(), same)) both.push_back(value);
+    if (others.contains(canonical(value))) both.push_back(value);
   }
   values = std::move(both);
 }
 
 void SchemaNode::add_bound(const Json& value, bool is_min, bool is_out) {
   const double exact = value.get<double>();
-  const bool whole = value.is_number_integer() || std::floor(exact) == exact;
+  const bool whole = value.is_number_integer() || std::floor(exact) == exact;  // an integer fits, as checked
   if (!whole) fraction_bound = true;
   std::int64_t rounded;
   if (value.is_number_integer()) {
@@ -87,6 +89,7 @@ void SchemaNode::add_bound(const Json& value, bool is_min, bool is_out) {
 }
 
 void SchemaNode::add_at(const Json& schema, int depth) {
+  WorkLimit::check();
   if (depth > max_joined) throw GrammarError("a schema that refers to itself without end is not kept");
   if (schema.is_boolean()) {
     if (!schema.get<bool>()) kinds = 0;
@@ -117,8 +120,9 @@ void SchemaNode::add_at(const Json& schema, int depth) {
     if (key == "enum") add_values(value);
     if (key == "const") add_values(Json::array({value}));
     if (key == "required") {
+      std::set<std::string> known(required.begin(), required.end());
       for (const Json& name : value) {
-        if (std::find(required.begin(), required.end(), name) == required.end()) required.push_back(name.get<std::string>());
+        if (known.insert(name.get<std::string>()).second) required.push_back(name.get<std::string>());
       }
     }
     if (key == "minItems") min_items = std::max(min_items, value.get<std::int64_t>());

@@ -72,6 +72,8 @@ bool holds(const Json& root, const Json& schema, const Json& value, int depth = 
 // The same for what a node asks without its choices.
 bool node_holds(const Json& root, const SchemaNode& node, const Json& value, int depth);
 bool equal(const Json& a, const Json& b);
+// A text that equal values have in common.
+std::string canonical(const Json& value);
 // Returns whether no value can keep both, as far as types, exact values, bounds of integers, required
 // properties and lengths show.
 bool disjoint(const Json& root, const Json& a, const Json& b, int depth = 0);

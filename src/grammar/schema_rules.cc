@@ -9,6 +9,7 @@
 #include "grammar/regex.h"
 #include "grammar/schema_check.h"
 #include "grammar/schema_node.h"
+#include "grammar/work_limit.h"
 
 namespace switchyard::grammar {
 
@@ -23,7 +24,7 @@ class SchemaCompiler {
   // A rule for each different schema: so those that refer to themselves end, and equal ones are made once.
   Expression value(const Json& schema) {
     if (schema.is_boolean()) return schema.get<bool>() ? json_.value() : never();
-    const std::string key = schema.dump();
+    const std::string key = schema.dump(-1, ' ', false, Json::error_handler_t::replace);
     if (const auto known = rule_of_.find(key); known != rule_of_.end()) return call(known->second);
     if (++depth_ > max_place_depth) throw GrammarError("a schema that refers to itself in ever new forms is not kept");
     const std::int32_t rule = json_.rules().reserve();
@@ -34,7 +35,17 @@ class SchemaCompiler {
   }
 
  private:
+  // Long expressions become rules of their own, as they are copied and nested.
+  Expression short_of(Expression expression) {
+    constexpr std::size_t longest = 16;
+    return expression.of.size() <= longest ? std::move(expression) : call(json_.rules().add(std::move(expression)));
+  }
+
   Expression of_node(SchemaNode node, int choices) {
+    WorkLimit::check();
+    if (++places_ > Rules::max_rules) {
+      throw GrammarError(fmt::format("the schema has more than {} places, with those of its references", Rules::max_rules));
+    }
     if (choices > max_place_depth) throw GrammarError("an anyOf that refers to itself is not kept");
     if (!node.choices.empty()) {
       std::vector<Expression> of;
@@ -55,16 +66,14 @@ class SchemaCompiler {
   }
 
   Expression exact_values(SchemaNode& node) {
-    const Json list = *node.values;
+    const Json list = std::move(*node.values);
+    node.values.reset();
     std::vector<Expression> of;
-    for (const Json& value : list) {
-      if (holds_alone(node, value)) of.push_back(json_.exactly(value));
+    for (const Json& value : list) {  // what stands beside an enum may keep a value of it out
+      if (node_holds(root_, node, value, 0)) of.push_back(json_.exactly(value));
     }
     return choice(std::move(of));
   }
-
-  // Whether what stands beside an enum lets a value of it through.
-  bool holds_alone(const SchemaNode& node, const Json& value) { return node_holds(root_, node, value, 0); }
 
   Expression of_kinds(const SchemaNode& node) {
     std::vector<Expression> of;
@@ -82,6 +91,10 @@ class SchemaCompiler {
   }
 
   static Expression number(const SchemaNode& node) {
+    constexpr std::int64_t exact = std::int64_t{1} << 53;
+    for (const auto& bound : {node.numbers.min, node.numbers.max}) {
+      if (bound && (*bound > exact || *bound < -exact)) throw GrammarError("\"minimum\" or \"maximum\" beyond 2^53, of numbers that may have a fraction, is not kept");
+    }
     if (node.fraction_bound) throw GrammarError("\"minimum\" or \"maximum\" with a fraction, of numbers that may have one, is not kept");
     constexpr std::int64_t most = 1'000'000;  // with nine digits of fraction still exact enough
     const auto open = [](const std::optional<std::int64_t>& bound, bool out) { return out && bound && (*bound > most || *bound < -most); };
@@ -129,7 +142,8 @@ class SchemaCompiler {
     const std::int64_t first = most < 0 ? listed : std::min(listed, most);
     for (std::int64_t i = first - 1; i >= 1; --i) {
       rest = sequence({json_.comma(), value(node.item(static_cast<std::size_t>(i))), std::move(rest)});
-      if (i >= node.min_items) rest = optional(std::move(rest));
+      if (i >= node.min_items) rest = call(json_.rules().add(optional(std::move(rest))));
+      rest = short_of(std::move(rest));
     }
     if (most == 0) return json_.brackets(never(), true);
     return json_.brackets(sequence({value(listed > 0 ? node.item(0) : others), std::move(rest)}), node.min_items == 0);
@@ -154,27 +168,27 @@ class SchemaCompiler {
       Expression next = sequence({json_.comma(), pair, after});
       if (needed) {
         may_be_empty = false;
-        begin = std::move(from_here);
-        after = std::move(next);
+        begin = short_of(std::move(from_here));
+        after = short_of(std::move(next));
       } else {
-        begin = choice({std::move(from_here), std::move(begin)});
-        after = call(json_.rules().add(optional_before(std::move(next), after)));
+        begin = short_of(choice({std::move(from_here), std::move(begin)}));
+        after = call(json_.rules().add(choice({std::move(next), after})));
       }
     }
     return json_.braces(std::move(begin), may_be_empty);
   }
 
-  static Expression optional_before(Expression next, const Expression& after) { return choice({std::move(next), after}); }
-
   JsonRules& json_;
   const Json& root_;
   std::map<std::string, std::int32_t> rule_of_;
   int depth_ = 0;
+  std::size_t places_ = 0;
 };
 
 }  // namespace
 
 Expression schema_expression(JsonRules& json, const Json& schema) {
+  const WorkLimit limit;
   check_schema(schema);
   return SchemaCompiler(json, schema).value(schema);
 }

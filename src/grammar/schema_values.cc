@@ -6,6 +6,7 @@
 #include "grammar/grammar.h"
 #include "grammar/rules.h"
 #include "grammar/schema_node.h"
+#include "grammar/work_limit.h"
 
 namespace switchyard::grammar {
 
@@ -23,11 +24,11 @@ unsigned kinds_of_value(const Json& value) {
   return value.is_array() ? kind_array : kind_object;
 }
 
-bool within(const Bounds& bounds, double value) {
-  if (bounds.min && (value < static_cast<double>(*bounds.min) || (bounds.above_min && value == static_cast<double>(*bounds.min)))) {
-    return false;
-  }
-  return !bounds.max || (value <= static_cast<double>(*bounds.max) && !(bounds.below_max && value == static_cast<double>(*bounds.max)));
+template <typename T>
+bool within(const Bounds& bounds, T value) {
+  const auto as = [](std::int64_t bound) { return static_cast<T>(bound); };
+  if (bounds.min && (bounds.above_min ? value <= as(*bounds.min) : value < as(*bounds.min))) return false;
+  return !bounds.max || (bounds.below_max ? value < as(*bounds.max) : value <= as(*bounds.max));
 }
 
 bool size_within(std::size_t size, std::int64_t min, std::int64_t max) {
@@ -37,7 +38,9 @@ bool size_within(std::size_t size, std::int64_t min, std::int64_t max) {
 
 bool number_holds(const SchemaNode& node, const Json& value) {
   if (node.fraction_bound && !value.is_number_integer()) throw GrammarError("a bound with a fraction beside enum is not kept");
-  return within(node.integers, value.get<double>());
+  if (!value.is_number_integer()) return within(node.integers, value.get<double>());
+  const bool beyond = value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX;
+  return beyond ? !node.integers.max : within(node.integers, value.get<std::int64_t>());
 }
 
 bool array_holds(const Json& root, const SchemaNode& node, const Json& value, int depth) {
@@ -64,7 +67,8 @@ constexpr std::size_t max_variants = 64;
 // The node once for each way through its choices; empty where there are too many.
 std::vector<SchemaNode> variants(const SchemaNode& from) {
   std::vector<SchemaNode> open = {from}, done;
-  while (!open.empty()) {
+  for (std::size_t steps = 0; !open.empty(); ++steps) {
+    if (steps > 4 * max_variants) return {};  // an anyOf may refer to itself
     SchemaNode node = std::move(open.back());
     open.pop_back();
     if (node.choices.empty()) {
@@ -94,6 +98,7 @@ bool lengths_disjoint(std::int64_t min_a, std::int64_t max_a, std::int64_t min_b
 }
 
 bool objects_disjoint(const Json& root, const SchemaNode& a, const SchemaNode& b, int depth) {
+  WorkLimit::check();
   if (depth >= max_disjoint_depth) return false;
   const auto found = [&](const SchemaNode& one, const SchemaNode& other) {
     return std::any_of(one.required.begin(), one.required.end(), [&](const std::string& name) {
@@ -117,6 +122,7 @@ bool may_hold(const Json& root, const SchemaNode& b, const Json& value) {
 
 bool values_disjoint(const Json& root, const SchemaNode& a, const SchemaNode& b) {
   return std::none_of(a.values->begin(), a.values->end(), [&](const Json& value) {
+    WorkLimit::check();
     return may_hold(root, a, value) && may_hold(root, b, value);
   });
 }
@@ -151,7 +157,27 @@ bool node_holds(const Json& root, const SchemaNode& node, const Json& value, int
 }
 
 bool equal(const Json& a, const Json& b) {
-  return nlohmann::json(a) == nlohmann::json(b);
+  if (a.is_number() && b.is_number()) return a == b;
+  if (a.type() != b.type()) return false;
+  return a.is_structured() ? canonical(a) == canonical(b) : a == b;
+}
+
+std::string canonical(const Json& value) {
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    const bool whole = std::floor(number) == number && std::abs(number) < 9e15;
+    return whole ? std::to_string(static_cast<std::int64_t>(number)) : value.dump();
+  }
+  if (!value.is_structured()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::vector<std::string> parts;
+  for (const auto& item : value.items()) {
+    const std::string name = value.is_object() ? Json(item.key()).dump(-1, ' ', false, Json::error_handler_t::replace) + ":" : "";
+    parts.push_back(name + canonical(item.value()));
+  }
+  if (value.is_object()) std::sort(parts.begin(), parts.end());
+  std::string text(1, value.is_object() ? '{' : '[');
+  for (const std::string& part : parts) text += part + ",";
+  return text + (value.is_object() ? '}' : ']');
 }
 
 bool holds(const Json& root, const Json& schema, const Json& value, int depth) {

@@ -84,8 +84,10 @@ std::shared_ptr<const Grammar> Vocabulary::Impl::compiled(const std::shared_ptr<
   if (std::shared_ptr<const Grammar> known = kept(ebnf)) return known;
   std::shared_ptr<const Grammar> made;
   try {
+    // As a text: given a grammar, the compiler prints it and reads it again, and its printer ends the byte of a
+    // \x escape by nothing, so that a hexadecimal digit after it is read as a part of it.
     made = std::make_shared<const Grammar>(
-        std::make_unique<const Grammar::Impl>(self, compiler_.CompileGrammar(xgrammar::Grammar::FromEBNF(ebnf))));
+        std::make_unique<const Grammar::Impl>(self, compiler_.CompileGrammar(ebnf, "root")));
   } catch (const std::exception& error) {
     throw GrammarError(fmt::format("the grammar does not compile: {}", error.what()));
   }

@@ -1,0 +1,22 @@
+// How long making a grammar may take: a schema of some hundred bytes can ask for years.
+#pragma once
+
+#include <chrono>
+
+namespace switchyard::grammar {
+
+// While one lives, check() on its thread throws GrammarError once its time is over. Within another one it
+// changes nothing.
+class WorkLimit {
+ public:
+  explicit WorkLimit(std::chrono::milliseconds most = std::chrono::seconds(2));
+  ~WorkLimit();
+  WorkLimit(const WorkLimit&) = delete;
+  WorkLimit& operator=(const WorkLimit&) = delete;
+  static void check();
+
+ private:
+  bool outermost_;
+};
+
+}  // namespace switchyard::grammar
