@@ -113,8 +113,6 @@ class GrammarTest : public ::testing::Test {
   }
 };
 
-}  // namespace
-
 TEST_F(GrammarTest, KeepsTheGoldenSchemas) {
   std::mt19937 random(11);
   for (const fs::path& file : golden_files()) {
@@ -309,4 +307,5 @@ TEST(WithoutGrammars, SaysSo) {
   }
 }
 
+}  // namespace
 }  // namespace switchyard::grammar
