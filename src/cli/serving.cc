@@ -71,9 +71,11 @@ std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const O
   std::optional<chat::TemplateSource> source = template_of(config, weights);
   if (!source) return nullptr;
   const std::string text = source->text + source->tool_text;
-  auto chat = std::make_shared<serve::ChatModel>(serve::ChatModel{
-      chat::ChatTemplate(std::move(*source), {.kwargs = template_kwargs(config)}), chat::format_of_template(text)});
-  if (const std::string* const name = option(options, "--tool-format")) chat->format = chat::format_named(*name);
+  auto chat = std::make_shared<serve::ChatModel>(
+      serve::ChatModel{chat::ChatTemplate(std::move(*source), {.kwargs = template_kwargs(config)}),
+                       chat::format_of_template(text)});
+  if (const std::string* const name = option(options, "--tool-format"))
+    chat->format = chat::format_named(*name);
   if (const std::string* const name = option(options, "--reasoning-format")) {
     chat->reads_reasoning = *name != "none";
     if (*name != "none" && *name != "auto") {
@@ -109,8 +111,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   note_context(run, command, run.config.get_int("max_target_length"));
   const Config& config = run.config;
   serve::Limits limits;
-  limits.slots =
-      config.is_set_by_user("per_device_batch_size") ? rows_to_generate(config, run.mesh) : slots;
+  limits.slots = config.is_set_by_user("per_device_batch_size") ? rows_to_generate(config, run.mesh) : slots;
   check_layout(config, run.mesh, run.model,
                {limits.slots, limits.slots, 1, run.model.moe_execution.token_chunks});
   serve::ServedModel served;
@@ -118,7 +119,8 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   served.name = name_of_model(config, weights);
   served.has_page = config.get_bool("page");
   served.fingerprint = fingerprint_of(run);
-  if (const auto names = options.lists.find("--alias"); names != options.lists.end()) served.aliases = names->second;
+  if (const auto names = options.lists.find("--alias"); names != options.lists.end())
+    served.aliases = names->second;
   served.chat = chat_model(config, options, weights);
   served.tokenizer = run.tokenizer.get();
   served.vocab = run.model.vocab;
@@ -129,7 +131,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
       static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
   served.sampling = sampling_config(config, vocab);
   limits.waiting = config.get_int("max_waiting") >= 0 ? config.get_int("max_waiting")
-                                                     : std::min(16 * limits.slots, kMostWaiting);
+                                                      : std::min(16 * limits.slots, kMostWaiting);
   limits.texts_of_key = config.get_int("max_texts_of_key");
   limits.text_seconds = config.get_float("request_timeout");
   limits.deterministic = config.get_bool("deterministic_batches");
@@ -155,8 +157,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   limits.scored_chunk = std::clamp<std::int64_t>(kScoredBytes / (4 * served.vocab), 1, limits.prompt_chunk);
   if (grammar::is_built_in() && served.chat != nullptr)
     served.vocabulary = std::make_shared<const grammar::Vocabulary>(*run.tokenizer, vocab, limits.ends);
-  if (!limits.deterministic)
-    served.memory = std::make_shared<serve::TokenMemory>(*run.tokenizer);
+  if (!limits.deterministic) served.memory = std::make_shared<serve::TokenMemory>(*run.tokenizer);
   return {std::move(run), limits, served, evicts};
 }
 
@@ -168,8 +169,11 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
   serving.independence = row_independence_of(serving.run.config, serving.run.mesh, serving.run.model);
   serve::Limits& limits = serving.limits;
   const std::int64_t capacity = serving.served.capacity;
-  if (limits.checkpoints > 0 && !serving.run.config.is_set_by_user("prompt_checkpoints") &&
-      !has_memory_to_run(serving.run, limits.slots, capacity, serving.evicts, processes, limits.checkpoints)) {
+  // Several processes would not all decide alike, each by its machine's memory.
+  if (processes.count() == 1 && limits.checkpoints > 0 &&
+      !serving.run.config.is_set_by_user("prompt_checkpoints") &&
+      !has_memory_to_run(serving.run, limits.slots, capacity, serving.evicts, processes,
+                         limits.checkpoints)) {
     limits.checkpoints = 0;
     limits.shares_prefixes = limits.shares_prefixes && !serving.run.model.has_delta();
   }

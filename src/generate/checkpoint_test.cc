@@ -1,5 +1,5 @@
-// The state that a slot had after a prompt, kept for texts that begin like it: layers that cannot be cut go on
-// from there, and give the logits that they give where all is read again.
+// The state that a slot had after a prompt, kept for texts that begin like it: layers that cannot be cut go
+// on from there, and give the logits that they give where all is read again.
 #include <gtest/gtest.h>
 
 #include <functional>

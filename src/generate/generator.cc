@@ -41,7 +41,8 @@ std::size_t routing_of_token(const RoutedLayers& routed) {
 }  // namespace
 
 bool cuts_freely(const ModelConfig& model, bool evicts) {
-  return !model.has_delta() && (!evicts || std::ranges::none_of(model.layer_specs, [&](const LayerSpec& layer) {
+  return !model.has_delta() &&
+         (!evicts || std::ranges::none_of(model.layer_specs, [&](const LayerSpec& layer) {
            return model.seen_in(layer).limits();
          }));
 }
@@ -371,11 +372,10 @@ std::vector<std::uint16_t> Generator::routing(std::size_t slot, std::int64_t tok
   return result;
 }
 
-// Does nothing on ranks that do not hold the slots. Where a layer is cut freely, the slot itself has the tokens
-// of its checkpoints.
+// Does nothing on ranks that do not hold the slots. Where a layer is cut freely, the slot itself has the
+// tokens of its checkpoints.
 void Generator::copy_state(State to, State from, std::int64_t tokens, std::int64_t draft_tokens) {
-  const std::int64_t slots_here = slots() / groups_,
-                     here = static_cast<std::int64_t>(to.slot) - first_here_,
+  const std::int64_t slots_here = slots() / groups_, here = static_cast<std::int64_t>(to.slot) - first_here_,
                      source = static_cast<std::int64_t>(from.slot) - first_here_;
   if (here < 0 || here >= slots_here) return;
   for (std::size_t layer = 0; layer < caches_.layers.size(); ++layer) {

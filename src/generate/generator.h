@@ -20,8 +20,8 @@ struct SlotTokens {
   std::vector<std::int32_t> tokens;
 };
 
-// Returns whether a slot of the model can start with any prefix of another without checkpoints: not with gated
-// delta nets, nor where layers with windows or chunks evict tokens.
+// Returns whether a slot of the model can start with any prefix of another without checkpoints: not with
+// gated delta nets, nor where layers with windows or chunks evict tokens.
 bool cuts_freely(const ModelConfig& model, bool evicts);
 
 class Generator {
@@ -50,9 +50,9 @@ class Generator {
   // Starts `slot` with the first `tokens` cached tokens of `source_slot`, which may be the same slot. CHECKs
   // can_copy_prefix() and that both slots are of one group.
   void copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
-  // True if a slot can start with the first `tokens` tokens of `source_slot`: always with none, and with those
-  // of a checkpoint. Otherwise a gated delta net copies whole sequences only, and layers with windows or chunks
-  // must still have all that the next token sees.
+  // True if a slot can start with the first `tokens` tokens of `source_slot`: always with none, and with
+  // those of a checkpoint. Otherwise a gated delta net copies whole sequences only, and layers with windows
+  // or chunks must still have all that the next token sees.
   bool can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const {
     return longest_prefix(source_slot, tokens) == tokens;
   }
@@ -125,10 +125,10 @@ class Generator {
       lengths[slot] += tokens;
     }
   };
-  // The state of a slot after some tokens: here the numbers that all ranks know. The caches of layers that are
-  // not cut freely have it behind the slots.
+  // The state of a slot after some tokens: here the numbers that all ranks know. The caches of layers that
+  // are not cut freely have it behind the slots.
   struct Checkpoint {
-    std::int64_t tokens = 0, first = 0;         // no tokens: none is kept
+    std::int64_t tokens = 0, first = 0;              // no tokens: none is kept
     std::int64_t draft_tokens = 0, draft_first = 0;  // of the prediction layer
   };
   // A state in the caches: of a slot now, or of one of its checkpoints.
@@ -150,8 +150,8 @@ class Generator {
   ModelConfig model_;
   const Parameters& parameters_;
   std::int64_t capacity_;
-  Slots model_slots_;            // on all ranks alike
-  Slots draft_slots_;            // of the prediction layer
+  Slots model_slots_;                                 // on all ranks alike
+  Slots draft_slots_;                                 // of the prediction layer
   std::vector<std::vector<Checkpoint>> checkpoints_;  // of each slot, on all ranks alike
   Array trunk_;                  // last layer's output of the last call, where there is a prediction layer
   std::int64_t groups_ = 1;      // into which the mesh splits the slots

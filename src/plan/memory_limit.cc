@@ -109,8 +109,7 @@ void require_memory_to_run(const std::string& command, const ModelOnMesh& run, s
 bool has_memory_to_run(const ModelOnMesh& run, std::int64_t rows, std::int64_t capacity, bool evicts,
                        const Processes& processes, std::int64_t checkpoints) {
   const auto planned = memory_to_run(run, rows, capacity, evicts, processes, checkpoints);
-  return !planned ||
-         is_enough(*planned, run.mesh.size() / processes.count(), available_memory_bytes());
+  return !planned || is_enough(*planned, run.mesh.size() / processes.count(), available_memory_bytes());
 }
 
 }  // namespace switchyard

@@ -26,9 +26,8 @@ std::vector<std::size_t> Scheduler::waiting_longest_first(std::span<const Progre
     order.push_back(slot);
     if (waiting_[slot].turn != slots[slot]->turn) waiting_[slot] = {slots[slot]->turn, prompt_steps_};
   }
-  std::ranges::sort(order, {}, [&](std::size_t slot) {
-    return std::pair(waiting_[slot].since, waiting_[slot].turn);
-  });
+  std::ranges::sort(order, {},
+                    [&](std::size_t slot) { return std::pair(waiting_[slot].since, waiting_[slot].turn); });
   return order;
 }
 

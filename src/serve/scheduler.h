@@ -5,7 +5,8 @@
 // Two rules make it fair:
 // 1. Where texts run and prompts wait, a call for a chunk of prompts and a call for the next token of every
 //    running text take turns. So a prompt of any length holds a running text for one chunk a token.
-// 2. Prompts take turns, too: the one that waits longest since its last chunk is next. So a short prompt waits
+// 2. Prompts take turns, too: the one that waits longest since its last chunk is next. So a short prompt
+// waits
 //    for one chunk of each that was there before it, not for all chunks of a long one; and a long one gets a
 //    chunk after at most one of each other, however many short ones come.
 #pragma once
@@ -35,9 +36,9 @@ struct Progress {
 
 // One call of the model.
 struct Step {
-  std::vector<SlotTokens> fed;  // none: nothing to do
-  bool drafted = false;         // the second token of each slot is a draft
-  bool scored = false;          // chunks of prompts whose tokens' logits are all wanted
+  std::vector<SlotTokens> fed;         // none: nothing to do
+  bool drafted = false;                // the second token of each slot is a draft
+  bool scored = false;                 // chunks of prompts whose tokens' logits are all wanted
   std::vector<std::size_t> kept = {};  // slots whose states are kept as they are after the call
 
   bool wants_each() const { return drafted || scored; }  // logits after every token

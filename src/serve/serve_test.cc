@@ -364,6 +364,7 @@ TEST(Serve, NextTurnsOfModelsWithCheckpoints) {
           texts[checkpoints].push_back(
               service.ask({{"prompt", prompt}, {"max_tokens", 9}, {"ignore_eos", true}})["choices"][0]["text"]);
         service.stop();
+        // The second prompt's state is kept in place of the first one's, with which the third would go on.
         const auto kept = static_cast<std::int64_t>(first.size()) - 16,
                    kept_second = static_cast<std::int64_t>(second.size()) - 16;
         // The second prompt goes on in the first one's slot, and its checkpoint takes the first one's place: the third

@@ -75,8 +75,7 @@ std::int64_t Slots::common_tokens(const Slot& source, std::span<const std::int32
   std::size_t most = std::min(prompt.size() - 1, source.tokens.size());
   if (whole_chunks_ > 0) most = source.in_chunks ? std::min(most, source.prompt) : 0;
   const auto end = prompt.begin() + static_cast<std::ptrdiff_t>(most);
-  const std::int64_t same =
-      std::mismatch(prompt.begin(), end, source.tokens.begin()).first - prompt.begin();
+  const std::int64_t same = std::mismatch(prompt.begin(), end, source.tokens.begin()).first - prompt.begin();
   return whole_chunks_ > 0 ? same / whole_chunks_ * whole_chunks_ : same;
 }
 
@@ -89,7 +88,8 @@ std::optional<Slots::Beginning> Slots::beginning_of(std::size_t source,
   const std::int64_t tokens = common < least ? 0 : longest_prefix_(from.origin, common);
   if (tokens < least) return {};
   // The template's words before an answer are not always those before the same answer later on.
-  const auto whole = static_cast<std::size_t>(tokens + (whole_chunks_ > 0 ? whole_chunks_ : 0)) + kLeastShared;
+  const auto whole =
+      static_cast<std::size_t>(tokens + (whole_chunks_ > 0 ? whole_chunks_ : 0)) + kLeastShared;
   if (!from.taken && whole >= from.prompt) return Beginning{{source, source, tokens}, true};
   const std::size_t group = source / group_slots_ * group_slots_;
   const std::size_t slot = free_slot(group, group + group_slots_);
@@ -104,7 +104,8 @@ PrefixCopy Slots::assign(std::span<const std::int32_t> prompt, bool reads_all) {
   Beginning best{{any, any, 0}, false};
   for (std::size_t source = 0; source < slots_.size() && shares_prefixes_ && !reads_all; ++source) {
     const std::optional<Beginning> found = beginning_of(source, prompt);
-    if (found && std::tuple(found->copy.tokens, found->in_place) > std::tuple(best.copy.tokens, best.in_place))
+    if (found &&
+        std::tuple(found->copy.tokens, found->in_place) > std::tuple(best.copy.tokens, best.in_place))
       best = *found;
   }
   Slot &slot = slots_[best.copy.slot], &source = slots_[best.copy.source_slot];

@@ -4,8 +4,10 @@
 // Free slots keep their tokens until they are needed:
 // 1. A prompt that has nearly all of a free slot's last prompt in front goes on in that slot: it is the next
 //    turn of a conversation, and what the slot has beyond is its former answer.
-// 2. Any other prompt gets a slot that has nothing cached, or else the least recently used one, with a copy of
-//    the longest common beginning: a new conversation with the same system text leaves the old one's slot alone.
+// 2. Any other prompt gets a slot that has nothing cached, or else the least recently used one, with a copy
+// of
+//    the longest common beginning: a new conversation with the same system text leaves the old one's slot
+//    alone.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +26,12 @@ struct PrefixCopy {
 
 class Slots {
  public:
-  // Says with how many of the first `most` tokens that `source_slot` has cached now the model can start a slot.
+  // Says with how many of the first `most` tokens that `source_slot` has cached now the model can start a
+  // slot.
   using LongestPrefix = std::function<std::int64_t(std::size_t source_slot, std::int64_t most)>;
 
-  // `whole_chunks`: prompts share whole chunks of so many tokens only, of other prompts that were read in such
-  // chunks, so that a shared beginning has the bits that reading it again would give (0: any beginning).
+  // `whole_chunks`: prompts share whole chunks of so many tokens only, of other prompts that were read in
+  // such chunks, so that a shared beginning has the bits that reading it again would give (0: any beginning).
   // `checkpoints`: the model keeps the states at checkpoint_in() of its prompts.
   Slots(std::size_t count, bool shares_prefixes, std::int64_t whole_chunks = 0, bool checkpoints = false);
   // Tells into how many groups the mesh splits the slots, in order: prefixes are copied within a group only.
@@ -40,8 +43,8 @@ class Slots {
   // Gives a free slot, of which there is one (CHECK), to a prompt, and says with which cached tokens it
   // starts: none where `reads_all`. The prompt's last token is never among them, since its logits are wanted.
   PrefixCopy assign(std::span<const std::int32_t> prompt, bool reads_all);
-  // Returns after how many of a prompt's tokens its state is to be kept for the prompts that begin like it; 0:
-  // after none. It is a little before the end, where the next turn of a conversation may have other words:
+  // Returns after how many of a prompt's tokens its state is to be kept for the prompts that begin like it;
+  // 0: after none. It is a little before the end, where the next turn of a conversation may have other words:
   // templates put some before an answer that are not there before the same answer later on.
   std::size_t checkpoint_in(std::size_t prompt, bool reads_all) const;
   // Frees a slot. Its tokens stay cached until the slot is assigned again.
@@ -56,10 +59,10 @@ class Slots {
  private:
   struct Slot {
     bool taken = false;
-    std::int64_t used = 0;  // when it was assigned, copied from or released last, in such events
-    std::size_t origin;     // the slot that has its tokens until copies_done()
-    std::size_t prompt = 0;       // length of its last prompt
-    bool in_chunks = false;       // the prompt is read in chunks of whole_chunks_
+    std::int64_t used = 0;   // when it was assigned, copied from or released last, in such events
+    std::size_t origin;      // the slot that has its tokens until copies_done()
+    std::size_t prompt = 0;  // length of its last prompt
+    bool in_chunks = false;  // the prompt is read in chunks of whole_chunks_
     std::vector<std::int32_t> tokens;
   };
   // A beginning that a prompt may start with, and the slot that would get it.
