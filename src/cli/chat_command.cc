@@ -40,7 +40,7 @@ Where standard input is no terminal, each line is a message, and only answers ar
   chat_template_kwargs={"enable_thinking": false}
   decode_sampling_strategy=greedy       and the other keys of `generate` and `serve`, with FOLDER
 
-Exit status: 0 ended, 1 failed or an answer was an error, 2 wrong command line, config or file, 130 Ctrl-C twice.
+Exit status: 0 ended, 1 failed or, in a pipe, an answer or a command was an error, 2 wrong command line, config or file, 130 Ctrl-C twice.
 
 Examples:
   switchyard chat switchyard_output/mine
@@ -59,7 +59,8 @@ OwnSettings own_settings(const Options& options) {
   for (const std::string& setting : options.settings) {
     const std::size_t equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
-    if (equals != std::string::npos && name == "system") own.system = setting.substr(equals + 1);
+    if (equals != std::string::npos && name == "system")
+      own.system = setting.substr(equals + 1);
     else if (equals != std::string::npos && name == "reasoning")
       own.reasoning = setting.substr(equals + 1);
     else if (equals != std::string::npos && name == "history")
@@ -97,7 +98,8 @@ void write_now(std::FILE* file, std::string_view text) {
 }
 
 // The conversation, from the first line to the last. Returns the exit status.
-int converse(ChatBackend& backend, const OwnSettings& own, ChatJson fields) {
+// `may_try_again`: another server may answer later.
+int converse(ChatBackend& backend, const OwnSettings& own, ChatJson fields, bool may_try_again) {
   ChatSession::Settings settings;
   settings.fields = std::move(fields);
   settings.system = own.system;
@@ -105,17 +107,20 @@ int converse(ChatBackend& backend, const OwnSettings& own, ChatJson fields) {
                        : own.reasoning == "hide" ? ShownReasoning::hide
                                                  : ShownReasoning::fold;
   settings.is_terminal = ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
+  settings.may_try_again = may_try_again && settings.is_terminal;
   std::unique_ptr<ChatInput> input;
   if (settings.is_terminal) {
-    const std::string file = own.history == "off" ? "" : own.history.empty() ? usual_history_file() : own.history;
+    const std::string file = own.history == "off"  ? ""
+                             : own.history.empty() ? usual_history_file()
+                                                   : own.history;
     input = terminal_chat_input(file);
   } else {
     input = piped_chat_input();
   }
-  ChatSession session(
-      backend, settings,
-      {[](std::string_view text) { write_now(stdout, text); }, [](std::string_view text) { write_now(stderr, text); }},
-      [] { return !answer_interrupted && stop_signal() == 0; });
+  ChatSession session(backend, settings,
+                      {[](std::string_view text) { write_now(stdout, text); },
+                       [](std::string_view text) { write_now(stderr, text); }},
+                      [] { return !answer_interrupted && stop_signal() == 0; });
   try {
     while (std::optional<std::string> message = input->next()) {
       const CatchInterrupt catching;
@@ -150,7 +155,7 @@ int chat_with_server(const Options& options) {
     key = text.substr(0, text.find_first_of("\r\n"));
   }
   const std::unique_ptr<ChatBackend> backend = remote_chat(options.values.at("--url"), key);
-  return converse(*backend, own, fields_of(own.others));
+  return converse(*backend, own, fields_of(own.others), true);
 }
 
 int chat_with_model(const Options& options, Processes& processes) {
@@ -169,7 +174,7 @@ int chat_with_model(const Options& options, Processes& processes) {
     terminal = std::thread([&] {
       try {
         const std::unique_ptr<ChatBackend> backend = local_chat(serving.served, queue);
-        status = converse(*backend, own, ChatJson::object());
+        status = converse(*backend, own, ChatJson::object(), false);
       } catch (...) {
         problem = std::current_exception();
       }

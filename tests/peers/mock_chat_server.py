@@ -72,6 +72,8 @@ def answer_to(body):
         return said(LONG_CODE), "stop"
     if "html" in text:
         return said(HOSTILE), "stop"
+    if "escape" in text:
+        return said("\x1b[31mred\x07 \x9b2J \x1b]0;title\x07end"), "stop"
     if "slow" in text:
         return said("word " * 5000), "stop"
     if "stars" in text:

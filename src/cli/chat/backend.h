@@ -14,8 +14,8 @@ class ChatBackend {
  public:
   virtual ~ChatBackend() = default;
   // Asks for the answer of a chat request's body, with stream=true. Calls `on_event` for each event, a
-  // chat.completion.chunk or {"error": …}, as it comes. Ends the answer early, at the latest a fifth of a second
-  // after, once `goes_on` returns false. Error(runtime) where nobody answers.
+  // chat.completion.chunk or {"error": …}, as it comes. Ends the answer early, at the latest a fifth of a
+  // second after, once `goes_on` returns false. Error(runtime) where nobody answers.
   virtual void ask(const ChatJson& body, const std::function<void(const ChatJson& event)>& on_event,
                    const std::function<bool()>& goes_on) = 0;
   // Returns how many tokens the body's prompt has. Error(runtime) where nobody answers.

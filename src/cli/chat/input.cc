@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -17,16 +20,20 @@ std::optional<std::string> MessageLines::add(std::string line) {
   constexpr std::string_view kQuotes = "\"\"\"";
   if (quoted_) {
     const std::size_t end = line.find(kQuotes);
-    text_ += line.substr(0, end);
-    if (end != std::string::npos) return finish();
-    text_ += "\n";
-    return std::nullopt;
+    if (end == std::string::npos) {
+      text_ += line + "\n";
+      return std::nullopt;
+    }
+    // Quotes on a line of their own end the line before them.
+    if (end == 0 && text_.ends_with('\n')) text_.pop_back();
+    text_ += line.erase(end, kQuotes.size());
+    return finish();
   }
   if (!begun_ && line.starts_with(kQuotes)) {
     line.erase(0, kQuotes.size());
     begun_ = quoted_ = true;
     if (const std::size_t end = line.find(kQuotes); end != std::string::npos) {
-      text_ = line.substr(0, end);
+      text_ = line.erase(end, kQuotes.size());
       return finish();
     }
     if (!line.empty()) text_ = line + "\n";
@@ -72,6 +79,32 @@ class PipedInput : public ChatInput {
 
  private:
   MessageLines lines_;
+};
+
+// While it lives, libedit takes this thread's text as UTF-8, whatever the locale says of languages: without
+// one that knows UTF-8 it drops each character beyond ASCII. The process's locale stays as it is.
+class Utf8Locale {
+ public:
+  Utf8Locale() {
+    for (const char* name : {"", "C.UTF-8"}) {
+      locale_ = ::newlocale(LC_CTYPE_MASK, name, nullptr);
+      if (locale_ == nullptr) continue;
+      if (std::strcmp(::nl_langinfo_l(CODESET, locale_), "UTF-8") == 0) break;
+      ::freelocale(locale_);
+      locale_ = nullptr;
+    }
+    if (locale_ != nullptr) before_ = ::uselocale(locale_);
+  }
+  ~Utf8Locale() {
+    if (locale_ == nullptr) return;
+    ::uselocale(before_);
+    ::freelocale(locale_);
+  }
+  Utf8Locale(const Utf8Locale&) = delete;
+  Utf8Locale& operator=(const Utf8Locale&) = delete;
+
+ private:
+  locale_t locale_ = nullptr, before_ = nullptr;
 };
 
 // A terminal by libedit. Ctrl-C is a key here, not a signal, while a line is edited.
@@ -185,6 +218,7 @@ class TerminalInput : public ChatInput {
     ::chmod(file_.c_str(), 0600);
   }
 
+  Utf8Locale locale_;  // before libedit begins
   std::string file_;
   History* history_ = nullptr;
   EditLine* editor_ = nullptr;

@@ -1,5 +1,5 @@
 // The terminal's chat over another server, by HTTP or HTTPS.
-#include <utility>  // Boost 1.74's asio uses std::exchange without it
+#include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -7,11 +7,10 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
-
-#include <array>
 #include <chrono>
 #include <limits>
 #include <optional>
+#include <utility>  // Boost 1.74's asio uses std::exchange without it
 
 #include "cli/chat/backend.h"
 #include "core/error.h"
@@ -58,7 +57,8 @@ ServerAddress address_of(const std::string& url) {
 
 class RemoteChat : public ChatBackend {
  public:
-  RemoteChat(const std::string& url, std::string key) : url_(url), address_(address_of(url)), key_(std::move(key)) {
+  RemoteChat(const std::string& url, std::string key)
+      : url_(url), address_(address_of(url)), key_(std::move(key)) {
     tls_.set_default_verify_paths();
     tls_.set_verify_mode(asio::ssl::verify_peer);
   }
@@ -71,14 +71,17 @@ class RemoteChat : public ChatBackend {
     std::string whole;
     const unsigned status = exchange(http::verb::post, "/v1/chat/completions", asked.dump(), goes_on,
                                      [&](unsigned of, std::string_view bytes) {
-                                       if (of == 200) events.add(bytes, on_event);
-                                       else whole += bytes;
+                                       if (of == 200)
+                                         events.add(bytes, on_event);
+                                       else
+                                         whole += bytes;
                                      });
     if (status == 200 || status == 0) return;
     const ChatJson error = ChatJson::parse(whole, nullptr, false);
-    on_event(error.is_object() && error.contains("error")
-                 ? error
-                 : ChatJson{{"error", {{"message", fmt::format("{} answered with status {}", url_, status)}}}});
+    on_event(
+        error.is_object() && error.contains("error")
+            ? error
+            : ChatJson{{"error", {{"message", fmt::format("{} answered with status {}", url_, status)}}}});
   }
 
   std::int64_t count_tokens(const ChatJson& body) override {
@@ -99,15 +102,16 @@ class RemoteChat : public ChatBackend {
 
   ChatJson json_of(http::verb verb, const std::string& path, const std::string& body) {
     std::string text;
-    const unsigned status =
-        exchange(verb, path, body, [] { return true; }, [&](unsigned, std::string_view bytes) { text += bytes; });
+    const unsigned status = exchange(
+        verb, path, body, [] { return true; }, [&](unsigned, std::string_view bytes) { text += bytes; });
     if (status != 200) fail_runtime("[chat] {}{}: status {}", url_, path, status);
     return ChatJson::parse(text, nullptr, false);
   }
 
   using OnBytes = std::function<void(unsigned status, std::string_view bytes)>;
 
-  // Sends a request and gives the answer's bytes away as they come. Returns the status; 0 where it was ended before.
+  // Sends a request and gives the answer's bytes away as they come. Returns the status; 0 where it was ended
+  // before.
   unsigned exchange(http::verb verb, const std::string& path, const std::string& body,
                     const std::function<bool()>& goes_on, const OnBytes& on_bytes) {
     http::request<http::string_body> request{verb, address_.prefix + path, 11};

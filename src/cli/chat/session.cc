@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <sstream>
@@ -46,14 +47,14 @@ struct Growing {
     for (const ChatJson& part : parts) {
       const auto index = part.value("index", std::size_t{0});
       while (calls.size() <= index)
-        calls.push_back(
-            {{"id", ""}, {"type", "function"}, {"function", {{"name", ""}, {"arguments", ""}}}});
+        calls.push_back({{"id", ""}, {"type", "function"}, {"function", {{"name", ""}, {"arguments", ""}}}});
       ChatJson& call = calls[index];
       if (part.contains("id") && part["id"].is_string()) call["id"] = part["id"];
       const ChatJson function = part.value("function", ChatJson::object());
       for (const char* name : {"name", "arguments"}) {
         if (function.contains(name) && function[name].is_string())
-          call["function"][name] = call["function"][name].get<std::string>() + function[name].get<std::string>();
+          call["function"][name] =
+              call["function"][name].get<std::string>() + function[name].get<std::string>();
       }
     }
   }
@@ -62,6 +63,17 @@ struct Growing {
     prompt = usage.value("prompt_tokens", prompt);
     const auto details = usage.find("prompt_tokens_details");
     if (details != usage.end() && details->is_object()) cached = details->value("cached_tokens", cached);
+  }
+  // The line behind an answer; times in seconds, `first` 0 where nothing came.
+  std::string numbers(double begin, double first, double end) const {
+    // The first token comes at the time's beginning; of a moment's tokens a speed would say nothing.
+    const double making = end - first;
+    const bool has_speed = first != 0 && tokens > 1 && making > 0.05;
+    const std::string speed =
+        has_speed ? fmt::format("{:.1f} a second, ", static_cast<double>(tokens - 1) / making) : "";
+    const char* const why = finish == "length" ? "; cut at the length" : finish.empty() ? "; ended here" : "";
+    return fmt::format("{}{} tokens, {}first after {:.2f} s; {} of {} prompt tokens reused{}{}\n", kGrey,
+                       tokens, speed, (first == 0 ? end : first) - begin, cached, prompt, why, kPlain);
   }
 };
 
@@ -77,7 +89,8 @@ std::string shown_text(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     // U+0080 to U+009F are control characters, too: 0xc2 and the character's number.
-    const bool is_c1 = byte == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80;
+    const bool is_c1 =
+        byte == 0xc2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xe0) == 0x80;
     if (is_c1) {
       shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
     } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
@@ -97,10 +110,22 @@ ChatSession::ChatSession(ChatBackend& backend, Settings settings, Output output,
 
 bool ChatSession::take(const std::string& text) {
   if (trimmed(text).empty()) return true;
-  if (text[0] == '/') return take_command(trimmed(text));
-  messages_.push_back({{"role", "user"}, {"content", text}});
-  answer();
+  const ChatJson before = messages_;
+  try {
+    if (text[0] == '/') return take_command(trimmed(text));
+    messages_.push_back({{"role", "user"}, {"content", text}});
+    if (!answer()) messages_ = before;
+  } catch (const Error& error) {
+    if (!settings_.may_try_again) throw;
+    messages_ = before;
+    refuse(fmt::format("error: {}", shown_text(error.what())));
+  }
   return true;
+}
+
+void ChatSession::refuse(const std::string& why) {
+  output_.note(why + "\n");
+  failed_ = true;
 }
 
 bool ChatSession::take_command(const std::string& line) {
@@ -127,7 +152,7 @@ bool ChatSession::take_command(const std::string& line) {
   } else if (word == "/help") {
     output_.note(kCommands);
   } else {
-    output_.note(fmt::format("{}: unknown; /help lists the commands\n", word));
+    refuse(fmt::format("{}: unknown; /help lists the commands", shown_text(word)));
   }
   return true;
 }
@@ -142,7 +167,7 @@ ChatJson ChatSession::body() const {
 }
 
 // Shows the parts as they come. An answer that the person ended stays in the conversation as far as it came.
-void ChatSession::answer() {
+bool ChatSession::answer() {
   Growing growing;
   bool in_reasoning = false, has_said = false;
   const auto say = [&](const std::string& text, bool is_reasoning) {
@@ -170,21 +195,24 @@ void ChatSession::answer() {
       asked,
       [&](const ChatJson& event) {
         if (event.contains("error")) {
-          growing.error = event["error"].is_object() ? text_member(event["error"], "message") : event["error"].dump();
+          growing.error =
+              event["error"].is_object() ? text_member(event["error"], "message") : event["error"].dump();
           return;
         }
         if (event.contains("usage") && event["usage"].is_object()) growing.take_usage(event["usage"]);
         if (!event.contains("choices") || event["choices"].empty()) return;
         const ChatJson& choice = event["choices"][0];
         const ChatJson delta = choice.value("delta", ChatJson::object());
-        const std::string reasoning = text_member(delta, "reasoning_content"), content = text_member(delta, "content");
+        const std::string reasoning = text_member(delta, "reasoning_content"),
+                          content = text_member(delta, "content");
         if (first == 0 && !(reasoning + content).empty()) first = seconds_of_clock();
         growing.reasoning += reasoning;
         growing.content += content;
         say(reasoning, true);
         say(content, false);
         if (delta.contains("tool_calls")) growing.take_calls(delta["tool_calls"]);
-        if (const std::string finish = text_member(choice, "finish_reason"); !finish.empty()) growing.finish = finish;
+        if (const std::string finish = text_member(choice, "finish_reason"); !finish.empty())
+          growing.finish = finish;
       },
       goes_on_);
   const double end = seconds_of_clock();
@@ -197,22 +225,15 @@ void ChatSession::answer() {
   }
   if (has_said) output_.answer("\n");
   if (!growing.error.empty()) {
-    output_.note(fmt::format("error: {}\n", shown_text(growing.error)));
-    messages_.erase(messages_.size() - 1);
-    failed_ = true;
-    return;
+    refuse(fmt::format("error: {}", shown_text(growing.error)));
+    return false;
   }
   ChatJson message{{"role", "assistant"}, {"content", growing.content}};
   if (!growing.reasoning.empty()) message["reasoning_content"] = growing.reasoning;
   if (!growing.calls.empty()) message["tool_calls"] = growing.calls;
   messages_.push_back(std::move(message));
-  if (!settings_.is_terminal) return;
-  const double making = end - (first == 0 ? begin : first);
-  output_.note(fmt::format("{}{} tokens, {:.1f} a second, first after {:.2f} s; {} of {} prompt tokens reused{}{}\n",
-                           kGrey, growing.tokens, making > 0 ? static_cast<double>(growing.tokens) / making : 0.0,
-                           (first == 0 ? end : first) - begin, growing.cached, growing.prompt,
-                           growing.finish == "length" ? "; cut at the length" : growing.finish.empty() ? "; ended here" : "",
-                           kPlain));
+  if (settings_.is_terminal) output_.note(growing.numbers(begin, first, end));
+  return true;
 }
 
 void ChatSession::undo() {
@@ -224,21 +245,20 @@ void ChatSession::undo() {
 }
 
 void ChatSession::again() {
+  const ChatJson before = messages_;
   while (!messages_.empty() && messages_.back()["role"] != "user") messages_.erase(messages_.size() - 1);
-  if (messages_.empty()) {
-    output_.note("there is no message yet\n");
-  } else {
-    answer();
-  }
+  if (messages_.empty()) refuse("there is no message yet");
+  if (messages_.empty() || !answer()) messages_ = before;
 }
 
 void ChatSession::set(const std::string& assignment) {
   const std::size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) {
-    output_.note("expected /set KEY=VALUE\n");
+    refuse("expected /set KEY=VALUE");
     return;
   }
-  const std::string name = trimmed(assignment.substr(0, equals)), value = trimmed(assignment.substr(equals + 1));
+  const std::string name = trimmed(assignment.substr(0, equals)),
+                    value = trimmed(assignment.substr(equals + 1));
   if (value.empty()) {
     settings_.fields.erase(name);
     return;
@@ -249,14 +269,15 @@ void ChatSession::set(const std::string& assignment) {
 
 void ChatSession::save(const std::string& file) {
   if (file.empty()) {
-    output_.note("expected /save FILE\n");
+    refuse("expected /save FILE");
     return;
   }
   try {
-    write_file_atomic(file, body()["messages"].dump(1, ' ', false, ChatJson::error_handler_t::replace) + "\n");
+    write_file_atomic(file,
+                      body()["messages"].dump(1, ' ', false, ChatJson::error_handler_t::replace) + "\n");
     output_.note(fmt::format("{} messages are in {}\n", messages_.size(), file));
   } catch (const Error& error) {
-    output_.note(fmt::format("{}\n", error.what()));
+    refuse(error.what());
   }
 }
 
@@ -265,11 +286,12 @@ void ChatSession::load(const std::string& file) {
   std::stringstream text;
   text << stream.rdbuf();
   const ChatJson list = ChatJson::parse(text.str(), nullptr, false);
-  const bool is_conversation = stream && list.is_array() && std::all_of(list.begin(), list.end(), [](const ChatJson& m) {
-    return m.is_object() && !text_member(m, "role").empty();
-  });
+  const bool is_conversation =
+      stream && list.is_array() && std::all_of(list.begin(), list.end(), [](const ChatJson& m) {
+        return m.is_object() && !text_member(m, "role").empty();
+      });
   if (!is_conversation) {
-    output_.note(fmt::format("{}: expected a JSON list of messages\n", file));
+    refuse(fmt::format("{}: expected a JSON list of messages", file));
     return;
   }
   messages_ = ChatJson::array();

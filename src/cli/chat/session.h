@@ -19,7 +19,8 @@ class ChatSession {
     ChatJson fields = ChatJson::object();  // of every request, such as temperature
     std::string system;                    // empty: none
     ShownReasoning reasoning = ShownReasoning::show;
-    bool is_terminal = false;  // colours, and a line of numbers after each answer
+    bool is_terminal = false;    // colours, and a line of numbers after each answer
+    bool may_try_again = false;  // an Error(runtime) of the backend is said, and the conversation goes on
   };
   struct Output {
     std::function<void(std::string_view)> answer;  // what is said; safe to show
@@ -31,15 +32,17 @@ class ChatSession {
   // The backend must outlive the session.
   ChatSession(ChatBackend& backend, Settings settings, Output output, GoesOn goes_on);
 
-  // Takes a message, or a command that begins with `/`. Returns false at /quit. Error(runtime) where nobody answers.
+  // Takes a message, or a command that begins with `/`. Returns false at /quit. Error(runtime) where nobody
+  // answers, unless the person may try again.
   bool take(const std::string& text);
   const ChatJson& messages() const { return messages_; }
-  // Returns whether an answer was an error.
+  // Returns whether an answer was an error or a command was refused.
   bool has_failed() const { return failed_; }
 
  private:
   bool take_command(const std::string& line);
-  void answer();
+  void refuse(const std::string& why);
+  bool answer();  // false: an error, which was said; the caller puts the messages back
   ChatJson body() const;
   void set(const std::string& assignment);
   void undo();
@@ -55,7 +58,8 @@ class ChatSession {
   bool failed_ = false;
 };
 
-// Returns a model's text as it is safe on a terminal: control characters but line end and tab are shown as \xNN.
+// Returns a model's text as it is safe on a terminal: control characters but line end and tab are shown as
+// \xNN.
 std::string shown_text(std::string_view text);
 
 }  // namespace switchyard
