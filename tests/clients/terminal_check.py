@@ -76,6 +76,7 @@ def begin(terminal, program, url, *arguments):
 
 
 def end(terminal, status):
+    terminal.expect("\n$", at_end=True)  # what is typed before the shell reads may be lost
     terminal.line("echo ended with $?")
     terminal.expect(f"\nended with {status}\n")
 
@@ -166,7 +167,11 @@ def check(program, folder, capture):
         begin(terminal, program, url)
         terminal.keys("Up")  # what was typed before
         terminal.expect("> /save talk.json", at_end=True)
-        terminal.keys("C-c", "C-c", "C-c")
+        terminal.keys("C-c")
+        terminal.expect("> /save talk.json\n>", at_end=True)
+        terminal.keys("C-c")
+        terminal.expect("Ctrl-C once more, too)\n>", at_end=True)
+        terminal.keys("C-c")
         end(terminal, 130)
     finally:
         terminal.close()

@@ -55,6 +55,11 @@ ServerAddress address_of(const std::string& url) {
   return address;
 }
 
+// What a person typed need not be UTF-8.
+std::string text_of(const ChatJson& body) {
+  return body.dump(-1, ' ', false, ChatJson::error_handler_t::replace);
+}
+
 class RemoteChat : public ChatBackend {
  public:
   RemoteChat(const std::string& url, std::string key)
@@ -69,7 +74,7 @@ class RemoteChat : public ChatBackend {
     if (!asked.contains("model")) asked["model"] = model();
     EventReader events;
     std::string whole;
-    const unsigned status = exchange(http::verb::post, "/v1/chat/completions", asked.dump(), goes_on,
+    const unsigned status = exchange(http::verb::post, "/v1/chat/completions", text_of(asked), goes_on,
                                      [&](unsigned of, std::string_view bytes) {
                                        if (of == 200)
                                          events.add(bytes, on_event);
@@ -85,7 +90,7 @@ class RemoteChat : public ChatBackend {
   }
 
   std::int64_t count_tokens(const ChatJson& body) override {
-    const ChatJson answer = json_of(http::verb::post, "/tokenize", body.dump());
+    const ChatJson answer = json_of(http::verb::post, "/tokenize", text_of(body));
     if (!answer.is_object() || !answer.contains("count"))
       fail_runtime("[chat] {} does not count tokens (/tokenize)", url_);
     return answer["count"].get<std::int64_t>();

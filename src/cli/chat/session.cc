@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "metrics/atomic_file.h"
+#include "tokenizer/unicode.h"
 
 namespace switchyard {
 namespace {
@@ -66,12 +67,16 @@ struct Growing {
   }
   // The line behind an answer; times in seconds, `first` 0 where nothing came.
   std::string numbers(double begin, double first, double end) const {
+    // Without the end of an answer nobody counted its tokens.
+    if (finish.empty())
+      return fmt::format("{}first after {:.2f} s; ended here{}\n", kGrey, (first == 0 ? end : first) - begin,
+                         kPlain);
     // The first token comes at the time's beginning; of a moment's tokens a speed would say nothing.
     const double making = end - first;
     const bool has_speed = first != 0 && tokens > 1 && making > 0.05;
     const std::string speed =
         has_speed ? fmt::format("{:.1f} a second, ", static_cast<double>(tokens - 1) / making) : "";
-    const char* const why = finish == "length" ? "; cut at the length" : finish.empty() ? "; ended here" : "";
+    const char* const why = finish == "length" ? "; cut at the length" : "";
     return fmt::format("{}{} tokens, {}first after {:.2f} s; {} of {} prompt tokens reused{}{}\n", kGrey,
                        tokens, speed, (first == 0 ? end : first) - begin, cached, prompt, why, kPlain);
   }
@@ -113,7 +118,7 @@ bool ChatSession::take(const std::string& text) {
   const ChatJson before = messages_;
   try {
     if (text[0] == '/') return take_command(trimmed(text));
-    messages_.push_back({{"role", "user"}, {"content", text}});
+    messages_.push_back({{"role", "user"}, {"content", repaired_utf8(text)}});
     if (!answer()) messages_ = before;
   } catch (const Error& error) {
     if (!settings_.may_try_again) throw;

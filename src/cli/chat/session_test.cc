@@ -125,6 +125,7 @@ TEST_F(ChatSessionTest, ShowsHidesOrFoldsReasoning) {
     settings.is_terminal = one.is_terminal;
     out = notes = "";
     backend.answers = {answer};
+    backend.answers[0].push_back(ChatJson::parse(R"({"choices": [{"delta": {}, "finish_reason": "stop"}]})"));
     ChatSession chat = session();
     chat.take("Is it?");
     EXPECT_EQ(out, one.out);
@@ -145,6 +146,13 @@ TEST_F(ChatSessionTest, ShowsCallsAndKeepsThem) {
   EXPECT_EQ(calls[0],
             ChatJson::parse(
                 R"({"id":"call_add","type":"function","function":{"name":"add","arguments":"{\"a\": 1}"}})"));
+}
+
+TEST_F(ChatSessionTest, RepairsWhatIsNotUtf8) {
+  ChatSession chat = session();
+  will_say("one");
+  chat.take("caf\xe9");
+  EXPECT_EQ(backend.asked[0]["messages"][0]["content"], "caf\xef\xbf\xbd");
 }
 
 TEST_F(ChatSessionTest, AgainAndUndo) {
