@@ -126,7 +126,8 @@ http::Keys keys_of(const Options& options) {
   return keys;
 }
 
-http::Options listening_of(const Options& options, const Config& config) {
+// What the options say, checked before a model is opened.
+http::Options listening_of(const Options& options) {
   const auto value = [&](const char* name, const char* otherwise = "") {
     const auto given = options.values.find(name);
     return given == options.values.end() ? std::string(otherwise) : given->second;
@@ -138,20 +139,25 @@ http::Options listening_of(const Options& options, const Config& config) {
   http::Options listening;
   listening.host = value("--host", "127.0.0.1");
   listening.port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
-  listening.most_body = static_cast<std::size_t>(config.get_int("max_body")) << 20;
   listening.keys = keys_of(options);
-  listening.protect_metrics = config.get_bool("protect_metrics");
   listening.origins = list("--cors");
   listening.host_names = list("--host-name");
+  return listening;
+}
+
+// What the keys say.
+void add_keys_of_config(const Config& config, http::Options& listening) {
+  listening.most_body = static_cast<std::size_t>(config.get_int("max_body")) << 20;
+  listening.protect_metrics = config.get_bool("protect_metrics");
   listening.tls_certificate = config.get_string("tls_cert");
   listening.tls_key = config.get_string("tls_key");
-  return listening;
 }
 
 int serve_texts(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
+  http::Options listening = listening_of(options);
   const Serving serving = make_serving("serve", processes, options, options.settings, kTextsAtOnce);
-  const http::Options listening = listening_of(options, serving.run.config);
+  add_keys_of_config(serving.run.config, listening);
   serve::Statistics statistics(serving.served.name);
   serve::RequestQueue queue(serving.limits, statistics);
   std::optional<serve::HttpServer> server;
