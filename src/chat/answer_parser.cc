@@ -36,9 +36,9 @@ class AnswerParser::Machine {
         answer_(row.make_calls != nullptr || row.format == Format::harmony, row.text_after_calls),
         reader_(row.format == Format::harmony
                     ? formats::make_harmony_reader(answer_, opens_reasoning)
-                    : formats::make_marked_reader(answer_, reads_reasoning ? row.reasoning : decltype(row.reasoning)(),
-                                                  row.make_calls ? row.make_calls(answer_, tools_) : nullptr,
-                                                  opens_reasoning)) {}
+                    : formats::make_marked_reader(
+                          answer_, reads_reasoning ? row.reasoning : decltype(row.reasoning)(),
+                          row.make_calls ? row.make_calls(answer_, tools_) : nullptr, opens_reasoning)) {}
 
   std::vector<Delta> add(std::string_view text) {
     if (finished_) return {};

@@ -16,7 +16,16 @@ using Json = nlohmann::ordered_json;
 enum class Format {
   none,   // all text is content
   think,  // reasoning, no calls
-  hermes, qwen3_coder, glm4, minimax_m2, deepseek_v3, deepseek_v3_1, kimi_k2, harmony, mistral, llama3_json,
+  hermes,
+  qwen3_coder,
+  glm4,
+  minimax_m2,
+  deepseek_v3,
+  deepseek_v3_1,
+  kimi_k2,
+  harmony,
+  mistral,
+  llama3_json,
   llama4_pythonic
 };
 // Returns the format's name, as in the list above.
@@ -53,7 +62,7 @@ class AnswerParser {
   AnswerParser(AnswerParser&&) noexcept;
   AnswerParser& operator=(AnswerParser&&) noexcept;
 
-  // Takes the next text of the model, its markers included, and returns what no later text can take back.
+  // Takes the model's next text with its markers, and returns the changes that stay whatever text follows.
   // Neither function throws.
   std::vector<Delta> add(std::string_view text);
   std::vector<Delta> finish(TextEnd end);

@@ -198,7 +198,7 @@ TEST(AnswerParser, ATemplatesTextChoosesTheFormat) {
   for (const auto& [text, format] : kCases) EXPECT_EQ(format_of_template(text), format) << text;
 }
 
-// What was given after each byte is all but what may still become a marker.
+// After each byte the parser has given all content but the end that may still become a marker.
 TEST(AnswerParser, GivesWhatNoLaterTextTakesBack) {
   AnswerParser parser(Format::hermes, nullptr, false);
   Joined joined;

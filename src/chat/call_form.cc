@@ -10,7 +10,7 @@ namespace {
 // The form of one call; the tool's name stands between `begin` and `after_name`.
 struct CallTexts {
   std::string begin = {}, after_name = {}, after_number = {}, end = {};
-  // Of arguments that are given one by one: around each key, and behind each value.
+  // The texts around each key and behind each value, where arguments are given one by one.
   std::string key_begin = {}, key_end = {}, value_end = {};
 };
 

@@ -32,7 +32,7 @@ std::string written(const CallForm& form) {
   return text + form.end;
 }
 
-// What a grammar of the form allows, the parser reads as calls.
+// The parser reads every answer that a form allows as calls.
 TEST(CallForm, ParserReadsWhatTheFormWrites) {
   for (const char* name : {"hermes", "qwen3_coder", "glm4", "minimax_m2", "deepseek_v3", "deepseek_v3_1",
                            "kimi_k2", "harmony", "mistral", "llama3_json", "llama4_pythonic"}) {

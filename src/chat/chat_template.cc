@@ -90,7 +90,7 @@ class TemplateProbe {
         Json::array({tool}));
   }
 
-  // Where a call is not shown beside content that is "", both questions are asked again without content.
+  // The probe asks both questions again without content where a call is not shown beside content that is "".
   void find_form_of_calls(TemplateTakes& takes) const {
     const Json object{{"PROBE", "value"}}, text = R"({"PROBE": "value"})";
     takes.argument_objects = takes_objects("");
@@ -116,7 +116,7 @@ class TemplateProbe {
   const jinja::RenderOptions& options_;
 };
 
-// What a request says beside its messages and tools, as names of the template.
+// Returns the names that a request gives the template beside its messages and tools.
 Json request_names(const Json& body, const Json& fixed) {
   Json names = Json::object();
   if (const Json effort = value_at(body, "reasoning_effort"); !effort.is_null()) {

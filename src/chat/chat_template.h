@@ -30,7 +30,7 @@ struct TemplateSource {
 std::optional<TemplateSource> find_template(const std::filesystem::path& model,
                                             const std::filesystem::path& given);
 
-// What a request's messages became.
+// A request's messages as the model's prompt.
 struct Prompt {
   std::string text;
   std::vector<TextRange> foreign;  // parts that the request wrote: added tokens are not looked for in them
@@ -44,20 +44,19 @@ class ChatTemplate {
     bool allow_mutation = true;    // two published templates append to lists
     std::function<std::tm()> now = {};
   };
-  // Parses the template and probes what it takes. Error(usage) with the line of a template that does not
-  // parse.
+  // Parses the template and probes what it takes. Error(usage) names the line that does not parse.
   ChatTemplate(TemplateSource source, Options options);
 
   // Reads messages, tools, tool_choice, reasoning_effort, chat_template_kwargs, add_generation_prompt and
-  // continue_final_message of a chat request's body. BadRequest; its code is template_error where the
-  // template failed.
+  // continue_final_message of a chat request's body. BadRequest; its code is
+  // template_error where the template fails.
   Prompt prompt(const Json& body) const;
   const TemplateSource& source() const { return source_; }
 
  private:
   TemplateSource source_;
   Options options_;
-  // What the probes found, and the parsed templates, stand here.
+  // The parsed templates, with the answers of the probes.
   struct Parsed;
   std::shared_ptr<const Parsed> plain_, with_tools_;
 };

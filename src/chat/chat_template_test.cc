@@ -249,7 +249,7 @@ TEST(ChatTools, AreChecked) {
   EXPECT_TRUE(offered_tools(Json{{"tools", many}, {"tool_choice", "none"}}).is_null());
 }
 
-// Whoever writes a message cannot write markup.
+// The writer of a message cannot write markup.
 TEST(ChatTemplate, MessagesGiveNoSpecialIds) {
   const auto tokenizer =
       make_tokenizer("gguf", std::string(kSourceFolder) + "/tests/golden/gguf_small/ends.gguf");
@@ -307,12 +307,12 @@ TEST_F(TemplateFolder, MayHaveATemplateForTools) {
   EXPECT_THROW(find_template(folder_, ""), Error);
 }
 
-// Of the cases in ../shared, where the checkout has it beside it.
+// Runs the cases in ../shared where that folder lies beside the checkout.
 TEST(ChatTemplate, PublishedTemplatesAsTheGoldensHaveThem) {
   const fs::path golden = fs::path(kSourceFolder).parent_path() / "shared/golden/chat";
   if (!fs::exists(golden / "requests.json")) {
     std::cout << "no ../shared/golden/chat: published templates are not tested\n";
-    GTEST_SKIP();
+    GTEST_SKIP() << "no golden requests beside the repository";
   }
   const Json file = Json::parse(read_whole_file((golden / "requests.json").string()));
   std::size_t cases = 0;

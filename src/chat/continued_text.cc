@@ -15,7 +15,7 @@ constexpr const char* kContinueField = "continue_final_message";
   throw BadRequest(kContinueField, std::string(kContinueField) + ": " + reason, code);
 }
 
-// What Python's strip() takes away.
+// Returns whether Python's strip() takes the code point away.
 bool is_python_space(std::string_view character) {
   const std::uint32_t c = code_point(character);
   return is_white_space(c) || (c >= 0x1c && c <= 0x1f);

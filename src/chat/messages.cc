@@ -60,7 +60,7 @@ Json parsed_arguments(const std::string& text, const std::string& field) {
   return arguments;
 }
 
-// As Python's json writes it, which the template's authors have seen.
+// Writes JSON as Python's json does, since that is the form that templates were written for.
 std::string python_json(const Json& value) {
   static const auto writer = jinja::Template::parse("{{ value | tojson }}");
   return writer.render(Json::object(), {{"value", value}}, {}).text;

@@ -9,7 +9,7 @@ namespace switchyard::chat {
 
 using Json = nlohmann::ordered_json;
 
-// What a template takes; probes find it out.
+// The forms of messages that a template takes; probes find them out.
 struct TemplateTakes {
   bool parts = false;                  // content that is a list of parts; else the parts' texts are joined
   bool argument_objects = false;       // arguments of calls as objects; else as texts
@@ -18,8 +18,7 @@ struct TemplateTakes {
 };
 
 // Returns `messages` of a request's body as the template takes them: null keys dropped, content always there,
-// reasoning under the names that templates read. Keys that are not known stay. BadRequest with the field's
-// path.
+// reasoning under the names that templates read. Unknown keys stay. BadRequest has the field's path.
 Json template_messages(const Json& body, const TemplateTakes& takes);
 
 }  // namespace switchyard::chat

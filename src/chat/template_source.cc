@@ -1,4 +1,4 @@
-// Where a model's files have its chat template.
+// Finds the chat template in a model's files.
 #include <fmt/format.h>
 
 #include <array>
@@ -78,7 +78,7 @@ TemplateSource source_of_folder(const fs::path& folder, bool given) {
   const fs::path file = folder / kTokenizerSettings;
   const Settings settings = settings_in(file);
   add_special_tokens(settings, true, source.special_tokens);
-  // As in transformers, the map counts more where the settings are of an older kind.
+  // The map counts more where the settings are of an older kind, as in transformers.
   add_special_tokens(settings_in(folder / kTokenMap), !settings.contains("added_tokens_decoder"),
                      source.special_tokens);
   if (given) return source;

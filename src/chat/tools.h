@@ -9,9 +9,9 @@ namespace switchyard::chat {
 
 using Json = nlohmann::ordered_json;
 
-// Returns `tools` of a request's body as they were sent, null where there are none. BadRequest for what is no
-// list of up to 128 objects of type function, each with a name and, where it has them, an object of
-// parameters.
+// Returns `tools` of a request's body as they were sent, null where there are none. BadRequest unless they
+// are a list of up to 128 objects of type function, each with a name. Parameters must be an object
+// where a function has them.
 Json checked_tools(const Json& body);
 
 // Returns the tools that the template is given: none where tool_choice is "none".

@@ -147,6 +147,10 @@ ChatJson fields_of(const std::vector<std::string>& settings) {
 }
 
 int chat_with_server(const Options& options) {
+  for (const ChatOption& option : kChatOptions) {
+    if (options.values.contains(option.name) || options.flags.contains(option.name))
+      fail_usage("[chat] {}: is for a model in this process, not for --url", option.name);
+  }
   const OwnSettings own = own_settings(options);
   std::string key;
   if (const char* const given = std::getenv("SWITCHYARD_API_KEY")) key = given;
@@ -209,6 +213,8 @@ int chat_command(std::span<const std::string> args) {
     return 0;
   }
   if (options.values.contains("--url")) return chat_with_server(options);
+  if (options.values.contains("--api-key-file"))
+    fail_usage("[chat] --api-key-file: expected --url beside it");
   return run_in_processes([&](Processes& processes) { return chat_with_model(options, processes); });
 }
 

@@ -103,7 +103,7 @@ void tell_where(const Serving& serving, const http::Options& listening, int port
 // The options of `serve`, and those of how it chats.
 std::set<std::string> option_names(bool with_value) {
   std::set<std::string> names;
-  if (with_value) names = {"--host", "--port", "--api-key", "--api-key-file", "--cors", "--host-name"};
+  if (with_value) names = {"--host", "--port", "--alias", "--api-key", "--api-key-file", "--cors", "--host-name"};
   for (const ChatOption& option : kChatOptions) {
     if (option.takes_value == with_value) names.insert(option.name);
   }
@@ -126,7 +126,7 @@ http::Keys keys_of(const Options& options) {
   return keys;
 }
 
-// What the options say, checked before a model is opened.
+// Reads the options, which are checked before a model is opened.
 http::Options listening_of(const Options& options) {
   const auto value = [&](const char* name, const char* otherwise = "") {
     const auto given = options.values.find(name);
@@ -145,12 +145,15 @@ http::Options listening_of(const Options& options) {
   return listening;
 }
 
-// What the keys say.
+// Reads the config's keys.
 void add_keys_of_config(const Config& config, http::Options& listening) {
   listening.most_body = static_cast<std::size_t>(config.get_int("max_body")) << 20;
   listening.protect_metrics = config.get_bool("protect_metrics");
   listening.tls_certificate = config.get_string("tls_cert");
   listening.tls_key = config.get_string("tls_key");
+  if (!listening.keys.empty()) return;
+  if (listening.protect_metrics) fail_usage("[serve] protect_metrics=true: expected an API key, got none");
+  if (config.get_int("max_texts_of_key") >= 0) fail_usage("[serve] max_texts_of_key: expected API keys, got none");
 }
 
 int serve_texts(const Options& options, Processes& processes) {

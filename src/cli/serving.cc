@@ -39,7 +39,7 @@ std::string name_of_model(const Config& config, const fs::path& path) {
   return folder.empty() || folder == "." || folder == ".." ? config.get_string("model_name") : folder;
 }
 
-// Where the chat template may stand: with the tokenizer, or with the weights.
+// Finds the chat template, which stands with the tokenizer or with the weights.
 std::optional<chat::TemplateSource> template_of(const Config& config, const fs::path& weights) {
   const std::string given = config.get_string("chat_template_path");
   fs::path tokenizer = config.is_none("tokenizer_path") ? "" : config.get_string("tokenizer_path");
@@ -66,10 +66,24 @@ const std::string* option(const Options& options, const char* name) {
   return given == options.values.end() ? nullptr : &given->second;
 }
 
+// A model without a template does not chat, so what says how it chats would be passed over.
+void refuse_chat_settings(const Config& config, const Options& options) {
+  const auto refuse = [](std::string_view setting) {
+    fail_usage("[serve] {}: the model has no chat template: give chat_template_path=FILE", setting);
+  };
+  for (const ChatOption& option : kChatOptions) {
+    if (options.values.contains(option.name) || options.flags.contains(option.name)) refuse(option.name);
+  }
+  if (!config.get_string("chat_template_kwargs").empty()) refuse("chat_template_kwargs");
+}
+
 std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const Options& options,
                                                    const fs::path& weights) {
   std::optional<chat::TemplateSource> source = template_of(config, weights);
-  if (!source) return nullptr;
+  if (!source) {
+    refuse_chat_settings(config, options);
+    return nullptr;
+  }
   const std::string text = source->text + source->tool_text;
   auto chat = std::make_shared<serve::ChatModel>(
       serve::ChatModel{chat::ChatTemplate(std::move(*source), {.kwargs = template_kwargs(config)}),
@@ -83,8 +97,8 @@ std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const O
       if (chat->format == chat::Format::none) chat->format = wanted;
       // Formats with calls read reasoning in a form of their own.
       if (chat::reasoning_end(wanted) != chat::reasoning_end(chat->format))
-        fail_usage("[serve] --reasoning-format {}: calls in the format {} have reasoning of another form", *name,
-                   chat::name_of(chat->format));
+        fail_usage("[serve] --reasoning-format {}: calls in the format {} have reasoning of another form",
+                   *name, chat::name_of(chat->format));
     }
   }
   chat->trusts_messages = config.get_bool("trust_messages");

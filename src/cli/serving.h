@@ -1,4 +1,5 @@
-// What `serve` and `chat` begin with: a model on its ranks, its limits, and how it chats; and the loop that answers.
+// Serving: the model on its ranks, the limits and the chat's settings that `serve` and `chat` share.
+// run_serving: the loop that answers texts.
 #pragma once
 
 #include <functional>
@@ -22,7 +23,7 @@ struct Serving {
   ModelOnRanks run;
   serve::Limits limits;
   serve::ServedModel served;
-  bool evicts;  // Generator
+  bool evicts;                                         // Generator
   std::unique_ptr<RowIndependence> independence = {};  // of deterministic_batches=true
 };
 
@@ -31,18 +32,16 @@ struct ChatOption {
   const char* name;
   bool takes_value;
 };
-inline constexpr ChatOption kChatOptions[] = {{"--alias", true},
-                                              {"--tool-format", true},
-                                              {"--reasoning-format", true},
-                                              {"--trust-request-template", false}};
+inline constexpr ChatOption kChatOptions[] = {
+    {"--tool-format", true}, {"--reasoning-format", true}, {"--trust-request-template", false}};
 
-// Opens the model that the settings name and reads how it is served. Error(usage), also where the machine has not
-// enough memory. `slots`: texts at once where the settings do not say.
+// Opens the model that the settings name and reads how it is served. Error(usage), also where the machine has
+// not enough memory. `slots`: texts at once where the settings do not say.
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots);
 
-// Loads the weights and answers the queue's texts until it is closed and empty. On process 0 `on_ready` is called
-// once the weights are loaded, and `between` before each call of the model. Prints the notes.
+// Loads the weights and answers the queue's texts until it is closed and empty. On process 0 `on_ready` is
+// called once the weights are loaded, and `between` before each call of the model. Prints the notes.
 void run_serving(const Serving& serving, Processes& processes, serve::RequestQueue& queue,
                  serve::Statistics& statistics, const std::function<void()>& on_ready,
                  const std::function<void()>& between);

@@ -22,13 +22,15 @@ std::vector<KeyDeclaration> serve_keys() {
       boolean_key("protect_metrics", false, "/metrics needs an API key where there is one"),
       text_key("tls_cert", "", "PEM file with the certificate with which `serve` speaks https; with tls_key"),
       text_key("tls_key", "", "PEM file with the certificate's key"),
-      integer_key("prompt_checkpoints", 1, at_least(0),
-                  "states that `serve` keeps of each slot's prompts, so that the next turn of a conversation goes "
-                  "on from there: of models with gated delta nets, and with windows or chunks (without "
-                  "enable_prefix_caching=true); none where the memory lacks and this is not set; 0: none"),
+      integer_key(
+          "prompt_checkpoints", 1, at_least(0),
+          "states that `serve` keeps of each slot's prompts, so that the next turn of a conversation goes "
+          "on from there: of models with gated delta nets, and with windows or chunks (without "
+          "enable_prefix_caching=true); none where the memory lacks and this is not set; 0: none"),
       integer_key("max_body", 16, between(1, 1024), "MiB of the longest body of a request to `serve`"),
-      integer_key("max_waiting", -1, at_least_or(0, -1),
-                  "most texts that wait for a slot; more are refused with status 503; -1: 16 a slot, at most 512"),
+      integer_key(
+          "max_waiting", -1, at_least_or(0, -1),
+          "most texts that wait for a slot; more are refused with status 503; -1: 16 a slot, at most 512"),
       integer_key("max_texts_of_key", -1, at_least_or(1, -1),
                   "most texts of one API key that run or wait; more are refused with status 429; -1: any"),
       float_key("request_timeout", 0, at_least(0),

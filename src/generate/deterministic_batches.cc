@@ -8,7 +8,7 @@
 namespace switchyard {
 namespace {
 
-// Of a mesh whose ranks share each row's work, row by row alike.
+// Returns whether the ranks of a mesh share the work of every row alike.
 bool splits_no_rows(const Mesh& mesh) {
   const Axis kept[] = {"tensor", "stage"};
   return mesh.product(kept) == mesh.size();
@@ -24,8 +24,8 @@ std::unique_ptr<RowIndependence> row_independence_of(const Config& config, const
   };
   refuse_unless(!Device::named(config.get_string("device")).is_gpu(),
                 "expected device=cpu: kernels of GPUs are chosen by the number of rows");
-  refuse_unless(splits_no_rows(mesh), "expected a mesh of the axes tensor and stage, which split no rows; got " +
-                                          mesh.to_string());
+  refuse_unless(splits_no_rows(mesh),
+                "expected a mesh of the axes tensor and stage, which split no rows; got " + mesh.to_string());
   const MoeExecution& experts = model.moe_execution;
   refuse_unless((experts.sparse || experts.capacity_factor <= 0) && experts.ragged_buffer_factor <= 0,
                 "expected experts that drop no tokens (capacity_factor=-1, ragged_buffer_factor=-1)");

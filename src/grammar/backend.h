@@ -1,4 +1,4 @@
-// What compiles rules and matches texts: xgrammar/ or, in a build without it, no_xgrammar/.
+// The compiler of rules and the matcher of texts: xgrammar/ or, in a build without it, no_xgrammar/.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace switchyard::grammar {
 
-// The grammar of `ebnf` (xgrammar's, rule `root`) for a vocabulary. The last 64 are kept; any thread. GrammarError.
+// The grammar of `ebnf` (xgrammar's, rule `root`) for a vocabulary. The last 64 are kept. GrammarError.
+// Any thread may call it.
 std::shared_ptr<const Grammar> compiled(const Vocabulary& vocabulary, const std::string& ebnf);
 // Texts of special tokens.
 const std::map<std::string, std::int32_t>& special_tokens(const Vocabulary& vocabulary);

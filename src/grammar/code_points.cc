@@ -74,7 +74,11 @@ std::vector<std::uint32_t> code_points_of(std::string_view text) {
   std::vector<std::uint32_t> points;
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
-    const std::size_t length = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
+    const std::size_t length = lead < 0x80       ? 1
+                               : lead >> 5 == 6  ? 2
+                               : lead >> 4 == 14 ? 3
+                               : lead >> 3 == 30 ? 4
+                                                 : 0;
     if (length == 0 || i + length > text.size()) throw GrammarError("a text is not UTF-8");
     std::uint32_t point = length == 1 ? lead : lead & (0x7Fu >> length);
     for (std::size_t j = 1; j < length; ++j) {

@@ -69,9 +69,10 @@ std::shared_ptr<const Grammar> Grammar::of_choice(const Vocabulary& vocabulary,
   });
 }
 
-std::shared_ptr<const Grammar> Grammar::of_parts(const Vocabulary& vocabulary, const std::vector<Part>& parts) {
-  return grammar_of(vocabulary,
-                    [&](JsonRules& json) { return parts_expression(json, parts, special_tokens(vocabulary)); });
+std::shared_ptr<const Grammar> Grammar::of_parts(const Vocabulary& vocabulary,
+                                                 const std::vector<Part>& parts) {
+  return grammar_of(
+      vocabulary, [&](JsonRules& json) { return parts_expression(json, parts, special_tokens(vocabulary)); });
 }
 
 }  // namespace switchyard::grammar

@@ -1,6 +1,7 @@
 // Grammar: which tokens may come next so that a text keeps a JSON schema, a regular expression, or a tool's
-// form of call. Schemas and the like become rules here (schema_rules.cc, regex.cc, parts_rules.cc), after what they
-// would not keep was refused (schema_check.cc); xgrammar compiles the rules and matches (xgrammar/).
+// form of call. Schemas and the like become rules here (schema_rules.cc, regex.cc, parts_rules.cc), after
+// what they would not keep was refused (schema_check.cc); xgrammar compiles the rules and
+// matches texts (xgrammar/).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ class Vocabulary {
  public:
   // `vocab`: tokens that the model has logits for. `ends`: ids that end a text.
   Vocabulary(const Tokenizer& tokenizer, std::int64_t vocab, std::span<const std::int32_t> ends);
-  // `tokens`: the bytes of each id, none of what is never text. `special`: texts that are one token with none.
+  // `tokens`: the bytes of each id; none for ids that are never text. `special`: the texts of such ids,
+  // each of which is one token.
   Vocabulary(std::vector<std::optional<std::string>> tokens, std::span<const std::int32_t> ends,
              std::map<std::string, std::int32_t> special = {});
   class Impl;
@@ -76,7 +78,8 @@ class Grammar {
   static std::shared_ptr<const Grammar> of_regex(const Vocabulary& vocabulary, std::string_view regex);
   static std::shared_ptr<const Grammar> of_choice(const Vocabulary& vocabulary,
                                                   const std::vector<std::string>& texts);
-  static std::shared_ptr<const Grammar> of_parts(const Vocabulary& vocabulary, const std::vector<Part>& parts);
+  static std::shared_ptr<const Grammar> of_parts(const Vocabulary& vocabulary,
+                                                 const std::vector<Part>& parts);
   class Impl;
   const Impl& impl() const { return *impl_; }
   explicit Grammar(std::unique_ptr<const Impl> impl);

@@ -18,21 +18,25 @@ namespace fs = std::filesystem;
 
 constexpr std::int32_t end_id = 300;
 
-// Bytes, an end, a token that is never text, then tokens of several bytes: some of JSON, some cut out at random.
+// Bytes, an end, a token that is never text, then tokens of several bytes: some of JSON, some random.
 std::vector<std::optional<std::string>> small_vocabulary() {
   std::vector<std::optional<std::string>> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(std::string(1, static_cast<char>(byte)));
   tokens.resize(310);
-  for (const char* token : {"{\"", "\":", "\",\"", "\"}", "}]", "[[", "tru", "true", "false", "null", "12", "345", "-1", ".5", "e-0",
-                            "ab", "cat", "dog", ", ", "name", "\"a\"", "{\"a\":1", "\\\"", "\\u00", "日本", "\xe6\x97", "\xa5\xe6", "\xf0\x9f\x91", "\xa9", "\n  ", "\"x_",
-                            "\"},{\"", "re", "red\"", "2026", "-03-", "05", "AB-", "\":\"", "\"t\"", "a", "ba", "b\"", "\"b\":", "aba"}) {
+  for (const char* token :
+       {"{\"",          "\":",  "\",\"", "\"}",      "}]",      "[[",    "tru",   "true",     "false",
+        "null",         "12",   "345",   "-1",       ".5",      "e-0",   "ab",    "cat",      "dog",
+        ", ",           "name", "\"a\"", "{\"a\":1", "\\\"",    "\\u00", "日本",  "\xe6\x97", "\xa5\xe6",
+        "\xf0\x9f\x91", "\xa9", "\n  ",  "\"x_",     "\"},{\"", "re",    "red\"", "2026",     "-03-",
+        "05",           "AB-",  "\":\"", "\"t\"",    "a",       "ba",    "b\"",   "\"b\":",   "aba"}) {
     tokens.emplace_back(token);
   }
   std::mt19937 random(7);
   const std::string alphabet = "abcdeftrunls0123456789\"\"{}[]:,.-\\ ";
   for (int i = 0; i < 300; ++i) {
     std::string token;
-    for (std::size_t length = 2 + random() % 3; token.size() < length;) token += alphabet[random() % alphabet.size()];
+    for (std::size_t length = 2 + random() % 3; token.size() < length;)
+      token += alphabet[random() % alphabet.size()];
     tokens.emplace_back(std::move(token));
   }
   return tokens;
@@ -65,12 +69,15 @@ void expect_true_mask(const Matcher& matcher, const std::string& where) {
   const auto bits = mask_of(asked);
   for (std::size_t id = 0; id < tokens().size(); ++id) {
     Matcher tried = matcher.fork();
-    ASSERT_EQ(tried.accept(static_cast<std::int32_t>(id)), bit(bits, id)) << where << ": token " << id << " " << tokens()[id].value_or("(none)");
+    ASSERT_EQ(tried.accept(static_cast<std::int32_t>(id)), bit(bits, id))
+        << where << ": token " << id << " " << tokens()[id].value_or("(none)");
   }
 }
 
-// Feeds a text by tokens that the masks allow (single bytes without `random`). Returns whether all of it went.
-bool takes(const std::shared_ptr<const Grammar>& grammar, const std::string& text, std::mt19937* random = nullptr, bool check_masks = false) {
+// Feeds a text by tokens that the masks allow (single bytes without `random`). Returns whether the
+// grammar took the whole text.
+bool takes(const std::shared_ptr<const Grammar>& grammar, const std::string& text,
+           std::mt19937* random = nullptr, bool check_masks = false) {
   Matcher matcher(grammar);
   for (std::size_t at = 0; at < text.size();) {
     const auto bits = mask_of(matcher);
@@ -78,7 +85,8 @@ bool takes(const std::shared_ptr<const Grammar>& grammar, const std::string& tex
     std::vector<std::int32_t> fit;
     for (std::size_t id = 0; id < tokens().size(); ++id) {
       const auto& token = tokens()[id];
-      if (!token || (random == nullptr && token->size() > 1) || text.compare(at, token->size(), *token) != 0) continue;
+      if (!token || (random == nullptr && token->size() > 1) || text.compare(at, token->size(), *token) != 0)
+        continue;
       if (bit(bits, id)) fit.push_back(static_cast<std::int32_t>(id));
     }
     if (fit.empty()) return false;
@@ -127,7 +135,8 @@ TEST_F(GrammarTest, KeepsTheGoldenSchemas) {
       } catch (const GrammarError& error) {
         EXPECT_TRUE(one.contains("keyword")) << error.what();
         if (one.contains("keyword")) {
-          EXPECT_NE(std::string(error.what()).find(one.at("keyword").get<std::string>()), std::string::npos) << error.what();
+          EXPECT_NE(std::string(error.what()).find(one.at("keyword").get<std::string>()), std::string::npos)
+              << error.what();
         }
         ++refused;
         continue;
@@ -145,14 +154,16 @@ TEST_F(GrammarTest, KeepsTheGoldenSchemas) {
     }
     EXPECT_GT(accepted, 0);
     EXPECT_GT(rejected, 0);
-    std::printf("%s: %d accepted, %d rejected, %d schemas refused by name\n", file.c_str(), accepted, rejected, refused);
+    std::printf("%s: %d accepted, %d rejected, %d schemas refused by name\n", file.c_str(), accepted,
+                rejected, refused);
   }
 }
 
 namespace {
 
 // Walks at random among what the masks allow; after `length` tokens prefers what ends a text.
-std::optional<std::string> sampled(const std::shared_ptr<const Grammar>& grammar, std::mt19937& random, int length) {
+std::optional<std::string> sampled(const std::shared_ptr<const Grammar>& grammar, std::mt19937& random,
+                                   int length) {
   Matcher matcher(grammar);
   std::string text;
   for (int step = 0; step < length + 3000; ++step) {
@@ -170,7 +181,9 @@ std::optional<std::string> sampled(const std::shared_ptr<const Grammar>& grammar
       id = end_id;
     } else if (step >= length) {
       for (const char* closing : {"\"", "}", "]", ":", "0", "1", "-", "e", "u", "l", "null", ","}) {
-        const auto found = std::find_if(may.begin(), may.end(), [&](std::int32_t one) { return tokens()[static_cast<std::size_t>(one)] == closing; });
+        const auto found = std::find_if(may.begin(), may.end(), [&](std::int32_t one) {
+          return tokens()[static_cast<std::size_t>(one)] == closing;
+        });
         if (found == may.end()) continue;
         if (random() % 10 < 9) id = *found;
         break;
@@ -191,7 +204,8 @@ TEST_F(GrammarTest, RandomTextsUnderMasksAreJson) {
   const int texts = folder != nullptr ? 1000 : 20;
   std::mt19937 random(3);
   std::vector<fs::path> files = golden_files();
-  if (folder != nullptr && std::getenv("SWITCHYARD_GRAMMAR_SCHEMAS") != nullptr) files = {std::getenv("SWITCHYARD_GRAMMAR_SCHEMAS")};
+  if (folder != nullptr && std::getenv("SWITCHYARD_GRAMMAR_SCHEMAS") != nullptr)
+    files = {std::getenv("SWITCHYARD_GRAMMAR_SCHEMAS")};
   const Json golden = read(files.back());
   for (const Json& one : golden.at("cases")) {
     const std::string name = one.at("name");
@@ -212,12 +226,15 @@ TEST_F(GrammarTest, RandomTextsUnderMasksAreJson) {
       lines.push_back(*text);
     }
     EXPECT_GT(ended, texts / 2) << name;
-    if (folder != nullptr) std::ofstream(fs::path(folder) / (name + ".json")) << Json{{"schema", one.at("schema")}, {"texts", lines}}.dump();
+    if (folder != nullptr)
+      std::ofstream(fs::path(folder) / (name + ".json"))
+          << Json{{"schema", one.at("schema")}, {"texts", lines}}.dump();
   }
 }
 
 TEST_F(GrammarTest, WhiteSpaceIsBounded) {
-  const auto grammar = Grammar::of_json_schema(vocabulary(), Json::parse(R"({"type":"object","properties":{"a":{"type":"array"}},"required":["a"]})"));
+  const auto grammar = Grammar::of_json_schema(
+      vocabulary(), Json::parse(R"({"type":"object","properties":{"a":{"type":"array"}},"required":["a"]})"));
   EXPECT_TRUE(takes(grammar, R"({"a": [1, 2]})"));
   EXPECT_TRUE(takes(grammar, "{\n  \"a\": [\n    1,\n    {\n      \"b\": []\n    }\n  ]\n}"));
   EXPECT_TRUE(takes(grammar, "{\n" + std::string(19, ' ') + "\"a\":[]}"));
@@ -257,7 +274,8 @@ TEST_F(GrammarTest, JsonObjects) {
 }
 
 TEST_F(GrammarTest, PartsComeInOrderWithSpecialTokens) {
-  const Json schema = Json::parse(R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false})");
+  const Json schema = Json::parse(
+      R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false})");
   const std::vector<Part> call = {{ExactText{"<call>f\n"}}, {SchemaText{schema}}, {ExactText{"</call>"}}};
   const auto grammar = Grammar::of_parts(vocabulary(), {{Repeat{call, "\n", false}}});
   Matcher matcher(grammar);
@@ -287,7 +305,8 @@ TEST_F(GrammarTest, FreeTextEndsAtItsFirstMark) {
   EXPECT_FALSE(takes(grammar, "aa!"));
   const auto marked = Grammar::of_parts(vocabulary(), {{FreeText{"<call>\n"}}, {ExactText{"!"}}});
   Matcher matcher(marked);
-  for (std::int32_t id : {int('a'), 301, 301, int('b'), 301, int('\n'), int('!')}) EXPECT_TRUE(matcher.accept(id)) << id;
+  for (std::int32_t id : {int('a'), 301, 301, int('b'), 301, int('\n'), int('!')})
+    EXPECT_TRUE(matcher.accept(id)) << id;
   EXPECT_TRUE(matcher.may_end());
   EXPECT_FALSE(Matcher(marked).accept(302));
 }

@@ -31,7 +31,7 @@ Expression hex() {
   return one_of(set_of("0123456789abcdefABCDEF"));
 }
 
-// What stands after \u: no half of a surrogate pair.
+// The four digits after \u: no half of a surrogate pair.
 Expression unicode_escape() {
   const Expression d = one_of(set_of("dD"));
   const Expression low = sequence({text("\\u"), d, one_of(set_of("cdefCDEF")), hex(), hex()});
@@ -52,8 +52,8 @@ void add_to(Trie& trie, const std::vector<std::uint32_t>& name) {
   at->ends = true;
 }
 
-// The form of a code point in a key: escaped only where it must be, so that each key has one form. Nothing for a
-// control character without a short escape: such a key is not made.
+// The form of a code point in a key: escaped only where it must be, so that each key has one form. Nothing
+// for a control character without a short escape: such a key is not made.
 std::string form_of(std::uint32_t point) {
   if (!must_escape().has(point)) return utf8_of(point);
   const std::size_t i = point < 0x80 ? short_escapes.find(static_cast<char>(point)) : std::string_view::npos;
@@ -66,10 +66,11 @@ Expression key_character(const CodePoints& without) {
     const auto letter = static_cast<std::uint32_t>(short_names[i]);
     if (!without.has(static_cast<std::uint32_t>(short_escapes[i]))) letters.add(letter, letter);
   }
-  return choice({one_of(must_escape().complement().without(without)), sequence({text("\\"), one_of(letters)})});
+  return choice(
+      {one_of(must_escape().complement().without(without)), sequence({text("\\"), one_of(letters)})});
 }
 
-// What may follow in a key when what came so far is the trie's node. Deep nodes are rules, lest expressions nest.
+// The rest of a key whose beginning is the trie's node. Deep nodes are rules, lest expressions nest.
 Expression rest_of_key(Rules& rules, const Trie& trie, std::int32_t any_rest, int depth) {
   std::vector<Expression> forms;
   CodePoints known;
@@ -98,17 +99,20 @@ JsonRules::JsonRules(Rules& rules)
   const Expression pair = sequence({string(), colon(), value()});
   rules.set(object_, braces(sequence({pair, repeat(sequence({comma(), pair}), 0)}), true));
   rules.set(array_, brackets(sequence({value(), repeat(sequence({comma(), value()}), 0)}), true));
-  rules.set(value_, choice({string(), object(), array(), any_number(), text("true"), text("false"), text("null")}));
+  rules.set(value_,
+            choice({string(), object(), array(), any_number(), text("true"), text("false"), text("null")}));
 }
 
-Expression JsonRules::enclosed(std::string_view begin, Expression inside, std::string_view end, bool may_be_empty) const {
+Expression JsonRules::enclosed(std::string_view begin, Expression inside, std::string_view end,
+                               bool may_be_empty) const {
   Expression filled = sequence({std::move(inside), space(), text(end)});
   return sequence({text(begin), space(), choice({std::move(filled), may_be_empty ? text(end) : never()})});
 }
 
 Expression JsonRules::character() {
   return choice({one_of(must_escape().complement()),
-                 sequence({text("\\"), choice({one_of(set_of("\"\\/bfnrt")), sequence({text("u"), unicode_escape()})})})});
+                 sequence({text("\\"), choice({one_of(set_of("\"\\/bfnrt")),
+                                               sequence({text("u"), unicode_escape()})})})});
 }
 
 std::string json_text_of(std::string_view text) {
@@ -139,7 +143,8 @@ Expression JsonRules::exactly(const Json& value) const {
     }
     parts.push_back(exactly(item.value()));
   }
-  return value.is_object() ? braces(sequence(std::move(parts)), false) : brackets(sequence(std::move(parts)), false);
+  return value.is_object() ? braces(sequence(std::move(parts)), false)
+                           : brackets(sequence(std::move(parts)), false);
 }
 
 Expression JsonRules::key_but(const std::vector<std::string>& names) {

@@ -42,7 +42,8 @@ class JsonRules {
   static Expression character();
 
  private:
-  Expression enclosed(std::string_view begin, Expression inside, std::string_view end, bool may_be_empty) const;
+  Expression enclosed(std::string_view begin, Expression inside, std::string_view end,
+                      bool may_be_empty) const;
 
   Rules& rules_;
   std::int32_t space_, string_, value_, object_, array_;

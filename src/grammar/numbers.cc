@@ -16,13 +16,15 @@ Expression digits(std::int64_t min, std::int64_t max) {
   return repeat(digit('0', '9'), min, max);
 }
 
-// As many digits as the text has, and not less (`up`), or not more, than it says.
+// Numbers with as many digits as the text, not less (`up`), or not more, than the text's number.
 Expression bounded(const std::string& from, bool up) {
   if (from.empty()) return text("");
   const char first = from[0];
   const auto rest = static_cast<std::int64_t>(from.size()) - 1;
-  const Expression beyond = up ? digit(static_cast<char>(first + 1), '9') : digit('0', static_cast<char>(first - 1));
-  return choice({sequence({digit(first, first), bounded(from.substr(1), up)}), sequence({beyond, digits(rest, rest)})});
+  const Expression beyond =
+      up ? digit(static_cast<char>(first + 1), '9') : digit('0', static_cast<char>(first - 1));
+  return choice(
+      {sequence({digit(first, first), bounded(from.substr(1), up)}), sequence({beyond, digits(rest, rest)})});
 }
 
 // Two texts of one length.
@@ -30,9 +32,10 @@ Expression between(const std::string& low, const std::string& high) {
   if (low.empty()) return text("");
   if (low[0] == high[0]) return sequence({digit(low[0], low[0]), between(low.substr(1), high.substr(1))});
   const auto rest = static_cast<std::int64_t>(low.size()) - 1;
-  return choice({sequence({digit(low[0], low[0]), bounded(low.substr(1), true)}),
-                 sequence({digit(static_cast<char>(low[0] + 1), static_cast<char>(high[0] - 1)), digits(rest, rest)}),
-                 sequence({digit(high[0], high[0]), bounded(high.substr(1), false)})});
+  return choice(
+      {sequence({digit(low[0], low[0]), bounded(low.substr(1), true)}),
+       sequence({digit(static_cast<char>(low[0] + 1), static_cast<char>(high[0] - 1)), digits(rest, rest)}),
+       sequence({digit(high[0], high[0]), bounded(high.substr(1), false)})});
 }
 
 // The integers from `low` (0 or more) to `high` (nothing: without end).
@@ -48,7 +51,8 @@ Expression natural(std::uint64_t low, std::optional<std::uint64_t> high) {
   const std::string to = std::to_string(*high);
   const auto last = static_cast<std::int64_t>(to.size());
   if (length == last) return between(from, to);
-  return choice({bounded(from, true), last - length > 1 ? sequence({lead, digits(length, last - 2)}) : never(),
+  return choice({bounded(from, true),
+                 last - length > 1 ? sequence({lead, digits(length, last - 2)}) : never(),
                  between("1" + std::string(to.size() - 1, '0'), to)});
 }
 
@@ -58,7 +62,7 @@ std::uint64_t magnitude(std::int64_t value) {
 
 constexpr std::int64_t fraction_digits = 9;
 
-// What a number with this integer part and a fraction may have after it, exactly the integer (`whole`), or more.
+// The fractions that may follow this integer part: exactly the integer (`whole`), or more.
 Expression whole() {
   return optional(sequence({text("."), repeat(text("0"), 1, fraction_digits)}));
 }
@@ -66,7 +70,8 @@ Expression whole() {
 Expression beyond_whole() {
   std::vector<Expression> forms;
   for (std::int64_t zeros = 0; zeros < fraction_digits; ++zeros) {
-    forms.push_back(sequence({repeat(text("0"), zeros, zeros), digit('1', '9'), digits(0, fraction_digits - 1 - zeros)}));
+    forms.push_back(
+        sequence({repeat(text("0"), zeros, zeros), digit('1', '9'), digits(0, fraction_digits - 1 - zeros)}));
   }
   return sequence({text("."), choice(std::move(forms))});
 }
@@ -134,20 +139,21 @@ Expression integer_between(const Bounds& bounds) {
 
 Expression number_between(const Bounds& bounds) {
   if (!bounds.min && !bounds.max) return any_number();
-  const bool low_is_positive = bounds.min && *bounds.min >= 0, high_is_positive = !bounds.max || *bounds.max >= 0;
+  const bool low_is_positive = bounds.min && *bounds.min >= 0,
+             high_is_positive = !bounds.max || *bounds.max >= 0;
   std::vector<Expression> forms;
   if (high_is_positive) {
     std::optional<std::uint64_t> to;
     if (bounds.max) to = magnitude(*bounds.max);
-    forms.push_back(positive(low_is_positive ? magnitude(*bounds.min) : 0, low_is_positive && bounds.above_min, to,
-                             bounds.below_max));
+    forms.push_back(positive(low_is_positive ? magnitude(*bounds.min) : 0,
+                             low_is_positive && bounds.above_min, to, bounds.below_max));
   }
   if (!bounds.min || *bounds.min < 0) {  // -0 is left out
     const bool to_zero = high_is_positive;
     std::optional<std::uint64_t> to;
     if (bounds.min) to = magnitude(*bounds.min);
-    forms.push_back(sequence({text("-"), positive(to_zero ? 0 : magnitude(*bounds.max), to_zero || bounds.below_max, to,
-                                                  bounds.above_min)}));
+    forms.push_back(sequence({text("-"), positive(to_zero ? 0 : magnitude(*bounds.max),
+                                                  to_zero || bounds.below_max, to, bounds.above_min)}));
   }
   return choice(std::move(forms));
 }

@@ -17,7 +17,7 @@ struct Bounds {
 Expression any_integer();
 Expression any_number();
 Expression integer_between(const Bounds& bounds);
-// Without exponents, and with at most nine digits of a fraction, so that a reader's rounding crosses no bound.
+// Without exponents, and with at most nine digits of a fraction, so that no rounding crosses a bound.
 Expression number_between(const Bounds& bounds);
 
 }  // namespace switchyard::grammar

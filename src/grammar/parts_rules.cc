@@ -17,7 +17,8 @@ constexpr Symbol first_token = 0x80000000;
 
 class PartsCompiler {
  public:
-  PartsCompiler(JsonRules& json, const std::map<std::string, std::int32_t>& special) : json_(json), special_(special) {}
+  PartsCompiler(JsonRules& json, const std::map<std::string, std::int32_t>& special)
+      : json_(json), special_(special) {}
 
   Expression all(const std::vector<Part>& parts) {
     std::vector<Expression> of;
@@ -46,8 +47,8 @@ class PartsCompiler {
     return part.may_be_none ? optional(std::move(some)) : some;
   }
 
-  // A state for each number of symbols of `until` that the text ends with (Knuth, Morris and Pratt), so that its
-  // first occurrence ends the part.
+  // A state for each number of symbols of `until` that the text ends with (Knuth, Morris and Pratt), so that
+  // its first occurrence ends the part.
   Expression one(const FreeText& part) {
     const std::vector<Symbol> until = symbols_of(part.until);
     if (until.empty()) return repeat(one_of(CodePoints::all()), 0);
@@ -67,16 +68,20 @@ class PartsCompiler {
     return call(states[0]);
   }
 
-  Expression step(const std::vector<Symbol>& until, const std::vector<std::int32_t>& states, std::size_t at, Symbol symbol) {
+  Expression step(const std::vector<Symbol>& until, const std::vector<std::int32_t>& states, std::size_t at,
+                  Symbol symbol) {
     std::vector<Symbol> seen(until.begin(), until.begin() + static_cast<std::ptrdiff_t>(at));
     seen.push_back(symbol);
     std::size_t kept = seen.size();
-    while (kept > 0 && !std::equal(until.begin(), until.begin() + static_cast<std::ptrdiff_t>(kept), seen.end() - static_cast<std::ptrdiff_t>(kept))) --kept;
+    while (kept > 0 && !std::equal(until.begin(), until.begin() + static_cast<std::ptrdiff_t>(kept),
+                                   seen.end() - static_cast<std::ptrdiff_t>(kept)))
+      --kept;
     return sequence({of_symbol(symbol), kept == until.size() ? text("") : call(states[kept])});
   }
 
   static Expression of_symbol(Symbol symbol) {
-    return symbol >= first_token ? token(static_cast<std::int32_t>(symbol - first_token)) : text(utf8_of(symbol));
+    return symbol >= first_token ? token(static_cast<std::int32_t>(symbol - first_token))
+                                 : text(utf8_of(symbol));
   }
 
   // The longest special text at each place is a token.
@@ -90,7 +95,9 @@ class PartsCompiler {
     while (!from.empty()) {
       const std::pair<const std::string, std::int32_t>* longest = nullptr;
       for (const auto& entry : special_) {
-        if (!entry.first.empty() && from.starts_with(entry.first) && (longest == nullptr || entry.first.size() > longest->first.size())) longest = &entry;
+        if (!entry.first.empty() && from.starts_with(entry.first) &&
+            (longest == nullptr || entry.first.size() > longest->first.size()))
+          longest = &entry;
       }
       if (longest == nullptr) {
         plain += from.front();

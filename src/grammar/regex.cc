@@ -125,7 +125,8 @@ std::pair<std::int64_t, std::int64_t> length_of(const Regex& regex) {
     } else if (i == 0) {
       length = {least, most};
     } else {
-      length = {std::min(length.first, least), length.second < 0 || most < 0 ? -1 : std::max(length.second, most)};
+      length = {std::min(length.first, least),
+                length.second < 0 || most < 0 ? -1 : std::max(length.second, most)};
     }
   }
   return length;
@@ -165,8 +166,10 @@ std::optional<Regex> with_length(const Regex& regex, std::int64_t min, std::int6
       varying = &part;
     }
   }
-  if (varying == nullptr || (max >= 0 && max < others)) throw GrammarError("no text has the pattern and the length");
-  std::optional<Regex> cut = with_length(*varying, std::max<std::int64_t>(0, min - others), max < 0 ? -1 : max - others);
+  if (varying == nullptr || (max >= 0 && max < others))
+    throw GrammarError("no text has the pattern and the length");
+  std::optional<Regex> cut =
+      with_length(*varying, std::max<std::int64_t>(0, min - others), max < 0 ? -1 : max - others);
   if (!cut) return std::nullopt;
   *varying = std::move(*cut);
   return made;

@@ -17,7 +17,9 @@ CodePoints class_of(std::uint32_t letter) {
   CodePoints set;
   switch (letter) {
     case 'd':
-    case 'D': set.add('0', '9'); break;
+    case 'D':
+      set.add('0', '9');
+      break;
     case 'w':
     case 'W':
       set.add('0', '9');
@@ -30,11 +32,21 @@ CodePoints class_of(std::uint32_t letter) {
       set.add(' ', ' ');
       break;
     case 'S':  // also without spaces that only some languages call so
-      for (auto [first, last] : std::array<CodePoints::Range, 10>{{{'\t', '\r'}, {0x1C, 0x20}, {0x85, 0x85}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}}) {
+      for (auto [first, last] : std::array<CodePoints::Range, 10>{{{'\t', '\r'},
+                                                                   {0x1C, 0x20},
+                                                                   {0x85, 0x85},
+                                                                   {0xA0, 0xA0},
+                                                                   {0x1680, 0x1680},
+                                                                   {0x2000, 0x200A},
+                                                                   {0x2028, 0x2029},
+                                                                   {0x202F, 0x205F},
+                                                                   {0x3000, 0x3000},
+                                                                   {0xFEFF, 0xFEFF}}}) {
         set.add(first, last);
       }
       break;
-    default: break;
+    default:
+      break;
   }
   return letter == 'D' || letter == 'W' || letter == 'S' ? set.complement() : set;
 }
@@ -147,21 +159,31 @@ class RegexParser {
   Regex parse_atom(int depth) {
     Regex made;
     switch (const std::uint32_t point = take(); point) {
-      case '^': made.kind = Regex::Kind::begin; return made;
-      case '$': made.kind = Regex::Kind::end; return made;
-      case '.': return of_set(dot());
-      case '(': return parse_group(depth);
-      case '[': return of_set(parse_class());
-      case '\\': return of_set(parse_escape(false));
+      case '^':
+        made.kind = Regex::Kind::begin;
+        return made;
+      case '$':
+        made.kind = Regex::Kind::end;
+        return made;
+      case '.':
+        return of_set(dot());
+      case '(':
+        return parse_group(depth);
+      case '[':
+        return of_set(parse_class());
+      case '\\':
+        return of_set(parse_escape(false));
       case '*':
       case '+':
-      case '?': fail("nothing to repeat");
+      case '?':
+        fail("nothing to repeat");
       case '{':
         --at_;
         if (std::int64_t min, max; parse_count(min, max)) fail("nothing to repeat");
         ++at_;
         [[fallthrough]];
-      default: return of_set({point, point});
+      default:
+        return of_set({point, point});
     }
   }
 
@@ -201,7 +223,9 @@ class RegexParser {
   std::uint32_t parse_unicode() {
     if (take_if('{')) {
       int digits = 0;
-      while (at_ + static_cast<std::size_t>(digits) < points_.size() && points_[at_ + static_cast<std::size_t>(digits)] != '}') ++digits;
+      while (at_ + static_cast<std::size_t>(digits) < points_.size() &&
+             points_[at_ + static_cast<std::size_t>(digits)] != '}')
+        ++digits;
       if (digits == 0 || digits > 6) fail("a wrong \\u");
       const std::uint32_t value = parse_hex(digits);
       if (!take_if('}')) fail("a wrong \\u");
@@ -224,24 +248,35 @@ class RegexParser {
       case 'w':
       case 'W':
       case 's':
-      case 'S': return class_of(letter);
-      case 't': return single('\t');
-      case 'n': return single('\n');
-      case 'r': return single('\r');
-      case 'f': return single('\f');
-      case 'v': return single('\v');
+      case 'S':
+        return class_of(letter);
+      case 't':
+        return single('\t');
+      case 'n':
+        return single('\n');
+      case 'r':
+        return single('\r');
+      case 'f':
+        return single('\f');
+      case 'v':
+        return single('\v');
       case '0':
         if (peek() >= '0' && peek() <= '9') fail("an octal escape, which is not kept,");
         return single(0);
-      case 'x': return single(parse_hex(2));
-      case 'u': return single(parse_unicode());
+      case 'x':
+        return single(parse_hex(2));
+      case 'u':
+        return single(parse_unicode());
       case 'b':
         if (in_class) return single('\b');
         [[fallthrough]];
-      case 'B': fail("a word boundary, which is not kept,");
+      case 'B':
+        fail("a word boundary, which is not kept,");
       case 'p':
-      case 'P': fail("a Unicode property, which is not kept,");
-      default: break;
+      case 'P':
+        fail("a Unicode property, which is not kept,");
+      default:
+        break;
     }
     if (letter >= '1' && letter <= '9') fail("a back-reference, which is not kept,");
     if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')) fail("an unknown escape");
@@ -268,7 +303,8 @@ class RegexParser {
   }
 
   std::uint32_t only(const CodePoints& set) const {
-    if (set.ranges().size() != 1 || set.ranges()[0].first != set.ranges()[0].second) fail("a range of a class");
+    if (set.ranges().size() != 1 || set.ranges()[0].first != set.ranges()[0].second)
+      fail("a range of a class");
     return set.ranges()[0].first;
   }
 

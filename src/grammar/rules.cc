@@ -120,21 +120,30 @@ Expression pruned(const Expression& from, const std::vector<bool>& productive) {
   of.reserve(from.of.size());
   for (const Expression& part : from.of) of.push_back(pruned(part, productive));
   switch (from.kind) {
-    case Kind::sequence: return sequence(std::move(of));
-    case Kind::choice: return choice(std::move(of));
-    default: return repeat(std::move(of.front()), from.min, from.max);
+    case Kind::sequence:
+      return sequence(std::move(of));
+    case Kind::choice:
+      return choice(std::move(of));
+    default:
+      return repeat(std::move(of.front()), from.min, from.max);
   }
 }
 
 bool can_end(const Expression& expression, const std::vector<bool>& productive) {
   const auto part_can_end = [&](const Expression& part) { return can_end(part, productive); };
   switch (expression.kind) {
-    case Kind::never: return false;
-    case Kind::rule: return productive[static_cast<std::size_t>(expression.id)];
-    case Kind::sequence: return std::all_of(expression.of.begin(), expression.of.end(), part_can_end);
-    case Kind::choice: return std::any_of(expression.of.begin(), expression.of.end(), part_can_end);
-    case Kind::repeat: return expression.min == 0 || part_can_end(expression.of.front());
-    default: return true;
+    case Kind::never:
+      return false;
+    case Kind::rule:
+      return productive[static_cast<std::size_t>(expression.id)];
+    case Kind::sequence:
+      return std::all_of(expression.of.begin(), expression.of.end(), part_can_end);
+    case Kind::choice:
+      return std::any_of(expression.of.begin(), expression.of.end(), part_can_end);
+    case Kind::repeat:
+      return expression.min == 0 || part_can_end(expression.of.front());
+    default:
+      return true;
   }
 }
 
@@ -192,18 +201,32 @@ void print_repeat(std::string& out, const Expression& expression) {
 // `within`: beside others, so that several parts need brackets.
 void print(std::string& out, const Expression& expression, bool within) {
   switch (expression.kind) {
-    case Kind::never: CHECK(false, "a pruned expression has no never"); break;
-    case Kind::text: print_text(out, expression.text); break;
-    case Kind::set: print_set(out, expression.set); break;
-    case Kind::sequence: print_all(out, expression, " ", within); break;
-    case Kind::choice: print_all(out, expression, " | ", within); break;
+    case Kind::never:
+      CHECK(false, "a pruned expression has no never");
+      break;
+    case Kind::text:
+      print_text(out, expression.text);
+      break;
+    case Kind::set:
+      print_set(out, expression.set);
+      break;
+    case Kind::sequence:
+      print_all(out, expression, " ", within);
+      break;
+    case Kind::choice:
+      print_all(out, expression, " | ", within);
+      break;
     case Kind::repeat:
       if (within) out += '(';
       print_repeat(out, expression);
       if (within) out += ')';
       break;
-    case Kind::rule: out += "r" + std::to_string(expression.id); break;
-    case Kind::token: out += fmt::format("Token({})", expression.id); break;
+    case Kind::rule:
+      out += "r" + std::to_string(expression.id);
+      break;
+    case Kind::token:
+      out += fmt::format("Token({})", expression.id);
+      break;
   }
 }
 

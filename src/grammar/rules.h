@@ -11,7 +11,7 @@
 
 namespace switchyard::grammar {
 
-// Code points as sorted ranges that neither touch nor overlap; both ends are in a range. Surrogates are never in.
+// Code points as sorted ranges that neither touch nor overlap; both ends are in a range. None has surrogates.
 class CodePoints {
  public:
   using Range = std::pair<std::uint32_t, std::uint32_t>;

@@ -17,23 +17,59 @@ namespace switchyard::grammar {
 
 namespace {
 
-// What a keyword's value must be, which is also how it is walked.
-enum class Ask { nothing, type, schema, schema_list, schema_map, names, values, value, count, bound, pattern, format, reference };
+// The form of a keyword's value, by which the check walks it.
+enum class Ask {
+  nothing,
+  type,
+  schema,
+  schema_list,
+  schema_map,
+  names,
+  values,
+  value,
+  count,
+  bound,
+  pattern,
+  format,
+  reference
+};
 
 const std::map<std::string, Ask, std::less<>>& kept_keywords() {
-  static const std::map<std::string, Ask, std::less<>> keywords = {
-      {"title", Ask::nothing},       {"description", Ask::nothing},   {"default", Ask::nothing},
-      {"examples", Ask::nothing},    {"$schema", Ask::nothing},       {"$id", Ask::nothing},
-      {"$comment", Ask::nothing},    {"deprecated", Ask::nothing},    {"readOnly", Ask::nothing},
-      {"writeOnly", Ask::nothing},   {"discriminator", Ask::nothing}, {"type", Ask::type},
-      {"properties", Ask::schema_map}, {"required", Ask::names},      {"additionalProperties", Ask::schema},
-      {"items", Ask::schema},        {"prefixItems", Ask::schema_list}, {"minItems", Ask::count},
-      {"maxItems", Ask::count},      {"minLength", Ask::count},       {"maxLength", Ask::count},
-      {"enum", Ask::values},         {"const", Ask::value},           {"anyOf", Ask::schema_list},
-      {"oneOf", Ask::schema_list},   {"allOf", Ask::schema_list},     {"$ref", Ask::reference},
-      {"$defs", Ask::schema_map},    {"definitions", Ask::schema_map}, {"pattern", Ask::pattern},
-      {"format", Ask::format},       {"minimum", Ask::bound},         {"maximum", Ask::bound},
-      {"exclusiveMinimum", Ask::bound}, {"exclusiveMaximum", Ask::bound}};
+  static const std::map<std::string, Ask, std::less<>> keywords = {{"title", Ask::nothing},
+                                                                   {"description", Ask::nothing},
+                                                                   {"default", Ask::nothing},
+                                                                   {"examples", Ask::nothing},
+                                                                   {"$schema", Ask::nothing},
+                                                                   {"$id", Ask::nothing},
+                                                                   {"$comment", Ask::nothing},
+                                                                   {"deprecated", Ask::nothing},
+                                                                   {"readOnly", Ask::nothing},
+                                                                   {"writeOnly", Ask::nothing},
+                                                                   {"discriminator", Ask::nothing},
+                                                                   {"type", Ask::type},
+                                                                   {"properties", Ask::schema_map},
+                                                                   {"required", Ask::names},
+                                                                   {"additionalProperties", Ask::schema},
+                                                                   {"items", Ask::schema},
+                                                                   {"prefixItems", Ask::schema_list},
+                                                                   {"minItems", Ask::count},
+                                                                   {"maxItems", Ask::count},
+                                                                   {"minLength", Ask::count},
+                                                                   {"maxLength", Ask::count},
+                                                                   {"enum", Ask::values},
+                                                                   {"const", Ask::value},
+                                                                   {"anyOf", Ask::schema_list},
+                                                                   {"oneOf", Ask::schema_list},
+                                                                   {"allOf", Ask::schema_list},
+                                                                   {"$ref", Ask::reference},
+                                                                   {"$defs", Ask::schema_map},
+                                                                   {"definitions", Ask::schema_map},
+                                                                   {"pattern", Ask::pattern},
+                                                                   {"format", Ask::format},
+                                                                   {"minimum", Ask::bound},
+                                                                   {"maximum", Ask::bound},
+                                                                   {"exclusiveMinimum", Ask::bound},
+                                                                   {"exclusiveMaximum", Ask::bound}};
   return keywords;
 }
 
@@ -51,7 +87,8 @@ class Walk {
   void schema(const Json& at, const std::string& place, int depth) {
     if (at.is_boolean()) return;
     if (!at.is_object()) fail("schema", place, "must be an object or a boolean");
-    if (depth > SchemaLimits::depth) fail("schema", place, fmt::format("is nested deeper than {}", SchemaLimits::depth));
+    if (depth > SchemaLimits::depth)
+      fail("schema", place, fmt::format("is nested deeper than {}", SchemaLimits::depth));
     for (const auto& entry : at.items()) {
       if (asks_nothing(entry.key(), entry.value())) continue;
       const auto known = kept_keywords().find(entry.key());
@@ -80,7 +117,8 @@ class Walk {
       if (entry.key() == "oneOf") one_of_branches(entry.value(), place);
       if (known->second == Ask::schema) choices(entry.value(), inside);
       if (known->second != Ask::schema_list && known->second != Ask::schema_map) continue;
-      for (const auto& part : entry.value().items()) choices(part.value(), inside + "/" + escaped(part.key()));
+      for (const auto& part : entry.value().items())
+        choices(part.value(), inside + "/" + escaped(part.key()));
     }
   }
 
@@ -98,34 +136,45 @@ class Walk {
   void keyword(Ask ask, const std::string& key, const Json& value, const std::string& place, int depth) {
     const std::string inside = place + "/" + escaped(key);
     switch (ask) {
-      case Ask::nothing: return;
-      case Ask::type: return type(value, place);
-      case Ask::schema: return schema(value, inside, depth + 1);
+      case Ask::nothing:
+        return;
+      case Ask::type:
+        return type(value, place);
+      case Ask::schema:
+        return schema(value, inside, depth + 1);
       case Ask::schema_list:
         if (!value.is_array() || value.empty()) fail(key, place, "must be a list of schemas");
         [[fallthrough]];
       case Ask::schema_map:
         if (ask == Ask::schema_map && !value.is_object()) fail(key, place, "must be an object of schemas");
-        for (const auto& part : value.items()) schema(part.value(), inside + "/" + escaped(part.key()), depth + 1);
+        for (const auto& part : value.items())
+          schema(part.value(), inside + "/" + escaped(part.key()), depth + 1);
         return ask == Ask::schema_map ? names_of(key, value, place) : void();
       case Ask::names:
         if (!value.is_array()) fail(key, place, "must be a list of texts");
         for (const Json& name : value) {
           if (!name.is_string()) fail(key, place, "must be a list of texts");
-          if (name.get_ref<const std::string&>().size() > SchemaLimits::name_length) fail(key, place, "has a name that is too long");
+          if (name.get_ref<const std::string&>().size() > SchemaLimits::name_length)
+            fail(key, place, "has a name that is too long");
         }
-        if (value.size() > SchemaLimits::names) fail(key, place, fmt::format("has more than {} names", SchemaLimits::names));
+        if (value.size() > SchemaLimits::names)
+          fail(key, place, fmt::format("has more than {} names", SchemaLimits::names));
         return;
       case Ask::values:
         if (!value.is_array() || value.empty()) fail(key, place, "must be a list of values");
         return;
-      case Ask::value: return;
-      case Ask::count: return count(key, value, place);
-      case Ask::bound: return bound(key, value, place);
-      case Ask::pattern: return pattern(value, place);
+      case Ask::value:
+        return;
+      case Ask::count:
+        return count(key, value, place);
+      case Ask::bound:
+        return bound(key, value, place);
+      case Ask::pattern:
+        return pattern(value, place);
       case Ask::format:
         if (!value.is_string()) fail(key, place, "must be a text");
-        if (!pattern_of_format(value.get<std::string>())) fail(key, place, fmt::format("is {}, which is not kept", value.dump()));
+        if (!pattern_of_format(value.get<std::string>()))
+          fail(key, place, fmt::format("is {}, which is not kept", value.dump()));
         return;
       case Ask::reference:
         if (!value.is_string()) fail(key, place, "must be a text");
@@ -134,7 +183,8 @@ class Walk {
   }
 
   void names_of(const std::string& key, const Json& value, const std::string& place) {
-    if (value.size() > SchemaLimits::names) fail(key, place, fmt::format("has more than {} names", SchemaLimits::names));
+    if (value.size() > SchemaLimits::names)
+      fail(key, place, fmt::format("has more than {} names", SchemaLimits::names));
     for (const auto& entry : value.items()) {
       if (entry.key().size() > SchemaLimits::name_length) fail(key, place, "has a name that is too long");
     }
@@ -146,8 +196,11 @@ class Walk {
   }
 
   void type(const Json& value, const std::string& place) {
-    static const std::set<std::string> types = {"null", "boolean", "integer", "number", "string", "array", "object"};
-    const auto known = [&](const Json& one) { return one.is_string() && types.contains(one.get<std::string>()); };
+    static const std::set<std::string> types = {"null",   "boolean", "integer", "number",
+                                                "string", "array",   "object"};
+    const auto known = [&](const Json& one) {
+      return one.is_string() && types.contains(one.get<std::string>());
+    };
     if (known(value)) return;
     bool all = value.is_array() && !value.empty();
     if (all) {
@@ -157,7 +210,8 @@ class Walk {
   }
 
   void count(const std::string& key, const Json& value, const std::string& place) {
-    if (!value.is_number() || value.get<double>() < 0 || std::floor(value.get<double>()) != value.get<double>()) {
+    if (!value.is_number() || value.get<double>() < 0 ||
+        std::floor(value.get<double>()) != value.get<double>()) {
       fail(key, place, "must be an integer of 0 or more");
     }
     if (value.get<double>() > static_cast<double>(SchemaLimits::repetitions)) {
@@ -168,7 +222,8 @@ class Walk {
   void bound(const std::string& key, const Json& value, const std::string& place) {
     constexpr double most = 9007199254740992.0;  // up to here a double has all integers
     if (!value.is_number()) fail(key, place, "must be a number");
-    if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) fail(key, place, "is beyond 2^63 - 1, which is not kept");
+    if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX)
+      fail(key, place, "is beyond 2^63 - 1, which is not kept");
     if (value.is_number_integer()) return;
     if (!(std::abs(value.get<double>()) <= most)) fail(key, place, "is beyond 2^53, which is not kept");
   }
@@ -182,16 +237,18 @@ class Walk {
     }
   }
 
-  // What keywords ask of each other.
+  // Checks the keywords that depend on each other.
   void pairs(const Json& at, const std::string& place) {
-    if (at.contains("pattern") && at.contains("format")) fail("format", place, "beside \"pattern\" is not kept");
+    if (at.contains("pattern") && at.contains("format"))
+      fail("format", place, "beside \"pattern\" is not kept");
   }
 
   void one_of_branches(const Json& branches, const std::string& place) {
     for (std::size_t i = 0; i < branches.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         if (disjoint(root_, branches[j], branches[i])) continue;
-        fail("oneOf", place, fmt::format("is not kept, as branches {} and {} may both hold; use anyOf", j, i));
+        fail("oneOf", place,
+             fmt::format("is not kept, as branches {} and {} may both hold; use anyOf", j, i));
       }
     }
   }
@@ -207,7 +264,8 @@ std::string unescaped(std::string_view fragment) {
   for (std::size_t i = 0; i < fragment.size(); ++i) {
     unsigned value = 0;
     const char* digits = fragment.data() + i + 1;
-    if (fragment[i] == '%' && i + 2 < fragment.size() && std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2) {
+    if (fragment[i] == '%' && i + 2 < fragment.size() &&
+        std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2) {
       out += static_cast<char>(value);
       i += 2;
     } else {
@@ -227,7 +285,10 @@ int nesting(const Json& value, int limit) {
 }  // namespace
 
 const Json& resolve(const Json& root, std::string_view reference) {
-  const auto refuse = [&](std::string_view why) { throw GrammarError(fmt::format("\"$ref\" {} {}", Json(reference).dump(-1, ' ', false, Json::error_handler_t::replace), why)); };
+  const auto refuse = [&](std::string_view why) {
+    throw GrammarError(fmt::format(
+        "\"$ref\" {} {}", Json(reference).dump(-1, ' ', false, Json::error_handler_t::replace), why));
+  };
   if (!reference.starts_with("#")) refuse("leads out of the document, which is not kept");
   const std::string pointer = unescaped(reference.substr(1));
   const Json* found = &root;

@@ -16,7 +16,7 @@ namespace switchyard::grammar {
 
 namespace {
 
-// What is said of a schema that is refused, by its check or when its rules are made.
+// Returns the error of a schema that its check, or the making of its rules, refuses.
 std::optional<std::string> refusal(const Json& schema) {
   try {
     Rules rules;
@@ -85,21 +85,26 @@ TEST(SchemaCheck, RefusesByNameAndPlace) {
   for (const Refused& one : cases) {
     const auto said = refusal(Json::parse(one.schema));
     ASSERT_TRUE(said) << one.schema;
-    for (const std::string& part : one.says) EXPECT_NE(said->find(part), std::string::npos) << one.schema << ": " << *said;
+    for (const std::string& part : one.says)
+      EXPECT_NE(said->find(part), std::string::npos) << one.schema << ": " << *said;
     EXPECT_EQ(said->find('\n'), std::string::npos) << *said;
   }
 }
 
 TEST(SchemaCheck, KeepsWhatItLists) {
-  for (const char* schema : {
-           R"({})", R"(true)", R"({"$schema":"s","$id":"i","title":"t","description":"d","default":{},"examples":[1],"deprecated":true,"readOnly":true})",
-           R"({"uniqueItems":false,"minProperties":0})", R"({"definitions":{"a":{"type":"null"}},"$ref":"#/definitions/a"})",
-           R"({"oneOf":[{"type":"integer","maximum":3},{"type":"integer","exclusiveMinimum":3}]})",
-           R"({"oneOf":[{"type":"string","maxLength":2},{"type":"string","minLength":3}]})",
-           R"({"oneOf":[{"properties":{"k":{"const":1}},"required":["k"],"type":"object"},{"properties":{"k":{"const":2}},"required":["k"],"type":"object"}]})",
-           R"({"minimum":-9223372036854775808,"maximum":9223372036854775807,"type":"integer"})",
-           R"({"type":"integer","minimum":0.5,"maximum":7.5})", R"({"$ref":"#/%24defs/a%20b","$defs":{"a b":{}}})",
-           R"({"type":"array","maxItems":10000})", R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})"}) {
+  for (
+      const char* schema :
+      {R"({})", R"(true)",
+       R"({"$schema":"s","$id":"i","title":"t","description":"d","default":{},"examples":[1],"deprecated":true,"readOnly":true})",
+       R"({"uniqueItems":false,"minProperties":0})",
+       R"({"definitions":{"a":{"type":"null"}},"$ref":"#/definitions/a"})",
+       R"({"oneOf":[{"type":"integer","maximum":3},{"type":"integer","exclusiveMinimum":3}]})",
+       R"({"oneOf":[{"type":"string","maxLength":2},{"type":"string","minLength":3}]})",
+       R"({"oneOf":[{"properties":{"k":{"const":1}},"required":["k"],"type":"object"},{"properties":{"k":{"const":2}},"required":["k"],"type":"object"}]})",
+       R"({"minimum":-9223372036854775808,"maximum":9223372036854775807,"type":"integer"})",
+       R"({"type":"integer","minimum":0.5,"maximum":7.5})",
+       R"({"$ref":"#/%24defs/a%20b","$defs":{"a b":{}}})", R"({"type":"array","maxItems":10000})",
+       R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})"}) {
     const auto said = refusal(Json::parse(schema));
     EXPECT_FALSE(said) << schema << ": " << *said;
   }
@@ -107,7 +112,9 @@ TEST(SchemaCheck, KeepsWhatItLists) {
 
 TEST(SchemaCheck, ChainsOfReferencesAreNoDepth) {
   Json schema = {{"$ref", "#/$defs/0"}, {"$defs", {{"150", {{"type", "null"}}}}}};
-  for (int i = 0; i < 150; ++i) schema["$defs"][std::to_string(i)] = {{"type", "array"}, {"items", {{"$ref", "#/$defs/" + std::to_string(i + 1)}}}};
+  for (int i = 0; i < 150; ++i)
+    schema["$defs"][std::to_string(i)] = {{"type", "array"},
+                                          {"items", {{"$ref", "#/$defs/" + std::to_string(i + 1)}}}};
   EXPECT_FALSE(refusal(schema));
 }
 
@@ -124,7 +131,8 @@ TEST(SchemaCheck, HostileSchemasTakeLittleTime) {
   }
   schemas.push_back(doubled);
   Json product = {{"allOf", Json::array()}};
-  for (int i = 0; i < 30; ++i) product["allOf"].push_back({{"anyOf", {{{"minLength", i}}, {{"maxLength", 100 + i}}}}});
+  for (int i = 0; i < 30; ++i)
+    product["allOf"].push_back({{"anyOf", {{{"minLength", i}}, {{"maxLength", 100 + i}}}}});
   schemas.push_back(product);
   Json lists = {{"enum", Json::array()}};
   for (int i = 0; i < 15'000; ++i) lists["enum"].push_back(i);
@@ -147,7 +155,8 @@ TEST(SchemaCheck, HostileSchemasTakeLittleTime) {
     const auto said = refusal(schema);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     EXPECT_LT(seconds, 30) << schema.dump().substr(0, 200);
-    std::printf("%.2f s of wall clock: %.80s: %s\n", seconds, schema.dump().c_str(), said.value_or("kept").c_str());
+    std::printf("%.2f s of wall clock: %.80s: %s\n", seconds, schema.dump().c_str(),
+                said.value_or("kept").c_str());
   }
 }
 

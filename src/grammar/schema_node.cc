@@ -111,9 +111,24 @@ void SchemaNode::add_at(const Json& schema, int depth) {
       choices.push_back(value);
       continue;
     }
-    static const std::set<std::string> asks = {
-        "type",      "enum",      "const",   "properties", "additionalProperties", "required",         "items",           "prefixItems", "minItems", "maxItems",
-        "minLength", "maxLength", "pattern", "format",     "minimum",              "exclusiveMinimum", "exclusiveMaximum", "maximum"};
+    static const std::set<std::string> asks = {"type",
+                                               "enum",
+                                               "const",
+                                               "properties",
+                                               "additionalProperties",
+                                               "required",
+                                               "items",
+                                               "prefixItems",
+                                               "minItems",
+                                               "maxItems",
+                                               "minLength",
+                                               "maxLength",
+                                               "pattern",
+                                               "format",
+                                               "minimum",
+                                               "exclusiveMinimum",
+                                               "exclusiveMaximum",
+                                               "maximum"};
     if (!asks.contains(key)) continue;
     constrained_ = true;
     if (key == "type") kinds &= kinds_of(value);
@@ -132,11 +147,13 @@ void SchemaNode::add_at(const Json& schema, int depth) {
     if (key == "minimum" || key == "exclusiveMinimum") add_bound(value, true, key != "minimum");
     if (key == "maximum" || key == "exclusiveMaximum") add_bound(value, false, key != "maximum");
     if (key == "pattern" || key == "format") {
-      const std::string pattern = key == "format" ? pattern_of_format(value.get<std::string>()).value() : value.get<std::string>();
+      const std::string pattern =
+          key == "format" ? pattern_of_format(value.get<std::string>()).value() : value.get<std::string>();
       if (std::find(patterns.begin(), patterns.end(), pattern) == patterns.end()) patterns.push_back(pattern);
     }
   }
-  if (schema.contains("properties") || schema.contains("additionalProperties")) object_parts.push_back(schema);
+  if (schema.contains("properties") || schema.contains("additionalProperties"))
+    object_parts.push_back(schema);
   if (schema.contains("items") || schema.contains("prefixItems")) array_parts.push_back(schema);
 }
 
@@ -147,7 +164,8 @@ Json all_of(std::vector<Json> parts) {
   for (Json& part : parts) {
     if (part.is_boolean() && !part.get<bool>()) return false;
     const bool asks_nothing = part.is_boolean() || part.empty();
-    if (!asks_nothing && std::find(joined.begin(), joined.end(), part) == joined.end()) joined.push_back(std::move(part));
+    if (!asks_nothing && std::find(joined.begin(), joined.end(), part) == joined.end())
+      joined.push_back(std::move(part));
   }
   if (joined.empty()) return true;
   if (joined.size() == 1) return joined.front();

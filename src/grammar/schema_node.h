@@ -1,4 +1,4 @@
-// What one place of a schema asks, with its references followed and its allOf joined.
+// SchemaNode: the demands of one place of a schema, with its references followed and its allOf joined.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ class SchemaNode {
   void add(const Json& schema);
   // Takes the last anyOf away and returns its branches.
   Json take_choice();
-  // The schema that holds for a property, for other properties, for an item of an array, for items after those listed:
-  // where several parts of an allOf ask, an allOf.
+  // The schema that holds for a property, for other properties, for an item of an array, for items after
+  // those listed: where several parts of an allOf ask, an allOf.
   Json property(const std::string& name) const;
   Json additional() const { return joined(object_parts, "additionalProperties"); }
   Json item(std::size_t index) const;
@@ -69,7 +69,7 @@ class SchemaNode {
 
 // Returns whether a value keeps a schema. GrammarError for a pattern, which is not tried.
 bool holds(const Json& root, const Json& schema, const Json& value, int depth = 0);
-// The same for what a node asks without its choices.
+// Does the same for the demands of a node without its choices.
 bool node_holds(const Json& root, const SchemaNode& node, const Json& value, int depth);
 bool equal(const Json& a, const Json& b);
 // A text that equal values have in common.

@@ -26,7 +26,8 @@ class SchemaCompiler {
     if (schema.is_boolean()) return schema.get<bool>() ? json_.value() : never();
     const std::string key = schema.dump(-1, ' ', false, Json::error_handler_t::replace);
     if (const auto known = rule_of_.find(key); known != rule_of_.end()) return call(known->second);
-    if (++depth_ > max_place_depth) throw GrammarError("a schema that refers to itself in ever new forms is not kept");
+    if (++depth_ > max_place_depth)
+      throw GrammarError("a schema that refers to itself in ever new forms is not kept");
     const std::int32_t rule = json_.rules().reserve();
     rule_of_.emplace(key, rule);
     json_.rules().set(rule, of_node(SchemaNode(root_, schema), 0));
@@ -38,13 +39,15 @@ class SchemaCompiler {
   // Long expressions become rules of their own, as they are copied and nested.
   Expression short_of(Expression expression) {
     constexpr std::size_t longest = 16;
-    return expression.of.size() <= longest ? std::move(expression) : call(json_.rules().add(std::move(expression)));
+    return expression.of.size() <= longest ? std::move(expression)
+                                           : call(json_.rules().add(std::move(expression)));
   }
 
   Expression of_node(SchemaNode node, int choices) {
     WorkLimit::check();
     if (++places_ > Rules::max_rules) {
-      throw GrammarError(fmt::format("the schema has more than {} places, with those of its references", Rules::max_rules));
+      throw GrammarError(
+          fmt::format("the schema has more than {} places, with those of its references", Rules::max_rules));
     }
     if (choices > max_place_depth) throw GrammarError("an anyOf that refers to itself is not kept");
     if (!node.choices.empty()) {
@@ -93,29 +96,41 @@ class SchemaCompiler {
   static Expression number(const SchemaNode& node) {
     constexpr std::int64_t exact = std::int64_t{1} << 53;
     for (const auto& bound : {node.numbers.min, node.numbers.max}) {
-      if (bound && (*bound > exact || *bound < -exact)) throw GrammarError("\"minimum\" or \"maximum\" beyond 2^53, of numbers that may have a fraction, is not kept");
+      if (bound && (*bound > exact || *bound < -exact))
+        throw GrammarError(
+            "\"minimum\" or \"maximum\" beyond 2^53, of numbers that may have a fraction, is not kept");
     }
-    if (node.fraction_bound) throw GrammarError("\"minimum\" or \"maximum\" with a fraction, of numbers that may have one, is not kept");
+    if (node.fraction_bound)
+      throw GrammarError(
+          "\"minimum\" or \"maximum\" with a fraction, of numbers that may have one, is not kept");
     constexpr std::int64_t most = 1'000'000;  // with nine digits of fraction still exact enough
-    const auto open = [](const std::optional<std::int64_t>& bound, bool out) { return out && bound && (*bound > most || *bound < -most); };
+    const auto open = [](const std::optional<std::int64_t>& bound, bool out) {
+      return out && bound && (*bound > most || *bound < -most);
+    };
     if (open(node.numbers.min, node.numbers.above_min) || open(node.numbers.max, node.numbers.below_max)) {
-      throw GrammarError("\"exclusiveMinimum\" or \"exclusiveMaximum\" beyond a million, of numbers that may have a fraction, is not kept");
+      throw GrammarError(
+          "\"exclusiveMinimum\" or \"exclusiveMaximum\" beyond a million, of numbers that may have a "
+          "fraction, is not kept");
     }
     return number_between(node.numbers);
   }
 
   Expression string(const SchemaNode& node) {
     const bool any_length = node.min_length == 0 && node.max_length < 0;
-    if (node.patterns.size() > 1) throw GrammarError("two \"pattern\" or \"format\" for one text are not kept");
+    if (node.patterns.size() > 1)
+      throw GrammarError("two \"pattern\" or \"format\" for one text are not kept");
     if (node.max_length >= 0 && node.max_length < node.min_length) return never();
     if (node.patterns.empty()) {
       if (any_length) return json_.string();
-      return sequence({text("\""), repeat(JsonRules::character(), node.min_length, node.max_length), text("\"")});
+      return sequence(
+          {text("\""), repeat(JsonRules::character(), node.min_length, node.max_length), text("\"")});
     }
     Regex regex = anchored(parse_regex(node.patterns.front()), true);
     if (!any_length) {
       std::optional<Regex> cut = with_length(regex, node.min_length, node.max_length);
-      if (!cut) throw GrammarError("\"minLength\" or \"maxLength\" beside this \"pattern\" or \"format\" is not kept");
+      if (!cut)
+        throw GrammarError(
+            "\"minLength\" or \"maxLength\" beside this \"pattern\" or \"format\" is not kept");
       regex = std::move(*cut);
     }
     return sequence({text("\""), in_json(regex), text("\"")});
@@ -146,7 +161,8 @@ class SchemaCompiler {
       rest = short_of(std::move(rest));
     }
     if (most == 0) return json_.brackets(never(), true);
-    return json_.brackets(sequence({value(listed > 0 ? node.item(0) : others), std::move(rest)}), node.min_items == 0);
+    return json_.brackets(sequence({value(listed > 0 ? node.item(0) : others), std::move(rest)}),
+                          node.min_items == 0);
   }
 
   Expression object(const SchemaNode& node) {

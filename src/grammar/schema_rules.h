@@ -7,8 +7,8 @@
 
 namespace switchyard::grammar {
 
-// The values that keep `schema`, which is checked first. A schema that no value keeps gives an expression that
-// cannot end (see Rules::ebnf). GrammarError.
+// The values that keep `schema`, which is checked first. A schema that no value keeps gives an expression
+// that cannot end (see Rules::ebnf). GrammarError.
 Expression schema_expression(JsonRules& json, const Json& schema);
 
 }  // namespace switchyard::grammar

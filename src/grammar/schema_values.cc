@@ -37,7 +37,8 @@ bool size_within(std::size_t size, std::int64_t min, std::int64_t max) {
 }
 
 bool number_holds(const SchemaNode& node, const Json& value) {
-  if (node.fraction_bound && !value.is_number_integer()) throw GrammarError("a bound with a fraction beside enum is not kept");
+  if (node.fraction_bound && !value.is_number_integer())
+    throw GrammarError("a bound with a fraction beside enum is not kept");
   if (!value.is_number_integer()) return within(node.integers, value.get<double>());
   const bool beyond = value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX;
   return beyond ? !node.integers.max : within(node.integers, value.get<std::int64_t>());
@@ -134,8 +135,10 @@ bool nodes_disjoint(const Json& root, const SchemaNode& a, const SchemaNode& b, 
   if (b.values && values_disjoint(root, b, a)) return true;
   if (common & (kind_null | kind_boolean)) return false;
   if ((common & kind_number) && !bounds_disjoint(a, b)) return false;
-  if ((common & kind_string) && !lengths_disjoint(a.min_length, a.max_length, b.min_length, b.max_length)) return false;
-  if ((common & kind_array) && !lengths_disjoint(a.min_items, a.max_items, b.min_items, b.max_items)) return false;
+  if ((common & kind_string) && !lengths_disjoint(a.min_length, a.max_length, b.min_length, b.max_length))
+    return false;
+  if ((common & kind_array) && !lengths_disjoint(a.min_items, a.max_items, b.min_items, b.max_items))
+    return false;
   return !(common & kind_object) || objects_disjoint(root, a, b, depth);
 }
 
@@ -150,7 +153,8 @@ bool node_holds(const Json& root, const SchemaNode& node, const Json& value, int
   if (value.is_number()) return number_holds(node, value);
   if (value.is_string()) {
     if (!node.patterns.empty()) throw GrammarError("a pattern or format beside enum or const is not kept");
-    return size_within(code_points_of(value.get_ref<const std::string&>()).size(), node.min_length, node.max_length);
+    return size_within(code_points_of(value.get_ref<const std::string&>()).size(), node.min_length,
+                       node.max_length);
   }
   if (value.is_array()) return array_holds(root, node, value, depth);
   return !value.is_object() || object_holds(root, node, value, depth);
@@ -171,7 +175,8 @@ std::string canonical(const Json& value) {
   if (!value.is_structured()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::vector<std::string> parts;
   for (const auto& item : value.items()) {
-    const std::string name = value.is_object() ? Json(item.key()).dump(-1, ' ', false, Json::error_handler_t::replace) + ":" : "";
+    const std::string name =
+        value.is_object() ? Json(item.key()).dump(-1, ' ', false, Json::error_handler_t::replace) + ":" : "";
     parts.push_back(name + canonical(item.value()));
   }
   if (value.is_object()) std::sort(parts.begin(), parts.end());
@@ -187,7 +192,8 @@ bool holds(const Json& root, const Json& schema, const Json& value, int depth) {
   own.choices.clear();
   if (!node_holds(root, own, value, depth)) return false;
   return std::all_of(whole.choices.begin(), whole.choices.end(), [&](const Json& branches) {
-    return std::any_of(branches.begin(), branches.end(), [&](const Json& branch) { return holds(root, branch, value, depth + 1); });
+    return std::any_of(branches.begin(), branches.end(),
+                       [&](const Json& branch) { return holds(root, branch, value, depth + 1); });
   });
 }
 
@@ -195,7 +201,8 @@ bool disjoint(const Json& root, const Json& a, const Json& b, int depth) {
   const std::vector<SchemaNode> of_a = variants(SchemaNode(root, a)), of_b = variants(SchemaNode(root, b));
   if (of_a.empty() || of_b.empty()) return false;
   return std::all_of(of_a.begin(), of_a.end(), [&](const SchemaNode& one) {
-    return std::all_of(of_b.begin(), of_b.end(), [&](const SchemaNode& other) { return nodes_disjoint(root, one, other, depth); });
+    return std::all_of(of_b.begin(), of_b.end(),
+                       [&](const SchemaNode& other) { return nodes_disjoint(root, one, other, depth); });
   });
 }
 

@@ -22,7 +22,8 @@ WorkLimit::~WorkLimit() {
 }
 
 void WorkLimit::check() {
-  if (work_ends && Clock::now() > *work_ends) throw GrammarError("a grammar that takes so long to make is not kept");
+  if (work_ends && Clock::now() > *work_ends)
+    throw GrammarError("a grammar that takes so long to make is not kept");
 }
 
 }  // namespace switchyard::grammar

@@ -5,8 +5,8 @@
 
 namespace switchyard::grammar {
 
-// While one lives, check() on its thread throws GrammarError once its time is over. Within another one it
-// changes nothing.
+// While a WorkLimit lives, check() on its thread throws GrammarError once the limit's time is over. A limit
+// within another limit changes nothing.
 class WorkLimit {
  public:
   explicit WorkLimit(std::chrono::milliseconds most = std::chrono::seconds(2));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 #include "serve/steady_seconds.h"
 
@@ -25,18 +24,18 @@ bool AnswerGuide::mask(std::span<float> logits, std::span<const std::int32_t> wi
     if (static_cast<std::size_t>(token) < logits.size()) logits[static_cast<std::size_t>(token)] = kNever;
   }
   if (is_masking()) {
-    std::vector<std::uint32_t> bits((logits.size() + 31) / 32);
+    bits_.resize((logits.size() + 31) / 32);
     const double begin = steady_seconds();
-    matcher_->mask(bits);
+    matcher_->mask(bits_);
     mask_seconds_ = steady_seconds() - begin;
     const bool may_reason = tokens_ == 0 && request_->reasoning_begin.has_value();
-    for (std::size_t word = 0; word < bits.size(); ++word) {
+    for (std::size_t word = 0; word < bits_.size(); ++word) {
       if (may_reason && static_cast<std::size_t>(*request_->reasoning_begin) / 32 == word)
-        bits[word] |= std::uint32_t{1} << (*request_->reasoning_begin % 32);
-      if (bits[word] == ~std::uint32_t{0}) continue;
+        bits_[word] |= std::uint32_t{1} << (*request_->reasoning_begin % 32);
+      if (bits_[word] == ~std::uint32_t{0}) continue;
       const std::size_t end = std::min(logits.size(), 32 * word + 32);
       for (std::size_t t = 32 * word; t < end; ++t) {
-        if ((bits[word] >> (t % 32) & 1) == 0) logits[t] = kNever;
+        if ((bits_[word] >> (t % 32) & 1) == 0) logits[t] = kNever;
       }
     }
   }

@@ -1,6 +1,6 @@
-// AnswerGuide: what the answer of a chat asks of a text's next token, and what its tokens give to the answer. It
-// masks tokens that the answer's grammar does not allow, and forces the end of reasoning that is too long. For the
-// model's thread; texts of their own on several threads at once.
+// AnswerGuide: what the answer of a chat asks of a text's next token, and what its tokens give to the answer.
+// It masks tokens that the answer's grammar does not allow, and forces the end of reasoning that is too long.
+// For the model's thread; texts of their own on several threads at once.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "grammar/grammar.h"
 #include "serve/answer_reader.h"
@@ -18,7 +19,7 @@ namespace switchyard::serve {
 
 class AnswerGuide {
  public:
-  // Of a request without an answer's form it guides nothing. The request must outlive the guide.
+  // A request without an answer's form has nothing to guide. The request must outlive the guide.
   explicit AnswerGuide(const TextRequest& request);
 
   // Returns the token that must come next, where there is one.
@@ -26,8 +27,8 @@ class AnswerGuide {
   bool has_grammar() const { return matcher_.has_value(); }
   // Returns whether the grammar counts for the next token.
   bool is_masking() const { return matcher_ && masking_; }
-  // Sets the logits of tokens that may not come next, and of those `withheld`, to -infinity. Returns false where
-  // none is left.
+  // Sets the logits of tokens that may not come next, and of those `withheld`, to -infinity. Returns false
+  // where none is left.
   bool mask(std::span<float> logits, std::span<const std::int32_t> withheld);
   // Returns whether the grammar lets the text end here.
   bool may_end() const { return !is_masking() || matcher_->may_end(); }
@@ -52,7 +53,8 @@ class AnswerGuide {
   std::optional<AnswerReader> reader_;
   std::optional<grammar::Matcher> matcher_;
   bool masking_ = false, ended_ = false, cut_reasoning_ = false;
-  std::string tail_;  // of the text before the grammar begins
+  std::string tail_;                 // of the text before the grammar begins
+  std::vector<std::uint32_t> bits_;  // of the last mask
   std::int64_t tokens_ = 0, reasoning_tokens_ = 0;
   std::deque<std::int32_t> forced_;
   std::optional<double> mask_seconds_;

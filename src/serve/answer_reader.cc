@@ -11,7 +11,8 @@ AnswerReader::AnswerReader(const AnswerForm& form)
       stop_(form.stop),
       one_call_(form.one_call) {}
 
-// Content passes the stop texts. A stop text does not reach over a call, so what was held back is given before it.
+// Content passes the stop texts. A stop text does not reach over a call, so text that was held back is
+// given before the call.
 void AnswerReader::keep(std::vector<Delta> deltas, std::vector<Delta>& kept) {
   for (Delta& delta : deltas) {
     if (stop_.found() || ended_by_call_) return;

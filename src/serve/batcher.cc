@@ -90,7 +90,7 @@ void Batcher::tell_cache_use() {
       {slots_.tokens_in_use(), slot_tokens_ * static_cast<std::int64_t>(slots_.count())});
 }
 
-// Of two tokens that one call gives, the second one takes no time.
+// The second one of two tokens that one call gives takes no time.
 void Batcher::time_tokens(const Step& step, std::span<const std::int64_t> tokens_before) {
   const double now = steady_seconds();
   statistics_.time([&](Timings& timings) {

@@ -1,8 +1,9 @@
-// What a chat's pieces become, in OpenAI's form and in Anthropic's: streams join to the whole answer.
+// Answers of chats in OpenAI's form and in Anthropic's: streams join to the whole answer.
+#include "serve/protocol/chat_answer.h"
+
 #include <gtest/gtest.h>
 
 #include "serve/answer_reader.h"
-#include "serve/protocol/chat_answer.h"
 #include "serve/protocol/messages.h"
 #include "serve/protocol/tool_choice.h"
 
@@ -33,11 +34,16 @@ std::vector<Piece> example_pieces() {
   std::vector<Piece> pieces;
   pieces.push_back({.choice = 0, .tokens = 1, .deltas = {{Kind::reasoning, "Add"}}, .reasoning_tokens = 1});
   pieces.push_back({.choice = 1, .tokens = 1, .deltas = {{Kind::content, "Hel"}}});
-  pieces.push_back({.choice = 0, .tokens = 1, .deltas = {{Kind::reasoning, " them."}, {Kind::content, "I add."}}});
+  pieces.push_back(
+      {.choice = 0, .tokens = 1, .deltas = {{Kind::reasoning, " them."}, {Kind::content, "I add."}}});
   pieces.push_back({.choice = 0,
                     .tokens = 1,
                     .deltas = {{Kind::call, "", 0, "add", ""}, {Kind::arguments, "{\"a\": 1", 0}}});
-  pieces.push_back({.choice = 1, .tokens = 1, .deltas = {{Kind::content, "lo"}}, });
+  pieces.push_back({
+      .choice = 1,
+      .tokens = 1,
+      .deltas = {{Kind::content, "lo"}},
+  });
   pieces.push_back({.choice = 0, .tokens = 1, .deltas = {{Kind::arguments, "}", 0}}});
   pieces.push_back({.choice = 1, .finish = Finish::length});
   pieces.push_back({.choice = 0, .finish = Finish::stop});
@@ -73,7 +79,8 @@ void join(const Json& delta, Json& message) {
     if (name == "tool_calls") {
       for (const Json& part : value) {
         Json& call = message["tool_calls"][part["index"].get<std::size_t>()];
-        if (part.contains("id")) call = {{"id", part["id"]}, {"type", part["type"]}, {"function", part["function"]}};
+        if (part.contains("id"))
+          call = {{"id", part["id"]}, {"type", part["type"]}, {"function", part["function"]}};
         else
           call["function"]["arguments"] = call["function"]["arguments"].get<std::string>() +
                                           part["function"]["arguments"].get<std::string>();
@@ -86,7 +93,8 @@ void join(const Json& delta, Json& message) {
 
 TEST(ChatAnswer, StreamsJoinToTheWholeAnswer) {
   const ServedModel model = byte_model();
-  ChatAnswer whole(request_of(2, false), model, "chatcmpl-1", 5), stream(request_of(2, true), model, "chatcmpl-1", 5);
+  ChatAnswer whole(request_of(2, false), model, "chatcmpl-1", 5),
+      stream(request_of(2, true), model, "chatcmpl-1", 5);
   const Json answer = Json::parse(bytes_of(whole, example_pieces()));
   const std::string bytes = bytes_of(stream, example_pieces());
   ASSERT_TRUE(bytes.ends_with("data: [DONE]\n\n"));
@@ -102,7 +110,8 @@ TEST(ChatAnswer, StreamsJoinToTheWholeAnswer) {
     EXPECT_TRUE(event["usage"].is_null());
     const Json& choice = event["choices"][0];
     join(choice["delta"], joined[choice["index"].get<std::size_t>()]);
-    if (!choice["finish_reason"].is_null()) finish[choice["index"].get<std::size_t>()] = choice["finish_reason"];
+    if (!choice["finish_reason"].is_null())
+      finish[choice["index"].get<std::size_t>()] = choice["finish_reason"];
   }
   ASSERT_EQ(answer["choices"].size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -127,8 +136,10 @@ TEST(ChatAnswer, ContentIsNullBesideCallsAlone) {
   using Kind = Delta::Kind;
   const ServedModel model = byte_model();
   ChatAnswer answer(request_of(1, false), model, "chatcmpl-1", 5);
-  const Json whole = Json::parse(bytes_of(
-      answer, {{.tokens = 1, .finish = Finish::stop, .deltas = {{Kind::call, "", 0, "f", "x"}, {Kind::arguments, "{}", 0}}}}));
+  const Json whole = Json::parse(
+      bytes_of(answer, {{.tokens = 1,
+                         .finish = Finish::stop,
+                         .deltas = {{Kind::call, "", 0, "f", "x"}, {Kind::arguments, "{}", 0}}}}));
   EXPECT_TRUE(whole["choices"][0]["message"]["content"].is_null());
   EXPECT_EQ(whole["choices"][0]["message"]["tool_calls"][0]["id"], "x");
   ChatAnswer empty(request_of(1, false), model, "chatcmpl-2", 5);
@@ -148,7 +159,8 @@ TEST(ChatAnswer, ReasoningIsHiddenAndCounted) {
 TEST(ChatAnswer, AFailedTextIsAnError) {
   const ServedModel model = byte_model();
   const std::vector<Piece> pieces{{.finish = Finish::failed, .problem = "no numbers"}};
-  ChatAnswer whole(request_of(1, false), model, "chatcmpl-1", 5), stream(request_of(1, true), model, "chatcmpl-1", 5);
+  ChatAnswer whole(request_of(1, false), model, "chatcmpl-1", 5),
+      stream(request_of(1, true), model, "chatcmpl-1", 5);
   EXPECT_EQ(Json::parse(bytes_of(whole, pieces))["error"]["message"], "no numbers");
   EXPECT_EQ(whole.status(), 500);
   EXPECT_EQ(events_of(bytes_of(stream, pieces)).back()["error"]["type"], "server_error");
@@ -170,7 +182,8 @@ TEST(Messages, BlocksJoinToTheWholeAnswer) {
     if (event["type"] != "content_block_delta") continue;
     Json& block = blocks[event["index"].get<std::size_t>()];
     const Json& delta = event["delta"];
-    if (delta["type"] == "text_delta") block["text"] = block["text"].get<std::string>() + delta["text"].get<std::string>();
+    if (delta["type"] == "text_delta")
+      block["text"] = block["text"].get<std::string>() + delta["text"].get<std::string>();
     if (delta["type"] == "thinking_delta")
       block["thinking"] = block["thinking"].get<std::string>() + delta["thinking"].get<std::string>();
     if (delta["type"] == "input_json_delta") arguments += delta["partial_json"].get<std::string>();
@@ -222,7 +235,8 @@ void expect_refused(const char* body, const std::string& field) {
 TEST(Messages, RefuseInOneLine) {
   expect_refused(R"({"messages": [{"role": "user", "content": "a"}]})", "max_tokens");
   expect_refused(R"({"max_tokens": 1, "messages": []})", "messages");
-  expect_refused(R"({"max_tokens": 1, "messages": [{"role": "system", "content": "a"}]})", "messages[0].role");
+  expect_refused(R"({"max_tokens": 1, "messages": [{"role": "system", "content": "a"}]})",
+                 "messages[0].role");
   expect_refused(R"({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image"}]}]})",
                  "messages[0].content[0].type");
   expect_refused(R"({"max_tokens": 1, "tools": [{"type": "bash_20250124", "name": "bash"}], "messages": []})",
@@ -236,7 +250,8 @@ TEST(AnswerReader, StopsInContentAlone) {
   AnswerReader reader(form);
   std::string content, reasoning;
   const auto add = [&](std::string_view text) {
-    for (const Delta& delta : reader.add(text)) (delta.kind == Delta::Kind::content ? content : reasoning) += delta.text;
+    for (const Delta& delta : reader.add(text))
+      (delta.kind == Delta::Kind::content ? content : reasoning) += delta.text;
   };
   add("an END here");
   EXPECT_TRUE(reader.in_reasoning());
@@ -278,10 +293,12 @@ TEST(AnswerReader, EndsAfterItsOnlyCall) {
   EXPECT_TRUE(reader.is_over());
 }
 
-const char* const kTools = R"([{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}])";
+const char* const kTools =
+    R"([{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}])";
 
 ToolChoice choice_of(const std::string& choice) {
-  return tool_choice_of(Json::parse(std::string("{\"tools\": ") + kTools + ", \"tool_choice\": " + choice + "}"));
+  return tool_choice_of(
+      Json::parse(std::string("{\"tools\": ") + kTools + ", \"tool_choice\": " + choice + "}"));
 }
 
 TEST(ToolChoice, SaysWhichToolsMayOrMustBeCalled) {

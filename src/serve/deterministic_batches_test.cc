@@ -1,5 +1,5 @@
-// With deterministic_batches a text has the same tokens and the same log probabilities, bit for bit, alone and
-// among others, in every format of weights.
+// With deterministic_batches a text has the same tokens and the same log probabilities, bit for bit, alone
+// and among others, in every format of weights.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ Keys keys_of_model(const std::string& block) {
   return keys;
 }
 
-// Blocks of a format that weights cannot be packed into: numbers that are drawn, of about the size of weights.
+// Blocks of a format that weights cannot be packed into: drawn numbers of about the size of weights.
 Tensor drawn_blocks(const ParameterSpec& spec) {
   std::mt19937 random(static_cast<std::uint32_t>(std::hash<std::string>()(spec.name)));
   const PackedFormat& format = packed_format(spec.dtype);
@@ -79,7 +79,8 @@ Tensor drawn_blocks(const ParameterSpec& spec) {
     for (std::int64_t output = 0; output < kBlockOutputs; ++output) {
       PackedGroup group;
       const float scale = 0.1f * (1 + static_cast<float>(random() % 8)) / static_cast<float>(format.numbers);
-      group.scale = spec.dtype == DType::packed_fp8 ? std::bit_cast<std::uint32_t>(scale) : float_to_half(scale);
+      group.scale =
+          spec.dtype == DType::packed_fp8 ? std::bit_cast<std::uint32_t>(scale) : float_to_half(scale);
       if (has_offset(spec.dtype)) group.offset = float_to_half(-0.05f);
       for (std::int64_t g = 0; g < groups_of(spec.dtype); ++g) {
         for (auto& number : group.numbers)
@@ -149,7 +150,8 @@ class Server {
             Parameters::create_from_blocks(context, specs, model.init_seed, fill, nullptr);
         std::optional<RowIndependence> independence;
         if (of.deterministic) independence.emplace();
-        Generator generator(context, model, parameters, limits_.slots, kSlotTokens, true, limits_.checkpoints);
+        Generator generator(context, model, parameters, limits_.slots, kSlotTokens, true,
+                            limits_.checkpoints);
         ServeHead head{*batcher_, *queue_, statistics_};
         run_serve_loop(context, model, generator, context.comm->rank() == 0 ? &head : nullptr);
       });
@@ -249,7 +251,8 @@ TEST(DeterministicBatches, DenseWeights) {
     EXPECT_EQ(differing({.dtype = dtype, .more = "sliding_window_size=6"}), 0);
     EXPECT_EQ(differing({.dtype = dtype, .more = "quantize_kvcache=true"}), 0);
     for (const std::int64_t vocab : {kBytes, std::int64_t{5}})  // drafts are rejected; some are accepted
-      EXPECT_EQ(differing({.block = "deepseek", .dtype = dtype, .more = "mtp_num_layers=1", .vocab = vocab}), 0);
+      EXPECT_EQ(differing({.block = "deepseek", .dtype = dtype, .more = "mtp_num_layers=1", .vocab = vocab}),
+                0);
   }
 }
 

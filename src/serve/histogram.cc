@@ -36,7 +36,7 @@ Histogram Histogram::of_seconds() {
 }
 
 Histogram Histogram::of_tokens() {
-  static constexpr double kBounds[] = {1,    2,    5,    10,    20,    50,    100,   200,   500,
+  static constexpr double kBounds[] = {1,    2,    5,    10,    20,    50,    100,    200,   500,
                                        1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
   return Histogram(kBounds);
 }

@@ -170,10 +170,11 @@ class HttpServer::Impl {
   Answer text_of(Request& request) { return Response{200, detokenize(request.body, model_)}; }
   Answer prompt_of(Request& request) { return Response{200, apply_template(request.body, model_)}; }
   Answer embed(Request&) {
-    return http::error_response(501,
-                                "embeddings: a decoder's hidden states are none unless it was trained for them, and "
-                                "this model was not",
-                                "", "not_supported");
+    return http::error_response(
+        501,
+        "embeddings: a decoder's hidden states are none unless it was trained for them, and "
+        "this model was not",
+        "", "not_supported");
   }
 
   // Names the fields that were passed over, and says so once in the log.
@@ -198,7 +199,8 @@ class HttpServer::Impl {
     for (TextRequest& text : texts) wanted.push_back({std::move(text), pieces});
     const std::int64_t of_key = request.key ? static_cast<std::int64_t>(*request.key) : -1;
     switch (queue_.submit(std::move(wanted), of_key)) {
-      case RequestQueue::Submitted::yes: break;
+      case RequestQueue::Submitted::yes:
+        break;
       case RequestQueue::Submitted::too_many_of_key:
         return refusal(429, "this key has as many texts that run or wait as it may: try again",
                        "rate_limit_exceeded");
@@ -221,7 +223,7 @@ class HttpServer::Impl {
   std::atomic<std::int64_t> answers_{0};
   std::mutex said_mutex_;
   std::set<std::string> said_;  // unknown fields that the log has named
-  http::Server server_;  // last: its handlers use all above
+  http::Server server_;         // last: its handlers use all above
 };
 
 HttpServer::HttpServer(const http::Options& options, const ServedModel& model, RequestQueue& queue,

@@ -14,8 +14,7 @@ namespace switchyard::serve {
 
 class HttpServer {
  public:
-  // Binds the address; Error(usage) where it cannot. The model, the queue and the statistics must outlive the
-  // server.
+  // Binds the address; Error(usage) where that fails. The other arguments must outlive the server.
   HttpServer(const http::Options& options, const ServedModel& model, RequestQueue& queue,
              const Statistics& statistics);
   // Waits for answers that are on their way: the queue must be done, or its texts must go on.

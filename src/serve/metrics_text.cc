@@ -54,8 +54,8 @@ class MetricsWriter {
     for (const Sample& sample : samples) {
       const std::string labels =
           labels_.empty() || sample.labels.empty() ? labels_ + sample.labels : labels_ + "," + sample.labels;
-      text_ += fmt::format("{}{}{} {}\n", prefix_, name, labels.empty() ? "" : "{" + labels + "}",
-                           sample.value);
+      text_ +=
+          fmt::format("{}{}{} {}\n", prefix_, name, labels.empty() ? "" : "{" + labels + "}", sample.value);
     }
   }
 
@@ -99,8 +99,7 @@ void add_tokens(MetricsWriter& own, const Counts& counts, const CacheUse& cache)
 }
 
 void add_model(MetricsWriter& own, const Counts& counts, const std::vector<LayerAssignments>& layers) {
-  own.counters("model_calls_total",
-               "Calls of the model: for prompts, and for the next token of each slot.",
+  own.counters("model_calls_total", "Calls of the model: for prompts, and for the next token of each slot.",
                {{"kind=\"prompt\"", as_double(counts.prompt_calls)},
                 {"kind=\"token\"", as_double(counts.token_calls)}});
   own.counters("model_seconds_total", "Seconds in these calls.",
@@ -133,8 +132,7 @@ void add_as_vllm(MetricsWriter& vllm, const Counts& counts, const Timings& timin
                  std::int64_t running, std::int64_t waiting) {
   vllm.gauge("num_requests_running", "Texts that hold a slot of the KV cache.", as_double(running));
   vllm.gauge("num_requests_waiting", "Texts that wait for a slot.", as_double(waiting));
-  const double use =
-      cache.capacity == 0 ? 0 : as_double(cache.tokens) / as_double(cache.capacity);
+  const double use = cache.capacity == 0 ? 0 : as_double(cache.tokens) / as_double(cache.capacity);
   for (const char* name : {"kv_cache_usage_perc", "gpu_cache_usage_perc"})
     vllm.gauge(name, "Part of the KV cache that running texts use, 0 to 1.", use);
   const std::int64_t prompts = counts.prompt_tokens + counts.shared_tokens;

@@ -10,7 +10,7 @@
 namespace switchyard::serve {
 namespace {
 
-// What a browser hashes: all that stands between the two tags, line ends included.
+// Returns the text that a browser hashes: all between the two tags, line ends included.
 std::string_view page_script() {
   const std::string_view page = page_html(), begin_tag = "<script>", end_tag = "</script>";
   const std::size_t begin = page.find(begin_tag), end = page.find(end_tag);

@@ -7,7 +7,10 @@
 namespace switchyard::serve {
 
 RequestQueue::RequestQueue(const Limits& limits, Statistics& statistics)
-    : slots_(limits.slots), most_waiting_(limits.waiting), most_of_key_(limits.texts_of_key), statistics_(statistics) {}
+    : slots_(limits.slots),
+      most_waiting_(limits.waiting),
+      most_of_key_(limits.texts_of_key),
+      statistics_(statistics) {}
 
 RequestQueue::Submitted RequestQueue::submit(std::vector<WantedText> texts, std::int64_t key) {
   const double now = steady_seconds();

@@ -54,8 +54,12 @@ void add_most_probable(std::span<const float> logits, double log_sum, int count,
 TokenLogProb log_prob_of(std::span<const float> logits, std::int32_t token, int count,
                          const Tokenizer& tokenizer) {
   const double log_sum = log_sum_exp(logits);
-  TokenLogProb log_prob{token, text_of_token(tokenizer, token),
-                        static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum, {}, {}, 0};
+  TokenLogProb log_prob{token,
+                        text_of_token(tokenizer, token),
+                        static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum,
+                        {},
+                        {},
+                        0};
   add_most_probable(logits, log_sum, count, tokenizer, log_prob);
   return log_prob;
 }
@@ -239,7 +243,10 @@ Sampler::Picked Sampler::pick(RunningText& text, std::span<float> logits) const 
   if (const std::optional<std::int32_t> forced = text.guide.forced()) {
     picked.token = *forced;
   } else if (text.guide.is_masking() || !withheld.empty()) {
-    std::vector<float> masked(logits.begin(), logits.end());  // log probabilities are those without the mask
+    // The logits serve nothing else but log probabilities, which are those without the mask.
+    std::vector<float> copy;
+    if (request.log_probs) copy.assign(logits.begin(), logits.end());
+    const std::span<float> masked = request.log_probs ? std::span(copy) : logits;
     if (!text.guide.mask(masked, withheld)) {
       picked.is_over = text.guide.may_end();
       if (!picked.is_over) picked.problem = "the grammar of the answer allows none of the model's tokens";

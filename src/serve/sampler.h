@@ -21,8 +21,7 @@ namespace switchyard::serve {
 
 // A text that holds a slot.
 struct RunningText {
-  RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int64_t turn,
-              std::int64_t cached_tokens);
+  RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int64_t turn, std::int64_t cached_tokens);
   RunningText(const RunningText&) = delete;
 
   const TextRequest& request() const { return text.request; }
@@ -31,10 +30,10 @@ struct RunningText {
 
   WantedText text;
   Progress progress;
-  std::int64_t cached = 0;  // prompt tokens that were not read again
-  std::int64_t tokens = 0;  // new ones
+  std::int64_t cached = 0;   // prompt tokens that were not read again
+  std::int64_t tokens = 0;   // new ones
   double last_token_at = 0;  // when the last of them was there (steady_seconds)
-  TokenText characters;     // of the new tokens
+  TokenText characters;      // of the new tokens
   StopText stop;
   TokenHistory history;                                    // where the request's penalties need one
   std::string problem{};                                   // why the text cannot go on

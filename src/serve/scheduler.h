@@ -5,10 +5,8 @@
 // Two rules make it fair:
 // 1. Where texts run and prompts wait, a call for a chunk of prompts and a call for the next token of every
 //    running text take turns. So a prompt of any length holds a running text for one chunk a token.
-// 2. Prompts take turns, too: the one that waits longest since its last chunk is next. So a short prompt
-// waits
-//    for one chunk of each that was there before it, not for all chunks of a long one; and a long one gets a
-//    chunk after at most one of each other, however many short ones come.
+// 2. Prompts take turns, too: the prompt that has waited longest since its last chunk is next. So every
+//    other prompt in a slot gets one chunk at most between two chunks of a prompt, and no prompt starves.
 #pragma once
 
 #include <cstdint>

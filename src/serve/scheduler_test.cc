@@ -162,11 +162,12 @@ TEST(Scheduler, PromptsTakeTurns) {
   EXPECT_EQ(texts[2].progress.read, 8u) << "its turn";
 }
 
-// Where bits count, pieces that attention reads in other ways do not share a step.
+// With deterministic batches, pieces that attention reads in other ways do not share a step.
 TEST(Scheduler, PiecesOfOneKindShareAStep) {
   const auto eight = prompt_of(8), seven = prompt_of(7), one = prompt_of(1);
   const Progress a{.prompt = eight, .turn = 1}, b{.prompt = seven, .turn = 2},
-      c{.prompt = eight, .turn = 3, .read = 1}, d{.prompt = one, .turn = 4}, e{.prompt = eight, .turn = 5, .read = 7};
+      c{.prompt = eight, .turn = 3, .read = 1}, d{.prompt = one, .turn = 4},
+      e{.prompt = eight, .turn = 5, .read = 7};
   const Progress* slots[] = {&a, &b, &c, &d, &e};
   Scheduler scheduler({.prompt_chunk = 64, .deterministic = true});
   EXPECT_EQ(fed_of(scheduler.next(slots)), (Fed{{0, 8}, {1, 7}}));

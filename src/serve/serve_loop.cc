@@ -25,7 +25,9 @@ struct Order {
 };
 
 std::vector<std::int32_t> to_words(const Order& order) {
-  std::vector<std::int32_t> words{order.sum_experts, order.stop, order.wants_each,
+  std::vector<std::int32_t> words{order.sum_experts,
+                                  order.stop,
+                                  order.wants_each,
                                   static_cast<std::int32_t>(order.call.copies.size()),
                                   static_cast<std::int32_t>(order.call.step.fed.size()),
                                   static_cast<std::int32_t>(order.call.step.kept.size())};
@@ -116,11 +118,12 @@ void draft_next(Context& context, Generator& generator, DraftCall drafts, ServeH
 void run_serve_loop(Context& context, const ModelConfig& model, Generator& generator, ServeHead* head) {
   LocalAssignments experts(model);
   if (head != nullptr) {
-    head->batcher.describe_cache(generator.slot_groups(),
-                                 [&generator](std::size_t source_slot, std::int64_t tokens) {
-                                   return generator.longest_prefix(source_slot, tokens);
-                                 },
-                                 generator.capacity());
+    head->batcher.describe_cache(
+        generator.slot_groups(),
+        [&generator](std::size_t source_slot, std::int64_t tokens) {
+          return generator.longest_prefix(source_slot, tokens);
+        },
+        generator.capacity());
   }
   std::int64_t recorded = 0;  // texts
   if (head != nullptr && head->routing_record != nullptr) {

@@ -15,31 +15,31 @@
 
 namespace switchyard::serve {
 
-// What a server knows of a model that can chat.
+// The chat of a model: its template, its format, and the settings of the server.
 struct ChatModel {
   chat::ChatTemplate prompts;
   chat::Format format = chat::Format::none;
-  bool reads_reasoning = true;    // false: reasoning stays in the content
-  bool trusts_messages = false;   // added tokens are found in the text of messages, too
-  bool takes_templates = false;   // a request may bring its own template
-  bool strict_fields = false;     // a request's unknown fields are refused instead of named in a header
+  bool reads_reasoning = true;   // false: reasoning stays in the content
+  bool trusts_messages = false;  // added tokens are found in the text of messages, too
+  bool takes_templates = false;  // a request may bring its own template
+  bool strict_fields = false;    // a request's unknown fields are refused instead of named in a header
 };
 
 struct ServedModel {
   std::string name;
   const Tokenizer* tokenizer;
-  std::int64_t vocab = 0;         // of the model; the tokenizer may have fewer ids
-  std::int64_t capacity = 0;      // most tokens of a prompt and its text together
-  bool add_bos = false;           // before prompts that are texts
-  bool add_eos = false;           // behind them, where the tokenizer ends prompts
-  SamplingConfig sampling = {};   // where a request does not say
-  std::int64_t most_texts = 128;  // of one request
-  bool has_page = true;                                         // for chats, at /
-  std::vector<std::string> aliases = {};                        // other names of the model
-  std::string fingerprint = {};                                 // of the version and the weights
-  std::shared_ptr<const ChatModel> chat = {};                   // null: the model has no chat template
-  std::shared_ptr<const grammar::Vocabulary> vocabulary = {};   // null: this build has no grammars
-  std::shared_ptr<TokenMemory> memory = {};                     // null: answers that come back are encoded anew
+  std::int64_t vocab = 0;                      // of the model; the tokenizer may have fewer ids
+  std::int64_t capacity = 0;                   // most tokens of a prompt and its text together
+  bool add_bos = false;                        // before prompts that are texts
+  bool add_eos = false;                        // behind them, where the tokenizer ends prompts
+  SamplingConfig sampling = {};                // where a request does not say
+  std::int64_t most_texts = 128;               // of one request
+  bool has_page = true;                        // for chats, at /
+  std::vector<std::string> aliases = {};       // other names of the model
+  std::string fingerprint = {};                // of the version and the weights
+  std::shared_ptr<const ChatModel> chat = {};  // null: the model has no chat template
+  std::shared_ptr<const grammar::Vocabulary> vocabulary = {};  // null: this build has no grammars
+  std::shared_ptr<TokenMemory> memory = {};  // null: answers that come back are encoded anew
 
   bool is_named(const std::string& other) const {
     return other == name || std::find(aliases.begin(), aliases.end(), other) != aliases.end();

@@ -79,7 +79,7 @@ std::int64_t Slots::common_tokens(const Slot& source, std::span<const std::int32
   return whole_chunks_ > 0 ? same / whole_chunks_ * whole_chunks_ : same;
 }
 
-// Of a prefix that the cache has partly evicted, what its checkpoints have.
+// Returns the part that the checkpoints have of a prefix that the cache has partly evicted.
 std::optional<Slots::Beginning> Slots::beginning_of(std::size_t source,
                                                     std::span<const std::int32_t> prompt) const {
   const Slot& from = slots_[source];

@@ -4,10 +4,9 @@
 // Free slots keep their tokens until they are needed:
 // 1. A prompt that has nearly all of a free slot's last prompt in front goes on in that slot: it is the next
 //    turn of a conversation, and what the slot has beyond is its former answer.
-// 2. Any other prompt gets a slot that has nothing cached, or else the least recently used one, with a copy
-// of
-//    the longest common beginning: a new conversation with the same system text leaves the old one's slot
-//    alone.
+// 2. Any other prompt gets a slot that has nothing cached, or else the least recently used one, with a
+//    copy of the longest common beginning: a new conversation with the same system text leaves the slot
+//    of the old conversation alone.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,7 @@ struct PrefixCopy {
 
 class Slots {
  public:
-  // Says with how many of the first `most` tokens that `source_slot` has cached now the model can start a
-  // slot.
+  // Returns how many of the first `most` tokens that `source_slot` has cached another slot can begin with.
   using LongestPrefix = std::function<std::int64_t(std::size_t source_slot, std::int64_t most)>;
 
   // `whole_chunks`: prompts share whole chunks of so many tokens only, of other prompts that were read in

@@ -111,8 +111,8 @@ TEST(Slots, ConversationsGoOnInTheirSlots) {
   EXPECT_EQ(fifth.slot, 2u);
 }
 
-// Where bits count, a prompt starts with whole chunks of others' prompts, never with what a model made or
-// with what was read to be scored.
+// With deterministic batches, a prompt starts with whole chunks of others' prompts, never with tokens that a
+// model made or that were read to be scored.
 TEST(Slots, WholeChunksOnly) {
   Slots slots(5, true, 16);
   read(slots, count_up(0, 40));

@@ -21,11 +21,11 @@ namespace switchyard::serve {
 // How the answer of a chat is read out of the model's text.
 struct AnswerForm {
   chat::Format format = chat::Format::none;
-  chat::Json tools = nullptr;    // the request's, for the types of their arguments
-  bool opens_reasoning = false;  // the prompt ends within reasoning
-  bool keeps_reasoning = false;  // reasoning stays in the content, with its markers
-  bool one_call = false;         // the answer ends after its first call
-  std::vector<std::string> stop = {};               // the answer ends before the first of these in its content
+  chat::Json tools = nullptr;          // the request's, for the types of their arguments
+  bool opens_reasoning = false;        // the prompt ends within reasoning
+  bool keeps_reasoning = false;        // reasoning stays in the content, with its markers
+  bool one_call = false;               // the answer ends after its first call
+  std::vector<std::string> stop = {};  // the answer ends before the first of these in its content
   std::optional<std::int64_t> most_reasoning = {};  // tokens, after which the end of reasoning is forced
   std::vector<std::int32_t> reasoning_end = {};     // the tokens to force then
 };
@@ -44,9 +44,9 @@ struct TextRequest {
   std::int64_t least_tokens = 0;        // no end before so many new tokens
   std::shared_ptr<const AnswerForm> answer = {};         // of a chat: pieces have changes, no text
   std::shared_ptr<const grammar::Grammar> grammar = {};  // that the text keeps
-  std::string grammar_after = {};                        // from behind this text on; empty: from the beginning
-  bool grammar_after_reasoning = false;                  // that text ends reasoning; else one within reasoning is none
-  // Of a text with a grammar: the token that may come first all the same, and begins reasoning.
+  std::string grammar_after = {};        // from behind this text on; empty: from the beginning
+  bool grammar_after_reasoning = false;  // that text ends reasoning; else one within reasoning is none
+  // The token that may come first although the grammar does not allow it, and begins reasoning.
   std::optional<std::int32_t> reasoning_begin = {};
 };
 
@@ -76,7 +76,7 @@ struct Piece {
   std::string problem = {};  // of a text that failed, in one line
   // Prompt tokens that were cached and so not read again. Told once, with the text's first token.
   std::int64_t cached_tokens = 0;
-  // What follows is of a chat's answer.
+  // The fields below are of a chat's answer.
   std::vector<chat::Delta> deltas = {};  // instead of `text`
   std::vector<std::int32_t> made = {};   // the tokens, but for one that ends the answer
   std::int64_t reasoning_tokens = 0;     // of `tokens`
@@ -108,7 +108,7 @@ struct WantedText {
   TextRequest request;
   std::shared_ptr<Pieces> pieces;
   std::int64_t key = -1;  // of whoever asks (RequestQueue::submit)
-  double asked = 0;  // when it was queued (steady_seconds)
+  double asked = 0;       // when it was queued (steady_seconds)
 };
 
 }  // namespace switchyard::serve

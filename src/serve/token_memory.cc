@@ -39,10 +39,11 @@ void TokenMemory::keep(std::span<const std::int32_t> prompt, std::span<const std
   }
 }
 
-TokenMemory::Beginning TokenMemory::longest_beginning(const std::string& text, std::span<const TextRange> plain) {
+TokenMemory::Beginning TokenMemory::longest_beginning(const std::string& text,
+                                                      std::span<const TextRange> plain) {
   Beginning best;
   const std::lock_guard lock(mutex_);
-  // What follows is encoded alone: it must begin with a special token, since that parts texts.
+  // The rest of the prompt is encoded alone, so it must begin with a special token, which parts texts.
   const auto parts_at = [&](std::size_t at) {
     if (at >= text.size()) return true;
     const std::vector<std::int32_t> ids =
@@ -53,12 +54,14 @@ TokenMemory::Beginning TokenMemory::longest_beginning(const std::string& text, s
   for (auto chat = chats_.begin(); chat != chats_.end(); ++chat) {
     const std::size_t most = std::min(text.size(), chat->text.size());
     const auto same = static_cast<std::size_t>(
-        std::mismatch(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(most), chat->text.begin()).first -
+        std::mismatch(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(most), chat->text.begin())
+            .first -
         text.begin());
     if (same <= best.bytes) continue;
     const auto end = std::upper_bound(chat->ends.begin(), chat->ends.end(), same);
     auto count = static_cast<std::size_t>(end - chat->ends.begin());
-    for (std::size_t i = 0; i < count; ++i) {  // a special token that the request wrote as text ends the beginning
+    for (std::size_t i = 0; i < count;
+         ++i) {  // a special token that the request wrote as text ends the beginning
       const std::size_t begin = i == 0 ? 0 : chat->ends[i - 1];
       if (is_special(chat->tokens[i]) && touches(plain, begin, chat->ends[i])) count = i;
     }

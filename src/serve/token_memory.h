@@ -1,7 +1,7 @@
-// TokenMemory: the tokens of recent chats. A client passes a model's answer back as text, and the tokens of that text
-// may be others than those that the model made; then nothing that the cache has of the answer could be used again.
-// So a prompt that begins with the text of a recent chat gets the tokens of that chat. Any thread may call any
-// function.
+// TokenMemory: the tokens of recent chats. A client passes a model's answer back as text, and the tokens of
+// that text may be others than those that the model made; then nothing that the cache has of the answer could
+// be used again. So a prompt that begins with the text of a recent chat gets the tokens of that chat. Any
+// thread may call any function.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class TokenMemory {
 
   // Keeps a chat: its prompt's tokens and those that the model made.
   void keep(std::span<const std::int32_t> prompt, std::span<const std::int32_t> made);
-  // Encodes a prompt as Tokenizer::encode_with_special does, but where it begins with a kept chat's text, by that
-  // chat's tokens. A special token of a kept chat is never used where it would stand in `plain` text.
+  // Encodes a prompt as Tokenizer::encode_with_special does, but uses a kept chat's tokens for a beginning
+  // that has the same text. A kept chat's special token is never used for text in `plain`.
   std::vector<std::int32_t> encode(const std::string& text, std::span<const TextRange> plain);
 
  private:
@@ -43,7 +43,7 @@ class TokenMemory {
 
   const Tokenizer& tokenizer_;
   const std::size_t most_bytes_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;       // guards what follows
   std::list<Chat> chats_;  // the one used last comes first
   std::size_t bytes_ = 0;
 };

@@ -27,7 +27,7 @@ bool stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
          (end == text.size() || !is_word(text.substr(end, utf8_length(text, end))));
 }
 
-// White space, or the mark that stands for a space in vocabularies.
+// Returns whether a character is white space, or the mark of a space in vocabularies.
 bool is_blank(std::string_view content) {
   bool blank = true;
   for_characters(content, [&](std::string_view character) {

@@ -154,7 +154,7 @@ std::optional<char> byte_token(const std::string& token) {
 }
 
 TokenDecoder make_token_decoder(const Decoder& decode) {
-  // What a token reads as between two others, so that no rule for a text's beginning or end applies.
+  // Returns a token's text between two others, where no rule for a text's beginning or end applies.
   const std::string alone = join(decode({"a"})), twice = join(decode({"a", "a"}));
   return [decode, before = alone.size(), behind = twice.size() - alone.size()](const std::string& token) {
     const std::string text = join(decode({"a", token, "a"}));

@@ -25,7 +25,7 @@ using TokenDecoder = std::function<std::string(const std::string&)>;
 
 // Builds it for a "decoder" entry, which `decode` was made of.
 TokenDecoder make_token_decoder(const JsonReader& entry, const Decoder& decode);
-// The same where a file has no decoder.
+// Does the same for a file without a decoder.
 TokenDecoder make_token_decoder(const Decoder& decode);
 
 }  // namespace switchyard

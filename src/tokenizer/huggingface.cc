@@ -121,7 +121,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     const std::string normal = normalize_(text);
     if (const auto moved = ranges_in_normal(text, plain, normal, normalize_))
       return encode_normal(normal, first, *moved, true, ids);
-    // Where no place is known, no part of the text is taken for markup.
+    // No part of the text is taken for markup where no place is known.
     encode_normal(normal, first, std::vector<TextRange>{{0, normal.size()}}, true, ids);
   }
 

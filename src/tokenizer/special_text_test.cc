@@ -50,7 +50,8 @@ TEST_P(SpecialTexts, EncodeAsOtherTextsAndDecodeToThem) {
     std::string decoded = tokenizer->decode(ordinary);
     EXPECT_EQ(tokenizer->decode_all(ordinary), decoded);
     bytes = repaired_utf8(bytes);
-    // What a decoder drops from a text's beginning or end, and unknown tokens, are not bytes of a token.
+    // A token's bytes have nothing that a decoder drops at a text's beginning or end. Unknown tokens have no
+    // bytes at all.
     const std::string name = GetParam();
     if (name == "bert" || name == "word_ends" || name == "unigram") continue;
     if (bytes == " " + decoded || bytes == "  " + decoded) bytes = decoded;
@@ -75,7 +76,7 @@ TEST(SpecialTexts, AreNotFoundInPlainRanges) {
       const auto content = token.at("content").get<std::string>();
       const auto id = token.at("id").get<std::int32_t>();
       const std::string text = content + "the " + content + " of";
-      // Some match alone only, and the unknown token stands for other things, too.
+      // Some tokens match alone only, and the unknown token is used for other texts, too.
       if (content == "<unk>" || std::ranges::count(tokenizer->encode_with_special(text), id) != 2) continue;
       if (std::ranges::all_of(content, [](char c) { return c == ' '; })) continue;
       ++found;

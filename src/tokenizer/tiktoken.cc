@@ -69,7 +69,7 @@ SpecialTokens of_qwen(const Kind& kind) {
   return tokens;
 }
 
-// As of Llama 3.1, which has names for some of the tokens that Llama 3 reserved.
+// The special tokens of Llama 3.1, which has names for some that Llama 3 reserved.
 SpecialTokens of_llama3(const Kind& kind) {
   const std::unordered_map<std::int32_t, std::string> named{
       {0, "<|begin_of_text|>"},   {1, "<|end_of_text|>"},   {4, "<|finetune_right_pad_id|>"},

@@ -1,6 +1,5 @@
 // The first byte chooses the format, how the text begins and how it ends; the rest is what a model wrote, cut
-// at each 0xff. Nothing throws, and the deltas of the pieces, of the whole text and of its bytes are the
-// same, joined.
+// at each 0xff. Nothing throws, and the joined deltas of the pieces, the whole text and its bytes are equal.
 #include <algorithm>
 #include <array>
 #include <cstddef>

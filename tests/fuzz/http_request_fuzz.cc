@@ -1,5 +1,5 @@
-// Any bytes as what a client sends: read as requests and answered, or refused, in the same way however they
-// are cut.
+// A client's bytes, whatever they are, are read as requests and answered or refused alike, however they are
+// cut into pieces.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -75,7 +75,7 @@ std::string answers_to(std::string_view bytes, std::size_t at_once) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const std::string at_once = answers_to(bytes, size + 1), in_parts = answers_to(bytes, 7);
-  // What is no request may be noticed sooner or later.
+  // The reader may notice sooner or later that bytes are no request.
   CHECK(at_once.starts_with(in_parts) || in_parts.starts_with(at_once), "at once: {}\nin parts: {}", at_once,
         in_parts);
   return 0;

@@ -1,5 +1,5 @@
-// Answer: collects what a text became. Input: what of the text is still to be read. Markers: how they are
-// found.
+// Answer: collects the changes that a text makes. Input: the part of the text that is still to be read.
+// Match, find_first: markers in a text.
 #pragma once
 
 #include <cstddef>
@@ -36,12 +36,12 @@ class Input {
   bool ended_ = false;
 };
 
-// Whether a text begins with a marker; partly: it ends before the marker does.
+// The answer to whether a text begins with a marker; partly: the text ends before the marker does.
 enum class Match { no, partly, yes };
 Match match(std::string_view text, std::string_view marker);
 
-// Where the first of some markers stands, and which it is. Without one `which` is their number, and `at` is
-// where the longest end begins that may still become a marker (the text's size where `ended`).
+// The place of the first of some markers, and its index. Where no marker is found, `which` is the number of
+// markers and `at` the place of the longest end that may still become one (the text's size where `ended`).
 struct Found {
   std::size_t at;
   std::size_t which;

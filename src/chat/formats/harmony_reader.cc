@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kChannel = "<|channel|>", kStart = "<|start|>", kMessage = "<|message|>";
 constexpr std::string_view kRecipient = "to=";
 constexpr std::size_t kEnds = 4;
-// What ends a body; the last one begins the next header. Return: nothing follows.
+// The markers that end a body; the last one also begins the next header. Nothing follows the return marker.
 constexpr std::array<std::string_view, kEnds> kBodyEnds{"<|return|>", "<|end|>", "<|call|>", kStart};
 constexpr std::size_t kReturn = 0, kNextStart = 3;
 constexpr std::array<std::string_view, kEnds> kHeaderEnds{"<|return|>", "<|end|>", "<|call|>", kMessage};
@@ -168,12 +168,7 @@ class HarmonyReader final : public Reader {
   }
 
   bool step_in_arguments(Input& input) {
-    const std::string_view rest = input.rest();
-    std::size_t size = 0;
-    bool whole = false;
-    while (size < rest.size() && !whole) whole = span_.ends_with(rest[size++]);
-    answer_.arguments(rest.substr(0, size));
-    input.skip(size);
+    const bool whole = span_.take_arguments(input, answer_);
     if (whole) {
       answer_.end_call();
       state_ = State::behind_arguments;

@@ -128,6 +128,16 @@ bool JsonSpan::ends_with(char c) {
   return !in_text_ && depth_ == 0;
 }
 
+bool JsonSpan::take_arguments(Input& input, Answer& answer) {
+  const std::string_view rest = input.rest();
+  std::size_t size = 0;
+  bool whole = false;
+  while (size < rest.size() && !whole) whole = ends_with(rest[size++]);
+  answer.arguments(rest.substr(0, size));
+  input.skip(size);
+  return whole;
+}
+
 std::unique_ptr<Reader> make_marked_reader(Answer& answer, std::span<const ReasoningTags> tags,
                                            std::unique_ptr<CallReader> calls, bool opens_reasoning) {
   return std::make_unique<MarkedReader>(answer, tags, std::move(calls), opens_reasoning);

@@ -125,12 +125,7 @@ class MistralCalls final : public ObjectCalls {
   }
 
   Step step_in_arguments(Input& input) {
-    const std::string_view rest = input.rest();
-    std::size_t size = 0;
-    bool whole = false;
-    while (size < rest.size() && !whole) whole = span_.ends_with(rest[size++]);
-    answer_.arguments(rest.substr(0, size));
-    input.skip(size);
+    const bool whole = span_.take_arguments(input, answer_);
     if (!whole) return Step::more;
     end_call();
     return Step::content;

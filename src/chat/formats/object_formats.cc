@@ -90,11 +90,7 @@ class Llama3Calls final : public ObjectCalls {
   }
 
   Step step_at_tag(Input& input) {
-    take_space(input);
-    if (input.rest().empty()) return Step::more;
-    const Match matched = match(input.rest(), kTag);
-    if (matched == Match::partly && !input.ended()) return Step::more;
-    if (matched == Match::yes) take(input, kTag.size());
+    if (!take_optional(input, kTag)) return Step::more;
     at_ = At::object;
     return Step::again;
   }

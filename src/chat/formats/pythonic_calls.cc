@@ -1,5 +1,5 @@
-// llama4_pythonic: the whole answer is [f(a=1, b='x'), g()], within <|python_start|> and <|python_end|> or
-// not.
+// llama4_pythonic: the whole answer is [f(a=1, b='x'), g()].
+// The markers <|python_start|> and <|python_end|> may enclose it.
 #include "chat/formats/python_value.h"
 #include "chat/formats/reader.h"
 
@@ -37,11 +37,7 @@ class PythonicCalls final : public CallReader {
   }
 
   Step step_at_tag(Input& input) {
-    take_space(input);
-    if (input.rest().empty()) return Step::more;
-    const Match matched = match(input.rest(), kTag);
-    if (matched == Match::partly && !input.ended()) return Step::more;
-    if (matched == Match::yes) take(input, kTag.size());
+    if (!take_optional(input, kTag)) return Step::more;
     at_ = At::list;
     return Step::again;
   }

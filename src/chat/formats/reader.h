@@ -62,6 +62,16 @@ class CallReader {
   void take_space(Input& input) {
     while (!input.rest().empty() && is_space(input.rest().front())) take(input, 1);
   }
+  // Takes white space, and the marker where it follows. Returns false where only more text
+  // can tell whether the marker follows.
+  bool take_optional(Input& input, std::string_view marker) {
+    take_space(input);
+    if (input.rest().empty()) return false;
+    const Match matched = match(input.rest(), marker);
+    if (matched == Match::partly && !input.ended()) return false;
+    if (matched == Match::yes) take(input, marker.size());
+    return true;
+  }
   void announce(std::string name, std::string id = {}) {
     answer_.begin_call(std::move(name), std::move(id));
     announced_ = true;
@@ -73,7 +83,7 @@ class CallReader {
     announced_ = false;
   }
   bool announced() const { return announced_; }
-  // What was held is content.
+  // Gives the held text as content.
   Step give_back() {
     answer_.content(held_);
     held_.clear();
@@ -87,12 +97,15 @@ class CallReader {
   bool announced_ = false;
 };
 
-// What the text between two of its own kind of brackets is: JSON ends where its brackets are closed.
+// Finds the end of a JSON value: the byte that closes its outermost bracket.
 class JsonSpan {
  public:
-  // Takes the next byte, the first of which opens an object, a list or a text. Returns whether it is the
-  // last.
+  // Takes the next byte, the first of which opens an object, a list or a text. Returns whether the value
+  // ends with this byte.
   bool ends_with(char c);
+  // Takes the input up to the value's end as arguments of the call that was begun last. Returns whether the
+  // value has ended.
+  bool take_arguments(Input& input, Answer& answer);
   void restart() { *this = {}; }
 
  private:

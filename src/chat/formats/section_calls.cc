@@ -101,7 +101,7 @@ class SectionCalls final : public CallReader {
     return Step::again;
   }
 
-  // What was read of a call is none. Other calls of the section may follow.
+  // The text that was read is no call. Other calls of the section may follow.
   Step break_call() {
     at_ = At::between;
     return any_ ? Step::again : give_back();
@@ -185,12 +185,7 @@ class SectionCalls final : public CallReader {
   }
 
   Step step_in_arguments(Input& input) {
-    const std::string_view rest = input.rest();
-    std::size_t size = 0;
-    bool whole = false;
-    while (size < rest.size() && !whole) whole = span_.ends_with(rest[size++]);
-    answer_.arguments(rest.substr(0, size));
-    input.skip(size);
+    const bool whole = span_.take_arguments(input, answer_);
     if (!whole) return Step::more;
     leave_call();
     return Step::again;

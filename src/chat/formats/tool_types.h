@@ -23,7 +23,7 @@ JsonTypes types_of_schema(const Json& schema, const Json& root);
 // Returns the JSON of a value that a model wrote as plain text: the text itself where it is JSON of one of
 // the types, else a JSON text of it.
 std::string json_of_value(std::string_view text, JsonTypes types);
-// Appends a piece of a text as it stands in a JSON text, without the quotes around it.
+// Appends a piece of a text with JSON's escapes, without quotes around the piece.
 void append_escaped(std::string& json, std::string_view piece);
 // Returns a text as JSON.
 std::string json_text(std::string_view text);

@@ -32,7 +32,7 @@ Value unsafe(const Value& value, std::string_view name) {
       fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)), true);
 }
 
-// What Python's getattr finds, and the sandbox allows.
+// Returns the attribute that Python's getattr finds and the sandbox allows.
 std::optional<Value> python_attribute(const Interpreter& interpreter, const Value& value,
                                       const std::string& name) {
   if (is_dunder(name)) return unsafe(value, name);

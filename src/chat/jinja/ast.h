@@ -172,7 +172,7 @@ struct Conditional : Expression {
   ExpressionPtr condition, then, otherwise;  // otherwise: null without `else`
 };
 
-// What `set`, `for` and `with` assign to.
+// A target of `set`, `for` and `with`.
 struct Target {
   enum class Kind { name, attribute, tuple };
   Kind kind = Kind::name;

@@ -9,7 +9,7 @@ namespace switchyard::jinja {
 
 class AttributePath {
  public:
-  // `attribute` is a text or a number; `otherwise` (none: without) stands for what is undefined.
+  // `attribute` is a text or a number; `otherwise`, where it is given, replaces an undefined value.
   explicit AttributePath(const Value& attribute, Value otherwise = Value());
   Value of(Interpreter& interpreter, const Value& value) const;
 

@@ -17,8 +17,7 @@ class Budget {
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  // Without a budget on this thread (while a template is parsed) these do nothing. TemplateError of kind
-  // limit.
+  // TemplateError of kind limit. On a thread without a budget (while a template is parsed) they do nothing.
   static void count_steps(std::size_t steps = 1);
   static void count_text(std::size_t bytes) { count_steps(1 + bytes / kTextBytesOfStep); }
   static void check_stack();

@@ -75,7 +75,7 @@ Value value_of_json(const Json& json, bool is_foreign);
 // format.cc and percent_format.cc: str.format and `%` of a text.
 Text formatted(Interpreter& interpreter, const Text& pattern, const Arguments& arguments);
 Text percent_formatted(const Text& pattern, const Value& values);
-// As format(value, specification).
+// Returns Python's format(value, specification).
 std::string format_value(const Value& value, std::string_view specification);
 
 }  // namespace switchyard::jinja

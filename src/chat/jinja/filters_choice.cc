@@ -72,7 +72,7 @@ Arguments arguments_from(const Arguments& arguments, std::size_t first) {
 
 using Each = std::function<Value(const Value&)>;
 
-// What `map` does to each value: a filter by its name, or an attribute.
+// The change that `map` makes to each value: a filter by its name, or an attribute.
 Each mapped(Interpreter& interpreter, const Arguments& arguments) {
   if (arguments.positional.empty() && arguments.find("attribute") != nullptr) {
     const Value* otherwise = arguments.find("default");

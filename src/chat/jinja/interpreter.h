@@ -58,7 +58,7 @@ class Interpreter {
   const std::string& name(NameId id) const { return program_.names[id]; }
   const std::shared_ptr<Scope>& scope() const { return scope_; }
   const std::shared_ptr<Scope>& root() const { return root_; }
-  // What may hold itself (a namespace, a list that is changed, a scope with a macro) ends with the rendering.
+  // The rendering ends values that may hold themselves: namespaces, changed lists, scopes with a macro.
   void end_with_rendering(std::function<void()> release) { releases_.push_back(std::move(release)); }
 
  private:

@@ -112,7 +112,7 @@ class Lexer {
     after_end(sign);
   }
 
-  // What follows a block's or comment's end: a line end is taken, or all white space.
+  // Takes the line end, or all white space, that follows the end of a block or comment.
   void after_end(char sign) {
     if (sign == '-') {
       skip_space();
@@ -125,7 +125,7 @@ class Lexer {
     while (at < text_.size() && is_space(code_point_at(text_, at).value)) at = code_point_at(text_, at).next;
   }
 
-  // Where `{% word %}` at `at` ends (0: it is none), and the sign before its end.
+  // The end of `{% word %}` at `at` (0: there is no such block), and the sign before that end.
   std::size_t end_of_word_tag(std::size_t at, std::string_view word, char& sign) const {
     at += 2;
     if (at < text_.size() && (text_[at] == '-' || text_[at] == '+')) ++at;

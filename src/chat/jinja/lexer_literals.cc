@@ -39,7 +39,7 @@ Token whole_number(std::string_view digits, int base, int line) {
   return token;
 }
 
-// Where the fraction and the exponent of a number end; its own end where it has none.
+// Returns the end of a number with its fraction and its exponent.
 std::size_t real_end(std::string_view text, std::size_t end) {
   if (char_at(text, end) == '.' && is_digit(char_at(text, end + 1), 10)) end = digits_end(text, end + 1, 10);
   if ((char_at(text, end) | 32) == 'e') {

@@ -10,8 +10,8 @@ namespace switchyard::jinja {
 
 namespace {
 
-// The items that the loop's condition lets pass; asked for one at a time, since a condition may read what the
-// body changes.
+// The items that the loop's condition lets pass. The loop asks for one at a time, since a condition may read
+// variables that the body changes.
 class LoopItems {
  public:
   LoopItems(Interpreter& interpreter, const For& loop, const Value& iterable)

@@ -31,7 +31,7 @@ Value rstrip(Interpreter&, const Value& self, const Arguments& a) {
   return strip_with("rstrip", self, a, Sides::right);
 }
 
-// What `change` makes of all bytes is foreign where any byte was.
+// Changes all bytes by `change`; the result is foreign where any byte was.
 Value changed(const char* name, const Value& self, const Arguments& arguments,
               std::string (*change)(std::string_view)) {
   const Parameters none(name, arguments, {});

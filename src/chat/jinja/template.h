@@ -24,8 +24,8 @@ using Json = nlohmann::ordered_json;
 struct TemplateError : std::runtime_error {
   // syntax: also unknown filters and tests. raised: the template called raise_exception, and what() is its
   // text exactly. undefined: an attribute, call or sum of an undefined value. security: names that begin with
-  // `_`, and changes of a list or mapping where they are not allowed. limit: RenderLimits. other: wrong types,
-  // a division by zero and the like.
+  // `_`, and changes of a list or mapping where they are not allowed. limit: RenderLimits. other: wrong
+  // types, a division by zero and the like.
   enum class Kind { syntax, raised, undefined, security, limit, other };
   TemplateError(Kind kind_, const std::string& message, int line_ = 0)
       : std::runtime_error(message), kind(kind_), line(line_) {}

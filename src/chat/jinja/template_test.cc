@@ -27,7 +27,8 @@ std::string name_of(Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-// What transformers does to messages before it renders: keys without a value go, and reasoning has two names.
+// Prepares messages as transformers does before it renders: drops keys without a value and gives
+// reasoning its two names.
 Json prepared(const Json& messages) {
   Json out = Json::array();
   for (const Json& message : messages) {

@@ -68,7 +68,7 @@ bool is_iterable(Interpreter&, const Value& value, const Arguments& arguments) {
   take_none("iterable", arguments);
   return try_iterate(value) != nullptr;
 }
-// What has a length and items by number: Python's test only asks for __getitem__, so a mapping is one, too.
+// Returns whether a value is a sequence: Python's test only asks for __getitem__, so a mapping is one, too.
 bool is_sequence(Interpreter&, const Value& value, const Arguments& arguments) {
   take_none("sequence", arguments);
   if (const Object* object = value.object()) return object->is_sequence();

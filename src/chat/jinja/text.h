@@ -1,5 +1,5 @@
-// Text: UTF-8 bytes of which some ranges came from the foreign context, and Python's view of such bytes as
-// code points.
+// Text: UTF-8 bytes of which some ranges came from the foreign context.
+// Python sees such bytes as a sequence of code points.
 #pragma once
 
 #include <cstddef>
@@ -42,13 +42,13 @@ CodePoint code_point_at(std::string_view text, std::size_t at);
 void append_code_point(std::string& out, std::int32_t value);
 std::vector<std::int32_t> code_points(std::string_view text);
 std::size_t count_code_points(std::string_view text);
-// Where each code point begins, and the end.
+// The place of each code point, and the end of the text.
 std::vector<std::size_t> code_point_starts(std::string_view text);
 // The byte where code point `index` begins; the text's size beyond the end.
 std::size_t byte_of(std::string_view text, std::size_t index);
 bool is_utf8(std::string_view text);
 
-// As Python's str.isspace: white space of Unicode.
+// Returns whether Python's str.isspace holds: Unicode's white space.
 bool is_space(std::int32_t code_point);
 bool is_line_end(std::int32_t code_point);
 enum class Sides { left, right, both };

@@ -1,4 +1,4 @@
-// What methods and filters of texts share.
+// Searches that methods and filters of texts share.
 #pragma once
 
 #include "chat/jinja/value.h"

@@ -55,7 +55,7 @@ ServerAddress address_of(const std::string& url) {
   return address;
 }
 
-// What a person typed need not be UTF-8.
+// A person may have typed text that is not UTF-8.
 std::string text_of(const ChatJson& body) {
   return body.dump(-1, ' ', false, ChatJson::error_handler_t::replace);
 }
@@ -115,8 +115,8 @@ class RemoteChat : public ChatBackend {
 
   using OnBytes = std::function<void(unsigned status, std::string_view bytes)>;
 
-  // Sends a request and gives the answer's bytes away as they come. Returns the status; 0 where it was ended
-  // before.
+  // Sends a request and gives the answer's bytes away as they come. Returns the status, or 0 where `goes_on`
+  // ended the answer early.
   unsigned exchange(http::verb verb, const std::string& path, const std::string& body,
                     const std::function<bool()>& goes_on, const OnBytes& on_bytes) {
     http::request<http::string_body> request{verb, address_.prefix + path, 11};

@@ -58,8 +58,8 @@ class ChatSession {
   bool failed_ = false;
 };
 
-// Returns a model's text as it is safe on a terminal: control characters but line end and tab are shown as
-// \xNN.
+// Returns a model's text as it is safe on a terminal: control characters other than line end and
+// tab become \xNN.
 std::string shown_text(std::string_view text);
 
 }  // namespace switchyard

@@ -1,5 +1,4 @@
-// A conversation with a backend of the test's own; messages of several lines; streams that come in any
-// pieces.
+// A conversation with a backend of the test's own; messages of several lines; streams that are cut anywhere.
 #include "cli/chat/session.h"
 
 #include <gtest/gtest.h>

@@ -7,7 +7,8 @@ namespace {
 
 [[noreturn]] void refuse() {
   throw GrammarError(
-      "this build has no grammars (scripts/install_dependencies.sh fetches xgrammar; then configure the build "
+      "this build has no grammars (scripts/install_dependencies.sh fetches xgrammar; then configure the "
+      "build "
       "again)");
 }
 

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kept_grammars = 64;
 constexpr std::int64_t rule_cache_bytes = 64 << 20;  // masks of rules that several grammars have
 
-// What is never text: no character begins with this byte, so that only the token's id can match.
+// Returns bytes that are never text: no character begins with 0xff, so only the token's id can match.
 std::string no_text(std::size_t id) {
   return "\xff" + std::to_string(id);
 }
@@ -47,7 +47,8 @@ class Vocabulary::Impl {
         info_(texts_for_xgrammar(tokens), xgrammar::VocabType::RAW, static_cast<int>(tokens.size()), ends),
         compiler_(info_, /*max_threads=*/1, /*cache_enabled=*/true, rule_cache_bytes) {}
 
-  std::shared_ptr<const Grammar> compiled(const std::shared_ptr<const Impl>& self, const std::string& ebnf) const;
+  std::shared_ptr<const Grammar> compiled(const std::shared_ptr<const Impl>& self,
+                                          const std::string& ebnf) const;
 
   const std::vector<std::int32_t> ends;
   const std::map<std::string, std::int32_t> special;
@@ -73,7 +74,8 @@ class Grammar::Impl {
 
 std::shared_ptr<const Grammar> Vocabulary::Impl::kept(const std::string& ebnf) const {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.first == ebnf; });
+  const auto found =
+      std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.first == ebnf; });
   if (found == kept_.end()) return nullptr;
   kept_.splice(kept_.begin(), kept_, found);
   return found->second;
@@ -84,8 +86,8 @@ std::shared_ptr<const Grammar> Vocabulary::Impl::compiled(const std::shared_ptr<
   if (std::shared_ptr<const Grammar> known = kept(ebnf)) return known;
   std::shared_ptr<const Grammar> made;
   try {
-    // As a text: given a grammar, the compiler prints it and reads it again, and its printer ends the byte of a
-    // \x escape by nothing, so that a hexadecimal digit after it is read as a part of it.
+    // The compiler gets the grammar as text: a parsed grammar it would print and read again, and its printer
+    // does not end a \x escape, so that its parser takes a hexadecimal digit behind the escape into it.
     made = std::make_shared<const Grammar>(
         std::make_unique<const Grammar::Impl>(self, compiler_.CompileGrammar(ebnf, "root")));
   } catch (const std::exception& error) {
@@ -140,7 +142,8 @@ void Matcher::mask(std::span<std::uint32_t> bits) {
   CHECK(bits.size() >= words, "{} words for a mask of {}", bits.size(), words);
   std::fill(bits.begin(), bits.end(), 0u);
   if (impl_->ended) {  // nothing but ends may follow
-    for (std::int32_t end : impl_->vocabulary().ends) bits[static_cast<std::size_t>(end) / 32] |= 1u << (end % 32);
+    for (std::int32_t end : impl_->vocabulary().ends)
+      bits[static_cast<std::size_t>(end) / 32] |= 1u << (end % 32);
     return;
   }
   auto shape = static_cast<std::int64_t>(words);

@@ -17,7 +17,7 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Step = RequestReader::Step;
 
-// Of co_await's arguments none is made in place: g++ 12 destroys such temporaries twice.
+// No argument of co_await is made in place: g++ 12 destroys such temporaries twice.
 
 constexpr std::size_t kWriteAtOnce = std::size_t{64} << 10;  // bytes that must go out within write_seconds
 constexpr double kLookSeconds = 1;    // between two looks whether the client is still there

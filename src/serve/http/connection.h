@@ -5,8 +5,7 @@
 // 2. A client counts as gone when a write fails or the socket has an error (a reset). The end of what it
 //    sends is not one: it may have closed only that half (RFC 9112 9.6). One that has closed both looks the
 //    same until something is sent: a stream's next event, its comment after quiet seconds, or TCP's keepalive
-//    probe, whose answer is a reset once the client's system has forgotten the connection (a minute on
-//    Linux).
+//    probe, whose answer is a reset once the client's system has forgotten the connection (Linux: a minute).
 #pragma once
 
 // clang-format off: the coroutines of Asio 1.74 need this before them

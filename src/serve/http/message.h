@@ -1,4 +1,4 @@
-// What a handler of the HTTP server gets and gives: requests, whole answers, and answers that grow.
+// Requests that handlers of the HTTP server get, and the whole or growing answers that they give.
 #pragma once
 
 #include <functional>
@@ -51,7 +51,8 @@ class Growing {
   Growing& operator=(const Growing&) = delete;
   virtual ~Growing() = default;
 
-  // Whether each part is sent as it comes. Otherwise the answer is sent once it has ended, with its length.
+  // Returns whether each part is sent as it comes. Otherwise the whole answer is sent at its
+  // end, with its length.
   virtual bool is_stream() const = 0;
   // Status, type and headers (the body does not count): asked before the first byte is sent.
   virtual Response head() const = 0;

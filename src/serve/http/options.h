@@ -1,4 +1,4 @@
-// What the HTTP server is told at its start.
+// The settings of the HTTP server.
 #pragma once
 
 #include <string>

@@ -21,12 +21,12 @@ class RequestReader {
   void add(std::string_view bytes);
   // Reads what it can of the bytes that are there.
   Step advance();
-  // Whether a part of the next request is there already.
+  // Returns whether a part of the next request is there already.
   bool has_begun() const;
 
   Request& request() { return request_; }
   Response& refusal() { return refusal_; }
-  // What follows is known from Step::head on.
+  // The values below are known from Step::head on.
   bool has_body() const;
   bool awaits_continue() const;  // the client sends the body when it is told to (100 Continue)
   // Lets advance() read the body. Returns false, with a refusal(), where it is known to be too long.
@@ -47,7 +47,7 @@ class RequestReader {
   enum class At { head, checked, body, end } at_ = At::head;
 };
 
-// Replaces %XX by the bytes that they stand for. Returns none where two digits do not follow a %.
+// Replaces each %XX by its byte. Returns none where two digits do not follow a %.
 std::optional<std::string> decode_path(std::string_view path);
 
 }  // namespace switchyard::http

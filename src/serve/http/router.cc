@@ -41,8 +41,8 @@ bool has_method(const Route& route, const std::string& method) {
   return route.method == method || (route.method == "GET" && method == "HEAD");
 }
 
-// Of the headers that a page wants to send, those that it may: clients of OpenAI's and Anthropic's kinds send
-// some with names of their own.
+// Returns those of the headers `wanted` that a page may send: OpenAI's and Anthropic's clients send some with
+// names of their own.
 std::string allowed_headers(const std::string& wanted) {
   std::string allowed = "authorization, content-type, x-api-key";
   std::size_t begin = 0;

@@ -1,5 +1,5 @@
-// Wire: the bytes of one connection, in the clear or through TLS. All functions run on the connection's
-// strand.
+// Wire: the bytes of one connection, in the clear or through TLS. All functions run on
+// the connection's strand.
 #pragma once
 
 // clang-format off: the coroutines of Asio 1.74 need this before them

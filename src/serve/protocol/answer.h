@@ -1,5 +1,5 @@
-// ProtocolAnswer: turns the pieces of a request's texts into the bytes of its answer. The answer is begin(), what each
-// add() returns, and end().
+// ProtocolAnswer: turns the pieces of a request's texts into the bytes of its answer. The answer is begin(),
+// what each add() returns, and end().
 #pragma once
 
 #include <cstddef>

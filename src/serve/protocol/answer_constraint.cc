@@ -24,7 +24,7 @@ const Json* part_of(const Json& object, const char* name) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// What the content must be.
+// The form that a request asks of the content.
 struct ContentRule {
   enum class Kind { schema, object, regex, choice };
   Kind kind;
@@ -48,14 +48,17 @@ void add_response_format(const Json& format, std::vector<ContentRule>& rules) {
   if (*type == "text") return;
   if (*type == "json_object") {
     const Json* const schema = part_of(format, "schema");
-    if (schema == nullptr) rules.push_back({ContentRule::Kind::object, "response_format", nullptr});
+    if (schema == nullptr)
+      rules.push_back({ContentRule::Kind::object, "response_format", nullptr});
     else
-      rules.push_back({ContentRule::Kind::schema, "response_format.schema", schema_of(*schema, "response_format.schema")});
+      rules.push_back({ContentRule::Kind::schema, "response_format.schema",
+                       schema_of(*schema, "response_format.schema")});
   } else if (*type == "json_schema") {
     constexpr const char* kField = "response_format.json_schema.schema";
     const Json* const holder = part_of(format, "json_schema");
     const Json* const schema = holder != nullptr ? part_of(*holder, "schema") : part_of(format, "schema");
-    if (schema == nullptr) throw BadRequest(kField, fmt::format("{}: expected a JSON schema, got none", kField), kInvalidSchema);
+    if (schema == nullptr)
+      throw BadRequest(kField, fmt::format("{}: expected a JSON schema, got none", kField), kInvalidSchema);
     rules.push_back({ContentRule::Kind::schema, kField, schema_of(*schema, kField)});
   } else {
     throw BadRequest("response_format.type",
@@ -64,7 +67,8 @@ void add_response_format(const Json& format, std::vector<ContentRule>& rules) {
   }
 }
 
-void add_rule(const Json& value, const std::string& kind, const std::string& field, std::vector<ContentRule>& rules) {
+void add_rule(const Json& value, const std::string& kind, const std::string& field,
+              std::vector<ContentRule>& rules) {
   using Kind = ContentRule::Kind;
   if (kind == "json") {
     rules.push_back({Kind::schema, field, schema_of(value, field)});
@@ -74,8 +78,9 @@ void add_rule(const Json& value, const std::string& kind, const std::string& fie
     if (!value.is_string()) throw BadRequest(field, field + ": expected a regular expression");
     rules.push_back({Kind::regex, field, value});
   } else if (kind == "choice") {
-    const bool are_texts = value.is_array() && !value.empty() &&
-                           std::all_of(value.begin(), value.end(), [](const Json& text) { return text.is_string(); });
+    const bool are_texts =
+        value.is_array() && !value.empty() &&
+        std::all_of(value.begin(), value.end(), [](const Json& text) { return text.is_string(); });
     if (!are_texts) throw BadRequest(field, field + ": expected a list of one text or more");
     rules.push_back({Kind::choice, field, value});
   } else {
@@ -98,22 +103,27 @@ std::optional<ContentRule> content_rule(const Json& body) {
     if (const Json* const value = part_of(body, field.c_str())) add_rule(*value, kind, field, rules);
   }
   if (rules.size() > 1)
-    throw BadRequest(rules[1].field, fmt::format("{}: {} asks for a form of the answer already", rules[1].field,
-                                                 rules[0].field));
+    throw BadRequest(rules[1].field, fmt::format("{}: {} asks for a form of the answer already",
+                                                 rules[1].field, rules[0].field));
   return rules.empty() ? std::nullopt : std::optional(rules[0]);
 }
 
 std::shared_ptr<const Grammar> grammar_of(const ContentRule& rule, const Vocabulary& vocabulary) {
   switch (rule.kind) {
-    case ContentRule::Kind::schema: return Grammar::of_json_schema(vocabulary, rule.value);
-    case ContentRule::Kind::object: return Grammar::of_json_object(vocabulary);
-    case ContentRule::Kind::regex: return Grammar::of_regex(vocabulary, rule.value.get<std::string>());
-    case ContentRule::Kind::choice: break;
+    case ContentRule::Kind::schema:
+      return Grammar::of_json_schema(vocabulary, rule.value);
+    case ContentRule::Kind::object:
+      return Grammar::of_json_object(vocabulary);
+    case ContentRule::Kind::regex:
+      return Grammar::of_regex(vocabulary, rule.value.get<std::string>());
+    case ContentRule::Kind::choice:
+      break;
   }
   return Grammar::of_choice(vocabulary, rule.value.get<std::vector<std::string>>());
 }
 
-// gpt-oss writes its reasoning as a message of its own before its calls or its answer: the grammar holds that, too.
+// gpt-oss writes its reasoning as a message of its own before its calls or its answer: the grammar
+// allows that message.
 std::vector<grammar::Part> behind_analysis(std::vector<grammar::Part> parts) {
   grammar::Choice analysis;
   analysis.of.resize(2);  // with it, or without
@@ -126,7 +136,8 @@ std::vector<grammar::Part> behind_analysis(std::vector<grammar::Part> parts) {
 
 std::vector<grammar::Part> content_parts(Json schema, bool is_harmony) {
   std::vector<grammar::Part> parts;
-  if (is_harmony) parts.push_back({grammar::ExactText{std::string(chat::reasoning_end(chat::Format::harmony))}});
+  if (is_harmony)
+    parts.push_back({grammar::ExactText{std::string(chat::reasoning_end(chat::Format::harmony))}});
   parts.push_back({grammar::SchemaText{std::move(schema)}});
   return parts;
 }
@@ -155,8 +166,10 @@ Json tools_with_kept_schemas(const ToolChoice& choice) {
 
 const Vocabulary& vocabulary_of(const ServedModel& model, const std::string& field) {
   if (model.vocabulary == nullptr)
-    throw BadRequest(field, fmt::format("{}: this build has no grammars (scripts/install_dependencies.sh fetches "
-                                        "what they need)", field),
+    throw BadRequest(field,
+                     fmt::format("{}: this build has no grammars (scripts/install_dependencies.sh fetches "
+                                 "what they need)",
+                                 field),
                      "not_supported", 501);
   return *model.vocabulary;
 }
@@ -190,7 +203,8 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
     }
     if (choice.mode == Mode::required) {
       if (rule)
-        throw BadRequest(rule->field, fmt::format("{}: an answer that must be a call has no other form", rule->field));
+        throw BadRequest(rule->field,
+                         fmt::format("{}: an answer that must be a call has no other form", rule->field));
       field = "tools";
       std::vector<grammar::Part> parts = call_parts(form, one_call, false);
       if (is_harmony) parts = behind_analysis(std::move(parts));
@@ -209,8 +223,9 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
       return {Grammar::of_parts(vocabulary, parts), "", is_harmony};
     }
     if (form.marker.empty())
-      throw BadRequest("tools", "tools: strict, where calls are optional, needs a format of calls with a marker; "
-                                "this model's has none: use tool_choice");
+      throw BadRequest("tools",
+                       "tools: strict, where calls are optional, needs a format of calls with a marker; "
+                       "this model's has none: use tool_choice");
     return {Grammar::of_parts(vocabulary, call_parts(form, one_call, true)), form.marker};
   } catch (const grammar::GrammarError& error) {
     throw BadRequest(field, fmt::format("{}: {}", field, error.what()), kInvalidSchema);

@@ -40,13 +40,14 @@ Part optionally(Parts parts) {
   return {std::move(choice)};
 }
 
-// Arguments one by one: where a separator stands between them, required ones come first, so that each optional one
-// knows whether something stands before it.
+// Arguments one by one: where a separator stands between them, required ones come first, so that each
+// optional one knows whether something stands before it.
 Parts arguments_one_by_one(const chat::ToolCallForm& call, const std::string& separator) {
   Parts parts;
   if (separator.empty()) {
     for (const chat::CallParameter& parameter : call.parameters) {
-      if (parameter.required) append(parts, parameter_parts(parameter));
+      if (parameter.required)
+        append(parts, parameter_parts(parameter));
       else
         parts.push_back(optionally(parameter_parts(parameter)));
     }
@@ -61,7 +62,7 @@ Parts arguments_one_by_one(const chat::ToolCallForm& call, const std::string& se
     if (!parts.empty()) add_text(parts, separator);
     append(parts, parameter_parts(parameter));
   }
-  // Those from `begin` on, each behind a separator.
+  // Returns the optional arguments from `begin` on, each behind a separator.
   const auto rest = [&](std::size_t begin) {
     Parts more;
     for (std::size_t i = begin; i < optional.size(); ++i) {
@@ -97,7 +98,8 @@ Part any_call(const chat::CallForm& form, std::size_t written) {
       parts.push_back({SchemaText{{{"type", "integer"}, {"minimum", 0}, {"maximum", 127}}}});
       add_text(parts, call.after_number);
     }
-    if (form.one_by_one) append(parts, arguments_one_by_one(call, form.parameter_separator));
+    if (form.one_by_one)
+      append(parts, arguments_one_by_one(call, form.parameter_separator));
     else
       parts.push_back({SchemaText{call.arguments}});
     add_text(parts, call.end);

@@ -21,14 +21,17 @@ const char* finish_word(const ChatMessage& message) {
 
 Json delta_json(const Delta& delta) {
   switch (delta.kind) {
-    case Delta::Kind::content: return {{"content", delta.text}};
-    case Delta::Kind::reasoning: return {{"reasoning_content", delta.text}, {"reasoning", delta.text}};
+    case Delta::Kind::content:
+      return {{"content", delta.text}};
+    case Delta::Kind::reasoning:
+      return {{"reasoning_content", delta.text}, {"reasoning", delta.text}};
     case Delta::Kind::call:
       return {{"tool_calls", Json::array({{{"index", delta.index},
                                            {"id", delta.id},
                                            {"type", "function"},
                                            {"function", {{"name", delta.name}, {"arguments", ""}}}}})}};
-    case Delta::Kind::arguments: break;
+    case Delta::Kind::arguments:
+      break;
   }
   return {{"tool_calls", Json::array({{{"index", delta.index}, {"function", {{"arguments", delta.text}}}}})}};
 }
@@ -131,7 +134,8 @@ std::string ChatAnswer::add(const Piece& piece) {
     if (!stream_) return;
     Json sent = event(piece.choice, std::move(delta));
     if (!log_probs.empty()) {
-      sent["choices"][0]["logprobs"] = {{"content", std::exchange(log_probs, Json::array())}, {"refusal", nullptr}};
+      sent["choices"][0]["logprobs"] = {{"content", std::exchange(log_probs, Json::array())},
+                                        {"refusal", nullptr}};
     }
     events += text_of(std::move(sent));
   };
@@ -192,8 +196,7 @@ std::string ChatAnswer::end() {
     return (usage_at_end_ && !failed_ ? text_of(std::move(last)) : "") + "data: [DONE]\n\n";
   }
   for (const ChatMessage& message : messages_) {
-    if (message.finish == Finish::failed)
-      return chat_text(failure_json(message.problem)) + "\n";
+    if (message.finish == Finish::failed) return chat_text(failure_json(message.problem)) + "\n";
   }
   Json whole = frame_;
   whole["choices"] = Json::array();

@@ -15,7 +15,8 @@ namespace switchyard::serve {
 class ChatAnswer : public ProtocolAnswer {
  public:
   // `model` must outlive the answer.
-  ChatAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id, std::int64_t created);
+  ChatAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id,
+             std::int64_t created);
 
   bool is_stream() const override { return stream_; }
   std::string begin() override;
@@ -35,8 +36,8 @@ class ChatAnswer : public ProtocolAnswer {
   bool stream_, usage_at_end_, usage_in_all_, shows_reasoning_, with_log_probs_;
   chat::Format format_;
   std::vector<std::int32_t> prompt_;
-  std::vector<ChatMessage> messages_;     // by choice
-  std::vector<chat::Json> log_probs_;     // by choice
+  std::vector<ChatMessage> messages_;  // by choice
+  std::vector<chat::Json> log_probs_;  // by choice
   ChatTokens tokens_;
   std::mt19937_64 random_{std::random_device{}()};
   bool failed_ = false;

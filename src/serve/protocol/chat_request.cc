@@ -8,8 +8,8 @@
 #include <optional>
 #include <set>
 
-#include "core/error.h"
 #include "chat/call_form.h"
+#include "core/error.h"
 #include "serve/protocol/answer_constraint.h"
 #include "serve/protocol/sampling_fields.h"
 #include "serve/protocol/tool_choice.h"
@@ -24,27 +24,43 @@ constexpr std::int64_t kMostChoices = 128, kMostStopTexts = 16, kMostTopLogProbs
 constexpr std::int64_t kAnyNumber = std::numeric_limits<std::int32_t>::max();
 
 // Fields that the prompt's template and the constraint read.
-constexpr std::array kReadElsewhere = {
-    "messages",          "tools",          "tool_choice",        "response_format", "structured_outputs",
-    "guided_json",       "guided_regex",   "guided_choice",      "reasoning_effort", "chat_template_kwargs",
-    "add_generation_prompt", "continue_final_message", "documents"};
+constexpr std::array kReadElsewhere = {"messages",
+                                       "tools",
+                                       "tool_choice",
+                                       "response_format",
+                                       "structured_outputs",
+                                       "guided_json",
+                                       "guided_regex",
+                                       "guided_choice",
+                                       "reasoning_effort",
+                                       "chat_template_kwargs",
+                                       "add_generation_prompt",
+                                       "continue_final_message"};
 // Fields for the client's own records, or for services that this server is not.
-constexpr std::array kWithoutEffect = {
-    "user",           "metadata",         "store",      "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "prompt_cache_options", "prediction", "verbosity"};
+constexpr std::array kWithoutEffect = {"user",
+                                       "metadata",
+                                       "store",
+                                       "service_tier",
+                                       "safety_identifier",
+                                       "prompt_cache_key",
+                                       "prompt_cache_retention",
+                                       "prompt_cache_options",
+                                       "prediction",
+                                       "verbosity"};
 // Fields that would change the answer and are not built.
-constexpr std::array kNotBuilt = {"functions",  "function_call", "audio",   "web_search_options", "moderation",
-                                  "regex",      "ebnf",          "grammar", "guided_grammar",     "lora",
-                                  "prompt_logprobs"};
+constexpr std::array kNotBuilt = {"functions",      "function_call", "audio",          "web_search_options",
+                                  "moderation",     "regex",         "ebnf",           "grammar",
+                                  "guided_grammar", "lora",          "prompt_logprobs"};
 // Samplers that are not built: a family of fields, and the value that switches it off.
 struct NotBuiltSampler {
   const char* prefix;
   const char* main;  // the field that switches the family
   double off;
 };
-constexpr NotBuiltSampler kNotBuiltSamplers[] = {
-    {"mirostat", "mirostat", 0}, {"dry_", "dry_multiplier", 0}, {"xtc_", "xtc_probability", 0},
-    {"typical_p", "typical_p", 1}};
+constexpr NotBuiltSampler kNotBuiltSamplers[] = {{"mirostat", "mirostat", 0},
+                                                 {"dry_", "dry_multiplier", 0},
+                                                 {"xtc_", "xtc_probability", 0},
+                                                 {"typical_p", "typical_p", 1}};
 
 bool begins_with(const std::string& text, const char* prefix) {
   return text.rfind(prefix, 0) == 0;
@@ -68,7 +84,8 @@ void refuse_what_is_not_built(Fields& fields, const json& object, std::int64_t c
   if (const json* const beams = fields.find("use_beam_search"); beams != nullptr && *beams != false)
     refuse_not_built("use_beam_search");
   if (fields.integer("best_of", choices, 1, kMostChoices) > choices) refuse_not_built("best_of");
-  if (const json* const kinds = fields.find("modalities"); kinds != nullptr && *kinds != json::array({"text"}))
+  if (const json* const kinds = fields.find("modalities");
+      kinds != nullptr && *kinds != json::array({"text"}))
     refuse_not_built("modalities");
 }
 
@@ -86,7 +103,8 @@ std::vector<std::string> stops_of(Fields& fields) {
   std::vector<std::string> stops = fields.strings("stop");
   std::erase(stops, "");  // some clients send an empty text for none
   if (std::ssize(stops) > kMostStopTexts)
-    throw BadRequest("stop", fmt::format("stop: expected at most {} texts, got {}", kMostStopTexts, stops.size()));
+    throw BadRequest("stop",
+                     fmt::format("stop: expected at most {} texts, got {}", kMostStopTexts, stops.size()));
   return stops;
 }
 
@@ -173,19 +191,20 @@ bool ends_with_closed_reasoning(std::string text) {
   return text.ends_with("</think>");
 }
 
-// What ends reasoning that is too long. gpt-oss then begins a message of its own choice.
+// Returns the text that ends reasoning that is too long. gpt-oss then begins a message of its own choice.
 std::string_view forced_end(chat::Format format) {
   return format == chat::Format::harmony ? "<|end|>" : chat::reasoning_end(format);
 }
 
-// Where the grammar begins: behind the reasoning, or at once.
+// Places the grammar's beginning: behind the reasoning, or at once.
 void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedModel& model) {
   const AnswerForm& form = *text.answer;
   const std::string end(chat::reasoning_end(form.format));
   if (form.format == chat::Format::harmony || form.opens_reasoning) {
     text.grammar_after = end;
     text.grammar_after_reasoning = true;
-  } else if (!end.empty() && form.format != chat::Format::mistral && !ends_with_closed_reasoning(prompt.text)) {
+  } else if (!end.empty() && form.format != chat::Format::mistral &&
+             !ends_with_closed_reasoning(prompt.text)) {
     text.reasoning_begin = single_token(*model.tokenizer, "<think>");
     text.grammar_after_reasoning = text.reasoning_begin.has_value();
     if (text.reasoning_begin) text.grammar_after = end;
@@ -238,8 +257,8 @@ ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model) {
                                           : model.tokenizer->encode_with_special(prompt.rendered.text, plain);
   for (const std::int32_t id : prompt.tokens) {
     if (id >= model.vocab)
-      throw BadRequest("messages", fmt::format("messages: token {} is outside the model's vocabulary of {}", id,
-                                               model.vocab));
+      throw BadRequest("messages", fmt::format("messages: token {} is outside the model's vocabulary of {}",
+                                               id, model.vocab));
   }
   if (prompt.tokens.empty()) throw BadRequest("messages", "messages: the prompt is empty");
   return prompt;
@@ -255,11 +274,12 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   const ChatPrompt prompt = prompt_of_chat(body, model);
   const std::int64_t length = std::ssize(prompt.tokens), room = model.capacity - length;
   if (room < 1)
-    throw BadRequest("messages",
-                     fmt::format("This model's maximum context length is {} tokens. However, your messages have {} "
-                                 "tokens, and the answer needs room for one or more.",
-                                 model.capacity, length),
-                     "context_length_exceeded");
+    throw BadRequest(
+        "messages",
+        fmt::format("This model's maximum context length is {} tokens. However, your messages have {} "
+                    "tokens, and the answer needs room for one or more.",
+                    model.capacity, length),
+        "context_length_exceeded");
   const ChatModel& chat = *model.chat;
   ChatRequest request;
   request.format = chat.format;
@@ -274,7 +294,8 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   text.ends = own_ends(fields, model);
   read_log_probs(fields, request, text);
   read_stream(fields, request);
-  request.shows_reasoning = fields.find("include_reasoning") == nullptr || fields.boolean("include_reasoning");
+  request.shows_reasoning =
+      fields.find("include_reasoning") == nullptr || fields.boolean("include_reasoning");
   const std::int64_t choices = fields.integer("n", 1, 1, std::min(kMostChoices, model.most_texts));
 
   const ToolChoice choice = tool_choice_of(body);
@@ -286,12 +307,14 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   form->one_call = fields.find("parallel_tool_calls") != nullptr && !fields.boolean("parallel_tool_calls");
   form->stop = stops_of(fields);
   form->most_reasoning = most_reasoning_of(fields);
-  if (form->most_reasoning) form->reasoning_end = model.tokenizer->encode_with_special(forced_end(chat.format));
+  if (form->most_reasoning)
+    form->reasoning_end = model.tokenizer->encode_with_special(forced_end(chat.format));
   Constraint constraint = constraint_of(body, choice, chat.format, form->one_call, model);
   text.answer = std::move(form);
   text.grammar = std::move(constraint.grammar);
   text.grammar_after = std::move(constraint.marker);
-  if (text.grammar != nullptr && text.grammar_after.empty() && !constraint.holds_reasoning) place_grammar(text, prompt.rendered, model);
+  if (text.grammar != nullptr && text.grammar_after.empty() && !constraint.holds_reasoning)
+    place_grammar(text, prompt.rendered, model);
 
   refuse_what_is_not_built(fields, object, choices);
   for (const char* name : kReadElsewhere) fields.find(name);

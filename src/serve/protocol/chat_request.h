@@ -1,5 +1,5 @@
-// POST /v1/chat/completions, as of OpenAI's API and of what vLLM and llama.cpp add to it: from a request's body to
-// texts. docs/serving.md lists the fields.
+// POST /v1/chat/completions, as of OpenAI's API and of what vLLM and llama.cpp add to it: from a request's
+// body to texts. docs/serving.md lists the fields.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct ChatRequest {
   std::vector<TextRequest> texts;  // by choice
   std::int64_t prompt_tokens = 0;
   bool stream = false;
-  bool usage_at_end = false;      // of a stream
-  bool usage_in_all = false;      // of a stream: every event says how many tokens there are
-  bool shows_reasoning = true;    // false: reasoning is made and counted, not sent
+  bool usage_at_end = false;    // of a stream
+  bool usage_in_all = false;    // of a stream: every event says how many tokens there are
+  bool shows_reasoning = true;  // false: reasoning is made and counted, not sent
   bool log_probs = false;
   chat::Format format = chat::Format::none;
   std::vector<std::string> ignored = {};  // names of fields that are not known

@@ -13,7 +13,7 @@ using chat::Json;
 using Kind = chat::Delta::Kind;
 
 // Fields without effect here.
-constexpr std::array kSilent = {"metadata", "service_tier", "anthropic_version", "anthropic_beta", "container"};
+constexpr std::array kSilent = {"metadata", "service_tier", "anthropic_version"};
 
 const Json* member_of(const Json& object, const char* name) {
   if (!object.is_object()) return nullptr;
@@ -112,7 +112,8 @@ Json messages_of(const Json& body) {
     } else if (role == "assistant") {
       add_assistant_message(*content, place + ".content", messages);
     } else {
-      throw BadRequest(place + ".role", fmt::format("{}.role: expected user or assistant, got {}", place, role));
+      throw BadRequest(place + ".role",
+                       fmt::format("{}.role: expected user or assistant, got {}", place, role));
     }
   }
   return messages;
@@ -257,24 +258,24 @@ std::string MessagesAnswer::add(Delta delta) {
   if (delta.kind == Kind::reasoning && !shows_reasoning_) return "";
   message_.apply(delta, format_, random_);
   std::string events;
-  const bool is_new = delta.kind == Kind::call ||
-                      (delta.kind != Kind::arguments && (blocks_.empty() || blocks_.back().kind != delta.kind));
+  const bool is_new = delta.kind == Kind::call || (delta.kind != Kind::arguments &&
+                                                   (blocks_.empty() || blocks_.back().kind != delta.kind));
   if (is_new) {
     events += close_block();
     blocks_.push_back({delta.kind, "", delta.id, delta.name});
-    Json block = delta.kind == Kind::content     ? Json{{"type", "text"}, {"text", ""}}
-                 : delta.kind == Kind::reasoning ? Json{{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}
-                                                 : Json{{"type", "tool_use"},
-                                                        {"id", delta.id},
-                                                        {"name", delta.name},
-                                                        {"input", Json::object()}};
+    Json block =
+        delta.kind == Kind::content ? Json{{"type", "text"}, {"text", ""}}
+        : delta.kind == Kind::reasoning
+            ? Json{{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}
+            : Json{{"type", "tool_use"}, {"id", delta.id}, {"name", delta.name}, {"input", Json::object()}};
     events += event_named("content_block_start", {{"index", blocks_.size() - 1}, {"content_block", block}});
   }
   if (delta.kind == Kind::call) return events;
   blocks_.back().text += delta.text;
-  Json change = delta.kind == Kind::content     ? Json{{"type", "text_delta"}, {"text", delta.text}}
-                : delta.kind == Kind::reasoning ? Json{{"type", "thinking_delta"}, {"thinking", delta.text}}
-                                                : Json{{"type", "input_json_delta"}, {"partial_json", delta.text}};
+  Json change = delta.kind == Kind::content ? Json{{"type", "text_delta"}, {"text", delta.text}}
+                : delta.kind == Kind::reasoning
+                    ? Json{{"type", "thinking_delta"}, {"thinking", delta.text}}
+                    : Json{{"type", "input_json_delta"}, {"partial_json", delta.text}};
   return events + event_named("content_block_delta", {{"index", blocks_.size() - 1}, {"delta", change}});
 }
 

@@ -1,5 +1,5 @@
-// POST /v1/messages, in the form of Anthropic's API: a second protocol over the chat's parts. A request becomes the
-// body of a chat; the answer's changes become blocks. docs/serving.md lists the fields.
+// POST /v1/messages, in the form of Anthropic's API: a second protocol over the chat's parts. A request
+// becomes the body of a chat; the answer's changes become blocks. docs/serving.md lists the fields.
 #pragma once
 
 #include <random>

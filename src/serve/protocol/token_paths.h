@@ -1,5 +1,5 @@
-// POST /tokenize, /detokenize and /apply-template: a model's tokens and prompts as other servers give them, under
-// the names of llama.cpp and of vLLM.
+// POST /tokenize, /detokenize and /apply-template: a model's tokens and prompts as other servers give them,
+// under the names of llama.cpp and of vLLM.
 #pragma once
 
 #include <string>

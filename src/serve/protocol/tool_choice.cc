@@ -31,8 +31,8 @@ const Json& chosen_tool(const Json& choice, const Json& tools, const std::string
   const Json* const function = member(choice, "function");
   const Json* const name = function != nullptr ? member(*function, "name") : member(choice, "name");
   if (name == nullptr || !name->is_string())
-    throw BadRequest(field, fmt::format("{}: expected {{\"type\": \"function\", \"function\": {{\"name\": …}}}}",
-                                        field));
+    throw BadRequest(
+        field, fmt::format("{}: expected {{\"type\": \"function\", \"function\": {{\"name\": …}}}}", field));
   const Json* const tool = tools.is_array() ? tool_named(tools, name->get<std::string>()) : nullptr;
   if (tool == nullptr)
     throw BadRequest(field, fmt::format("{}: expected the name of one of the tools, got {}", field,
@@ -62,7 +62,8 @@ void restrict_tools(ToolChoice& choice, const Json& allowed) {
 ToolChoice tool_choice_of(const Json& body) {
   using Mode = ToolChoice::Mode;
   ToolChoice choice;
-  if (const Json* const tools = member(body, "tools"); tools != nullptr && tools->is_array() && !tools->empty())
+  if (const Json* const tools = member(body, "tools");
+      tools != nullptr && tools->is_array() && !tools->empty())
     choice.tools = *tools;
   choice.mode = choice.tools.is_null() ? Mode::none : Mode::automatic;
   const Json* const field = member(body, kToolChoice);
@@ -73,7 +74,8 @@ ToolChoice tool_choice_of(const Json& body) {
       choice.mode = Mode::none;
       choice.tools = nullptr;
     } else if (word == "required" || word == "any") {
-      if (choice.tools.is_null()) throw BadRequest(kToolChoice, "tool_choice: required, but there are no tools");
+      if (choice.tools.is_null())
+        throw BadRequest(kToolChoice, "tool_choice: required, but there are no tools");
       choice.mode = Mode::required;
     } else if (word != "auto") {
       throw BadRequest(kToolChoice,
@@ -89,8 +91,9 @@ ToolChoice tool_choice_of(const Json& body) {
   } else if (type != nullptr && *type == "allowed_tools") {
     restrict_tools(choice, *field);
   } else {
-    throw BadRequest(kToolChoice, "tool_choice: expected auto, none, required, or an object of type function or "
-                                  "allowed_tools");
+    throw BadRequest(kToolChoice,
+                     "tool_choice: expected auto, none, required, or an object of type function or "
+                     "allowed_tools");
   }
   return choice;
 }
