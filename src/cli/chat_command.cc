@@ -164,6 +164,7 @@ int chat_with_server(const Options& options) {
 
 int chat_with_model(const Options& options, Processes& processes) {
   const OwnSettings own = own_settings(options);
+  if (own.others.empty()) fail_usage("[chat] expected the folder of a model, or --url URL");
   const bool first = processes.index() == 0;
   const Serving serving = make_serving("chat", processes, options, own.others, 1);
   if (serving.served.chat == nullptr)
