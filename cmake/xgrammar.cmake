@@ -9,7 +9,7 @@ function(add_xgrammar target)
   add_library(xgrammar_objects OBJECT ${files})
   target_include_directories(xgrammar_objects PRIVATE ${SWITCHYARD_XGRAMMAR_FOLDER}/include
     ${SWITCHYARD_XGRAMMAR_FOLDER}/3rdparty/picojson ${SWITCHYARD_XGRAMMAR_FOLDER}/3rdparty/dlpack/include)
-  target_compile_definitions(xgrammar_objects PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
+  target_compile_definitions(xgrammar_objects PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0 XGRAMMAR_LOG_CUSTOMIZE=1)
   target_compile_options(xgrammar_objects PRIVATE -w)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:xgrammar_objects>)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/grammar/xgrammar/backend.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS

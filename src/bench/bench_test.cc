@@ -13,6 +13,7 @@
 #include "bench/run.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "grammar/grammar.h"
 #include "kernels/registry/isa.h"
 #include "models/model_config.h"
 
@@ -154,6 +155,18 @@ TEST(Bench, Sampling) {
     EXPECT_GT(result.at("ms_per_token"), 0);
   }
   EXPECT_EQ(results_of("sampling", {"vocab=1", "what=greedy,penalties", "logits=flat"}).size(), 2u);
+}
+
+TEST(Bench, Grammar) {
+  if (!grammar::is_built_in()) GTEST_SKIP() << "this build has no grammars";
+  const auto results = results_of("grammar", {"vocab=3000"});
+  ASSERT_EQ(results.size(), 3u);
+  for (const auto& result : results) {
+    EXPECT_GT(result.at("first_mask_ms"), 0);
+    EXPECT_GT(result.at("masks"), 40);
+    EXPECT_LE(result.at("mask_us_mean"), result.at("mask_us_worst"));
+  }
+  EXPECT_THROW(results_of("grammar", {"schemas=/no/such/file"}), Error);
 }
 
 TEST(Bench, AttentionLossOptimizer) {

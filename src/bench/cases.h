@@ -37,6 +37,8 @@ std::vector<Key> comm_keys();
 std::vector<Job> comm_jobs(const Keys& keys);
 std::vector<Key> sampling_keys();
 std::vector<Job> sampling_jobs(const Keys& keys);
+std::vector<Key> grammar_keys();
+std::vector<Job> grammar_jobs(const Keys& keys);
 std::vector<Key> train_keys();
 std::vector<Job> train_jobs(const Keys& keys);
 std::vector<Key> generate_keys();

@@ -29,6 +29,7 @@ const Case kCases[] = {
     {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs, false, true},
     {"checkpoint", "a checkpoint written to the disk, against plain files", checkpoint_keys, checkpoint_jobs},
     {"sampling", "a next token of its logits, on one thread", sampling_keys, sampling_jobs, true},
+    {"grammar", "masks of answers bound to a schema, on one thread", grammar_keys, grammar_jobs, true},
     {"comm", "collectives among ranks of one process", comm_keys, comm_jobs, true},
     {"train", "whole training steps: tokens a second", train_keys, train_jobs, true, false, true},
     {"generate", "reading a prompt, and token after token", generate_keys, generate_jobs, true, false, true},

@@ -21,7 +21,8 @@ std::string time() {
 }
 
 std::string host() {
-  return "[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?)*";
+  const std::string label = "[A-Za-z0-9]+(-[A-Za-z0-9]+)*";
+  return fmt::format("{0}(\\.{0})*", label);
 }
 
 std::string email() {
@@ -43,11 +44,18 @@ std::string ipv6() {
   return pattern + fmt::format("|({0}:){{7}}:)", group);
 }
 
+// Any number of a set's characters and of escapes. Masks are quick where a set alone is repeated.
+std::string uri_characters(const std::string& more) {
+  return fmt::format("[A-Za-z0-9._~!$&'()*+,;=:@{0}-]*(%[0-9A-Fa-f]{{2}}[A-Za-z0-9._~!$&'()*+,;=:@{0}-]*)*",
+                     more);
+}
+
 std::string uri() {
-  const std::string character = "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
   return fmt::format(
-      "[A-Za-z][A-Za-z0-9+.-]*:(//{1}(:[0-9]{{1,5}})?(/{0}*)*|{0}+(/{0}*)*)(\\?({0}|[/?])*)?(#({0}|[/?])*)?",
-      character, host());
+      "[A-Za-z][A-Za-z0-9+.-]*:(//{0}(:[0-9]{{1,5}})?(/"
+      "{1})?|([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{{2}}){1})"
+      "(\\?{2})?(#{2})?",
+      host(), uri_characters("/"), uri_characters("/?"));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "grammar/grammar.h"
 
+#include <algorithm>
+
 #include "grammar/backend.h"
 #include "grammar/json_rules.h"
 #include "grammar/parts_rules.h"
@@ -46,7 +48,9 @@ std::shared_ptr<const Grammar> grammar_of(const Vocabulary& vocabulary, const Bu
 }  // namespace
 
 Vocabulary::Vocabulary(const Tokenizer& tokenizer, std::int64_t vocab, std::span<const std::int32_t> ends)
-    : Vocabulary(bytes_of_tokens(tokenizer, vocab), ends, special_texts(tokenizer, vocab)) {}
+    : Vocabulary(bytes_of_tokens(tokenizer, vocab), ends, special_texts(tokenizer, vocab)) {
+  Grammar::of_json_object(*this);  // so that the masks of rules that most grammars share are there
+}
 
 std::shared_ptr<const Grammar> Grammar::of_json_schema(const Vocabulary& vocabulary, const Json& schema) {
   return grammar_of(vocabulary, [&](JsonRules& json) { return schema_expression(json, schema); });
@@ -57,7 +61,9 @@ std::shared_ptr<const Grammar> Grammar::of_json_object(const Vocabulary& vocabul
 }
 
 std::shared_ptr<const Grammar> Grammar::of_regex(const Vocabulary& vocabulary, std::string_view regex) {
-  return grammar_of(vocabulary, [&](JsonRules&) { return as_text(anchored(parse_regex(regex), false)); });
+  return grammar_of(vocabulary, [&](JsonRules& json) {
+    return as_text(json.rules(), anchored(parse_regex(regex), false));
+  });
 }
 
 std::shared_ptr<const Grammar> Grammar::of_choice(const Vocabulary& vocabulary,

@@ -114,6 +114,8 @@ Json read(const fs::path& path) {
   return Json::parse(in);
 }
 
+}  // namespace
+
 class GrammarTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -244,6 +246,35 @@ TEST_F(GrammarTest, WhiteSpaceIsBounded) {
   EXPECT_FALSE(takes(grammar, "{\"a\":[1 ,2]}"));
 }
 
+TEST_F(GrammarTest, LengthsCountCodePoints) {
+  const auto schema = [](int min, int max) {
+    return Json{{"type", "string"}, {"minLength", min}, {"maxLength", max}};
+  };
+  const auto two = Grammar::of_json_schema(vocabulary(), schema(2, 2));
+  EXPECT_TRUE(takes(two, R"("\"\n")", nullptr, true));
+  EXPECT_TRUE(takes(two, R"("\ud83d\ude00\u00e9")"));
+  EXPECT_FALSE(takes(two, R"("\n")"));
+  EXPECT_FALSE(takes(two, R"("\ud83d\ude00")"));
+  EXPECT_FALSE(takes(two, R"("\n\n\n")"));
+  const auto forty =
+      Grammar::of_json_schema(vocabulary(), schema(20, 40));  // longer than what is counted in places
+  const auto text = [](std::size_t length) { return '"' + std::string(length, 'a') + '"'; };
+  std::mt19937 random(5);
+  EXPECT_FALSE(takes(forty, text(19)));
+  EXPECT_TRUE(takes(forty, text(20), nullptr, true));
+  EXPECT_TRUE(takes(forty, text(40), nullptr, true));
+  EXPECT_FALSE(takes(forty, text(41)));
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(takes(forty, text(40), &random, i == 0));
+    EXPECT_FALSE(takes(forty, text(41), &random));
+  }
+  EXPECT_TRUE(takes(forty, '"' + std::string(20, 'a') + R"(\n\n\n\n\n")"));
+  const auto all = Grammar::of_json_schema(vocabulary(), schema(10'000, 10'000));
+  EXPECT_TRUE(takes(all, text(10'000)));
+  EXPECT_FALSE(takes(all, text(9'999)));
+  EXPECT_FALSE(takes(all, text(10'001)));
+}
+
 TEST_F(GrammarTest, RegularExpressionsAreTheWholeText) {
   const auto grammar = Grammar::of_regex(vocabulary(), "^(ab|c)+[^x]?$");
   EXPECT_TRUE(takes(grammar, "abcab"));
@@ -326,5 +357,4 @@ TEST(WithoutGrammars, SaysSo) {
   }
 }
 
-}  // namespace
 }  // namespace switchyard::grammar

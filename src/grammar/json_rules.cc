@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <deque>
 #include <map>
-#include <memory>
 
+#include "grammar/counted.h"
 #include "grammar/grammar.h"
 #include "grammar/numbers.h"
 
@@ -40,16 +41,43 @@ Expression unicode_escape() {
                  sequence({d, one_of(set_of("89abAB")), hex(), hex(), low})});
 }
 
-// Names as a tree of their code points.
+Expression plain_character() {
+  return one_of(must_escape().complement());
+}
+
+Expression escaped_character() {
+  return sequence(
+      {text("\\"), choice({one_of(set_of("\"\\/bfnrt")), sequence({text("u"), unicode_escape()})})});
+}
+
+// Each open node costs some 40 ms of compiling at 150,000 tokens. So only the first few, by depth, are open:
+// a key that shares a longer beginning with a name is not made.
+constexpr int most_open_nodes = 4;
+
+// The beginnings of names, as a tree of their code points.
 struct Trie {
-  bool ends = false;
+  bool ends = false, open = false;  // `open`: other keys may begin with the code points that lead here
   std::map<std::uint32_t, Trie> next;
 };
 
+// Adds as much of the name as open nodes can tell from other keys.
 void add_to(Trie& trie, const std::vector<std::uint32_t>& name) {
   Trie* at = &trie;
-  for (std::uint32_t point : name) at = &at->next[point];
+  for (std::size_t place = 0; place < name.size(); ++place) {
+    if (place > most_open_nodes) return;
+    at = &at->next[name[place]];
+  }
   at->ends = true;
+}
+
+void open_first_nodes(Trie& root) {
+  std::deque<Trie*> waiting = {&root};
+  for (int opened = 0; opened < most_open_nodes && !waiting.empty(); ++opened) {
+    Trie* node = waiting.front();
+    waiting.pop_front();
+    node->open = true;
+    for (auto& [point, next] : node->next) waiting.push_back(&next);
+  }
 }
 
 // The form of a code point in a key: escaped only where it must be, so that each key has one form. Nothing
@@ -70,19 +98,18 @@ Expression key_character(const CodePoints& without) {
       {one_of(must_escape().complement().without(without)), sequence({text("\\"), one_of(letters)})});
 }
 
-// The rest of a key whose beginning is the trie's node. Deep nodes are rules, lest expressions nest.
-Expression rest_of_key(Rules& rules, const Trie& trie, std::int32_t any_rest, int depth) {
+// The rest of a key whose beginning is the trie's node.
+Expression rest_of_key(const Trie& trie, std::int32_t any_rest) {
   std::vector<Expression> forms;
   CodePoints known;
   for (const auto& [point, next] : trie.next) {
     known.add(point, point);
     const std::string form = form_of(point);
-    if (!form.empty()) forms.push_back(sequence({text(form), rest_of_key(rules, next, any_rest, depth + 1)}));
+    if (!form.empty() && next.open) forms.push_back(sequence({text(form), rest_of_key(next, any_rest)}));
   }
   forms.push_back(sequence({key_character(known), call(any_rest)}));
   if (!trie.ends) forms.push_back(text("\""));
-  Expression made = choice(std::move(forms));
-  return depth % 16 == 15 ? call(rules.add(std::move(made))) : made;
+  return choice(std::move(forms));
 }
 
 }  // namespace
@@ -95,7 +122,7 @@ JsonRules::JsonRules(Rules& rules)
       object_(rules.reserve()),
       array_(rules.reserve()) {
   rules.set(space_, choice({text(""), text(" "), sequence({text("\n"), repeat(text(" "), 0, 19)})}));
-  rules.set(string_, sequence({text("\""), repeat(character(), 0), text("\"")}));
+  rules.set(string_, string(0, -1));
   const Expression pair = sequence({string(), colon(), value()});
   rules.set(object_, braces(sequence({pair, repeat(sequence({comma(), pair}), 0)}), true));
   rules.set(array_, brackets(sequence({value(), repeat(sequence({comma(), value()}), 0)}), true));
@@ -109,10 +136,9 @@ Expression JsonRules::enclosed(std::string_view begin, Expression inside, std::s
   return sequence({text(begin), space(), choice({std::move(filled), may_be_empty ? text(end) : never()})});
 }
 
-Expression JsonRules::character() {
-  return choice({one_of(must_escape().complement()),
-                 sequence({text("\\"), choice({one_of(set_of("\"\\/bfnrt")),
-                                               sequence({text("u"), unicode_escape()})})})});
+Expression JsonRules::string(std::int64_t min, std::int64_t max) {
+  const CharacterForms forms = {plain_character(), escaped_character()};
+  return sequence({text("\""), counted(rules_, forms, min, max, text("\""))});
 }
 
 std::string json_text_of(std::string_view text) {
@@ -151,8 +177,10 @@ Expression JsonRules::key_but(const std::vector<std::string>& names) {
   if (names.empty()) return string();
   Trie trie;
   for (const std::string& name : names) add_to(trie, code_points_of(name));
-  const std::int32_t any_rest = rules_.add(sequence({repeat(key_character({}), 0), text("\"")}));
-  return sequence({text("\""), call(rules_.add(rest_of_key(rules_, trie, any_rest, 0)))});
+  open_first_nodes(trie);
+  const std::int32_t any_rest = rules_.reserve();
+  rules_.set(any_rest, choice({text("\""), sequence({key_character({}), call(any_rest)})}));
+  return sequence({text("\""), call(rules_.add(rest_of_key(trie, any_rest)))});
 }
 
 }  // namespace switchyard::grammar

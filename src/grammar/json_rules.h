@@ -30,6 +30,8 @@ class JsonRules {
     return enclosed("[", std::move(inside), "]", may_be_empty);
   }
   Expression string() const { return call(string_); }
+  // With `min` to `max` code points (-1: no end), as counted.h counts. An escaped pair of surrogates is one.
+  Expression string(std::int64_t min, std::int64_t max);
   Expression value() const { return call(value_); }
   Expression object() const { return call(object_); }
   Expression array() const { return call(array_); }
@@ -37,9 +39,6 @@ class JsonRules {
   Expression exactly(const Json& value) const;
   // A key that is none of `names`, with its quotes.
   Expression key_but(const std::vector<std::string>& names);
-
-  // One code point of a JSON text, escaped or not (a pair of surrogates is one).
-  static Expression character();
 
  private:
   Expression enclosed(std::string_view begin, Expression inside, std::string_view end,

@@ -12,6 +12,10 @@ Expression digit(char first, char last) {
   return one_of({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last)});
 }
 
+// The most digits before the point, and after it, where no bound asks for fewer: a model cannot write digits
+// for ever, and no reader takes the number for infinite.
+constexpr std::int64_t most_digits = 30;
+
 Expression digits(std::int64_t min, std::int64_t max) {
   return repeat(digit('0', '9'), min, max);
 }
@@ -46,7 +50,7 @@ Expression natural(std::uint64_t low, std::optional<std::uint64_t> high) {
   const Expression lead = digit('1', '9');
   if (!high) {
     Expression same = low == 0 ? digit('0', '9') : bounded(from, true);
-    return choice({std::move(same), sequence({lead, digits(length, -1)})});
+    return choice({std::move(same), sequence({lead, digits(length, most_digits - 1)})});
   }
   const std::string to = std::to_string(*high);
   const auto last = static_cast<std::int64_t>(to.size());
@@ -98,16 +102,18 @@ Expression positive(std::uint64_t low, bool above_low, std::optional<std::uint64
 }  // namespace
 
 Expression any_integer() {
-  return sequence({optional(text("-")), choice({text("0"), sequence({digit('1', '9'), digits(0, -1)})})});
+  return sequence(
+      {optional(text("-")), choice({text("0"), sequence({digit('1', '9'), digits(0, most_digits - 1)})})});
 }
 
 Expression any_number() {
   CodePoints e('e', 'e'), sign('+', '+');
   e.add('E', 'E');
   sign.add('-', '-');
-  // Beyond three hundred digits a reader would make it infinite.
-  const Expression power = choice({digits(1, 2), sequence({digit('1', '2'), digits(2, 2)})});
-  return sequence({any_integer(), optional(sequence({text("."), digits(1, -1)})),
+  // At most 259: with thirty digits before the point the number stays below 1e308, a reader's largest.
+  const Expression power = choice({digits(1, 2), sequence({digit('1', '1'), digits(2, 2)}),
+                                   sequence({text("2"), digit('0', '5'), digits(1, 1)})});
+  return sequence({any_integer(), optional(sequence({text("."), digits(1, most_digits)})),
                    optional(sequence({one_of(e), optional(one_of(sign)), power}))});
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "grammar/counted.h"
 #include "grammar/grammar.h"
 
 namespace switchyard::grammar {
@@ -57,22 +58,28 @@ void refuse_marks(const Regex& regex) {
   for (const Regex& part : regex.of) refuse_marks(part);
 }
 
-using Leaf = Expression (*)(const CodePoints&);
+using Leaf = CharacterForms (*)(const CodePoints&);
 
-Expression built(const Regex& regex, Leaf leaf) {
-  if (regex.kind == Node::set) return leaf(regex.set);
+Expression built(Rules& rules, const Regex& regex, Leaf leaf) {
+  if (regex.kind == Node::set) {
+    CharacterForms forms = leaf(regex.set);
+    return choice({std::move(forms.plain), std::move(forms.escaped)});
+  }
+  if (regex.kind == Node::repeat && regex.of.front().kind == Node::set && regex.max != 1) {
+    return counted(rules, leaf(regex.of.front().set), regex.min, regex.max, text(""));
+  }
   std::vector<Expression> of;
-  for (const Regex& part : regex.of) of.push_back(built(part, leaf));
+  for (const Regex& part : regex.of) of.push_back(built(rules, part, leaf));
   if (regex.kind == Node::repeat) return repeat(std::move(of.front()), regex.min, regex.max);
   return regex.kind == Node::choice ? choice(std::move(of)) : sequence(std::move(of));
 }
 
-// One code point of a set in a JSON text: as it is, or by its short escape where it must be escaped.
-Expression json_character(const CodePoints& set) {
+// In a JSON text what must be escaped has its short escape.
+CharacterForms json_character(const CodePoints& set) {
   CodePoints escaped(0, 0x1F);
   escaped.add('"', '"');
   escaped.add('\\', '\\');
-  std::vector<Expression> forms = {one_of(set.without(escaped))};
+  std::vector<Expression> forms;
   CodePoints letters;
   constexpr std::string_view points = "\"\\\b\f\n\r\t", names = "\"\\bfnrt";
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -86,7 +93,7 @@ Expression json_character(const CodePoints& set) {
     digit.add('A', 'F');
     forms.push_back(sequence({text("\\u00"), one_of({'0', '1'}), one_of(digit)}));
   }
-  return choice(std::move(forms));
+  return {one_of(set.without(escaped)), choice(std::move(forms))};
 }
 
 // Adds lengths; -1 is without end.
@@ -175,12 +182,12 @@ std::optional<Regex> with_length(const Regex& regex, std::int64_t min, std::int6
   return made;
 }
 
-Expression as_text(const Regex& regex) {
-  return built(regex, [](const CodePoints& set) { return one_of(set); });
+Expression as_text(Rules& rules, const Regex& regex) {
+  return built(rules, regex, [](const CodePoints& set) { return CharacterForms{one_of(set), never()}; });
 }
 
-Expression in_json(const Regex& regex) {
-  return built(regex, json_character);
+Expression in_json(Rules& rules, const Regex& regex) {
+  return built(rules, regex, json_character);
 }
 
 }  // namespace switchyard::grammar

@@ -34,7 +34,7 @@ std::pair<std::int64_t, std::int64_t> length_of(const Regex& regex);
 std::optional<Regex> with_length(const Regex& regex, std::int64_t min, std::int64_t max);
 
 // The texts of an anchored regex as they are, and within a JSON text (escaped where that must be).
-Expression as_text(const Regex& regex);
-Expression in_json(const Regex& regex);
+Expression as_text(Rules& rules, const Regex& regex);
+Expression in_json(Rules& rules, const Regex& regex);
 
 }  // namespace switchyard::grammar

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -295,17 +296,21 @@ class RegexParser {
       }
       take();
       const CodePoints last = parse_class_atom();
-      const std::uint32_t from = only(first), to = only(last);
+      if (!is_single(first) || !is_single(last)) {  // [\w-.]: the - is a character
+        set.add(first);
+        set.add('-', '-');
+        set.add(last);
+        continue;
+      }
+      const std::uint32_t from = first.ranges()[0].first, to = last.ranges()[0].first;
       if (from > to) fail("a range in the wrong order");
       set.add(from, to);
     }
     return negated ? set.complement() : set;
   }
 
-  std::uint32_t only(const CodePoints& set) const {
-    if (set.ranges().size() != 1 || set.ranges()[0].first != set.ranges()[0].second)
-      fail("a range of a class");
-    return set.ranges()[0].first;
+  static bool is_single(const CodePoints& set) {
+    return set.ranges().size() == 1 && set.ranges()[0].first == set.ranges()[0].second;
   }
 
   CodePoints parse_class_atom() {

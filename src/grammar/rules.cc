@@ -110,6 +110,12 @@ std::int32_t Rules::add(Expression expression) {
   return rule;
 }
 
+std::int32_t Rules::add_limited(Expression expression, std::int64_t characters) {
+  const std::int32_t rule = add(std::move(expression));
+  limits_.emplace(rule, characters);
+  return rule;
+}
+
 namespace {
 
 // Drops what calls a rule that can never end. Without: also a call of a rule is kept as it is.
@@ -260,7 +266,9 @@ std::optional<std::string> Rules::ebnf(std::int32_t root) const {
     const std::int32_t rule = open.back();
     open.pop_back();
     const Expression expression = pruned(rules_[static_cast<std::size_t>(rule)], ends);
-    out += fmt::format("r{} ::= ", rule);
+    const auto limit = limits_.find(rule);
+    const std::string option = limit == limits_.end() ? "" : fmt::format("[max_chars={}]", limit->second);
+    out += fmt::format("r{}{} ::= ", rule, option);
     print(out, expression, false);
     out += '\n';
     std::vector<std::int32_t> calls;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -64,6 +65,8 @@ class Rules {
   std::int32_t reserve();
   void set(std::int32_t rule, Expression expression);
   std::int32_t add(Expression expression);
+  // A rule that takes at most `characters` code points (a beginning of one more where it must not end there).
+  std::int32_t add_limited(Expression expression, std::int64_t characters);
   // Prints all rules that `root` reaches. What can never end (a value that must have itself inside) is left
   // out; nothing where that is all of it.
   std::optional<std::string> ebnf(std::int32_t root) const;
@@ -73,6 +76,7 @@ class Rules {
  private:
   std::vector<bool> productive() const;
   std::vector<Expression> rules_;
+  std::map<std::int32_t, std::int64_t> limits_;
 };
 
 }  // namespace switchyard::grammar

@@ -122,8 +122,7 @@ class SchemaCompiler {
     if (node.max_length >= 0 && node.max_length < node.min_length) return never();
     if (node.patterns.empty()) {
       if (any_length) return json_.string();
-      return sequence(
-          {text("\""), repeat(JsonRules::character(), node.min_length, node.max_length), text("\"")});
+      return json_.string(node.min_length, node.max_length);
     }
     Regex regex = anchored(parse_regex(node.patterns.front()), true);
     if (!any_length) {
@@ -133,7 +132,7 @@ class SchemaCompiler {
             "\"minLength\" or \"maxLength\" beside this \"pattern\" or \"format\" is not kept");
       regex = std::move(*cut);
     }
-    return sequence({text("\""), in_json(regex), text("\"")});
+    return sequence({text("\""), in_json(json_.rules(), regex), text("\"")});
   }
 
   Expression array(const SchemaNode& node) {

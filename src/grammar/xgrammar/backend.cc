@@ -66,10 +66,11 @@ class Vocabulary::Impl {
 
 class Grammar::Impl {
  public:
-  Impl(std::shared_ptr<const Vocabulary::Impl> of, xgrammar::CompiledGrammar made)
-      : vocabulary(std::move(of)), grammar(std::move(made)) {}
+  Impl(std::shared_ptr<const Vocabulary::Impl> of, xgrammar::CompiledGrammar made, bool has_limits)
+      : vocabulary(std::move(of)), grammar(std::move(made)), limited(has_limits) {}
   std::shared_ptr<const Vocabulary::Impl> vocabulary;
   xgrammar::CompiledGrammar grammar;
+  bool limited;  // has rules with max_chars, which xgrammar's masks keep and its AcceptToken does not
 };
 
 std::shared_ptr<const Grammar> Vocabulary::Impl::kept(const std::string& ebnf) const {
@@ -88,8 +89,9 @@ std::shared_ptr<const Grammar> Vocabulary::Impl::compiled(const std::shared_ptr<
   try {
     // The compiler gets the grammar as text: a parsed grammar it would print and read again, and its printer
     // does not end a \x escape, so that its parser takes a hexadecimal digit behind the escape into it.
+    const bool limited = ebnf.find("[max_chars=") != std::string::npos;  // texts have [ escaped
     made = std::make_shared<const Grammar>(
-        std::make_unique<const Grammar::Impl>(self, compiler_.CompileGrammar(ebnf, "root")));
+        std::make_unique<const Grammar::Impl>(self, compiler_.CompileGrammar(ebnf, "root"), limited));
   } catch (const std::exception& error) {
     throw GrammarError(fmt::format("the grammar does not compile: {}", error.what()));
   }
@@ -127,6 +129,7 @@ class Matcher::Impl {
   std::shared_ptr<const Grammar> grammar;
   xgrammar::GrammarMatcher matcher;
   bool ended = false;
+  std::vector<std::uint32_t> last_mask;  // of this state; empty where unknown or not needed
 };
 
 Matcher::Matcher(std::shared_ptr<const Grammar> grammar) {
@@ -155,6 +158,7 @@ void Matcher::mask(std::span<std::uint32_t> bits) {
   tensor.shape = &shape;
   impl_->matcher.FillNextTokenBitmask(&tensor);
   if (const std::size_t rest = impl_->vocabulary().size % 32; rest != 0) bits[words - 1] &= (1u << rest) - 1;
+  if (impl_->grammar->impl().limited) impl_->last_mask.assign(bits.begin(), bits.begin() + shape);
 }
 
 bool Matcher::accept(std::int32_t token) {
@@ -163,7 +167,18 @@ bool Matcher::accept(std::int32_t token) {
     impl_->ended = impl_->ended || may_end();
     return impl_->ended;
   }
-  return !impl_->ended && impl_->matcher.AcceptToken(token);
+  if (impl_->ended) return false;
+  if (impl_->grammar->impl().limited) {
+    if (impl_->last_mask.empty()) {
+      std::vector<std::uint32_t> bits((impl_->vocabulary().size + 31) / 32);
+      mask(bits);
+    }
+    const auto id = static_cast<std::size_t>(token);
+    if ((impl_->last_mask[id / 32] >> (id % 32) & 1u) == 0) return false;
+  }
+  if (!impl_->matcher.AcceptToken(token)) return false;
+  impl_->last_mask.clear();
+  return true;
 }
 
 bool Matcher::may_end() const {
@@ -174,6 +189,7 @@ Matcher Matcher::fork() const {
   Matcher copy(impl_->grammar);
   copy.impl_->matcher = impl_->matcher.Fork();
   copy.impl_->ended = impl_->ended;
+  copy.impl_->last_mask = impl_->last_mask;
   return copy;
 }
 
