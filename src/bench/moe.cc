@@ -135,7 +135,7 @@ class Layer {
     const auto bytes = static_cast<std::size_t>(one.size()) * size_of(*packed);
     for (std::int64_t e = 0; e < count; ++e)
       std::memcpy(weights.raw() + static_cast<std::size_t>(e) * bytes, one.raw(), bytes);
-    return make_leaf(weights, all, replicated(all.size()), false);
+    return make_leaf(to_device(context_.memory, weights), all, replicated(all.size()), false);
   }
 
   Context& context_;

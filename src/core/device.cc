@@ -4,6 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <map>
 #include <mutex>
 
 #include "core/buffer_pool.h"
@@ -40,6 +43,39 @@ std::byte* abstract_address() {
   return static_cast<std::byte*>(address);
 }
 
+// The blocks of the CPU's tensors, from the moment on that a GPU is emulated.
+class HostBlocks {
+ public:
+  void watch() { watched_ = true; }
+  void add(const std::byte* block, std::size_t bytes) {
+    if (!watched_ || bytes == 0) return;
+    const std::lock_guard lock(mutex_);
+    blocks_[block] = bytes;
+  }
+  void drop(const std::byte* block) {
+    if (!watched_) return;
+    const std::lock_guard lock(mutex_);
+    blocks_.erase(block);
+  }
+  HostBlock of(const std::byte* address) {
+    const std::lock_guard lock(mutex_);
+    const auto after = blocks_.upper_bound(address);
+    if (after == blocks_.begin()) return {};
+    const auto& [begin, bytes] = *std::prev(after);
+    return address < begin + bytes ? HostBlock{begin, bytes} : HostBlock{};
+  }
+
+ private:
+  std::atomic<bool> watched_{false};
+  std::mutex mutex_;
+  std::map<const std::byte*, std::size_t> blocks_;
+};
+
+HostBlocks& host_blocks() {
+  static HostBlocks* const instance = new HostBlocks;
+  return *instance;
+}
+
 std::byte* shifted(std::byte* address, std::ptrdiff_t by) {
   return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(address) +
                                       static_cast<std::uintptr_t>(by));
@@ -74,6 +110,7 @@ Device& Device::cuda() {
 
 Device& Device::cuda_emulated() {
   static Device device(DeviceKind::cuda_emulated, -kFence);
+  host_blocks().watch();
   return device;
 }
 
@@ -127,13 +164,20 @@ std::string_view Device::name() const {
 std::byte* Device::allocate(std::size_t bytes) {
   if (is_abstract()) return abstract_address();
   if (kind_ == DeviceKind::cuda) return gpu::allocate(bytes);
-  return shifted(pool().take(bytes), -kernel_offset_);
+  std::byte* const block = pool().take(bytes);
+  if (is_host()) host_blocks().add(block, bytes);
+  return shifted(block, -kernel_offset_);
 }
 
 void Device::release(std::byte* block, std::size_t bytes) {
   if (is_abstract()) return;
   if (kind_ == DeviceKind::cuda) return gpu::release(block, bytes);
+  if (is_host()) host_blocks().drop(block);
   pool().give(shifted(block, kernel_offset_), bytes);
+}
+
+HostBlock host_block_of(const void* address) {
+  return host_blocks().of(static_cast<const std::byte*>(address));
 }
 
 std::size_t memory_in_use() {

@@ -33,6 +33,16 @@ class Buffer;
 
 enum class DeviceKind : std::uint8_t { cpu, fenced, abstract, abstract_gpu, cuda, cuda_emulated };
 
+// Where a tensor's block of host memory begins, and its size.
+struct HostBlock {
+  const std::byte* begin = nullptr;
+  std::size_t bytes = 0;
+};
+// The block of a tensor of the CPU's device that has this address; an empty one where there is none. It knows
+// the blocks that were made since Device::cuda_emulated() was first asked for: a kernel of the emulated GPU
+// could read them, and a GPU's could not.
+HostBlock host_block_of(const void* address);
+
 class Device {
  public:
   static Device& cpu();

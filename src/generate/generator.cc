@@ -162,6 +162,7 @@ Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
   choose_slots(fed, rows);
   const Batch batch = batch_of(fed, rows, drafts ? static_cast<std::size_t>(options.draft_of.shape()[1]) : 0);
   const Tensor logits = logits_of(batch, options);
+  caches_.numbers.clear();
   if (!drafts) read_loads(context_, loads_);
   if (!drafts && routing_) keep_routing(fed, rows, batch.inputs.dim(1));
   for (const SlotTokens& f : fed) model_slots_.append(f.slot, std::ssize(f.tokens));

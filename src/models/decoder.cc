@@ -256,6 +256,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     places.slots = options.caches->slots;
     places.tokens = options.caches->tokens;
     places.from_beginning = options.caches->from_beginning;
+    places.numbers = &options.caches->numbers;
   }
   const RopeTables rope =
       rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "kernels/attention/append_tokens.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_sinks.h"
 #include "kernels/attention/decode_attention.h"
@@ -69,6 +70,30 @@ void move_down(Context& context, const TokenVectors& vectors, std::int64_t slot,
     copy_tokens(context, {vectors, slot, by + at}, {vectors, slot, at}, std::min(by, tokens - at));
 }
 
+// i32 [numbers] on the context's device.
+Tensor uploaded(Context& context, const std::vector<std::int32_t>& numbers) {
+  const Tensor there = context.empty(DType::i32, {std::ssize(numbers)});
+  copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
+  return there;
+}
+
+// The call's numbers where it keeps them.
+Tensor numbers_of(Context& context, CallNumbers* call, std::vector<std::int32_t> numbers) {
+  return call != nullptr ? call->of(context, std::move(numbers)) : uploaded(context, numbers);
+}
+
+AppendedRow appended(std::int64_t slot, std::int64_t at, std::int64_t tokens) {
+  return {static_cast<std::int32_t>(slot), static_cast<std::int32_t>(at), static_cast<std::int32_t>(tokens)};
+}
+
+// i32 [rows,3] for a GPU; undefined on the CPU, which reads the rows themselves.
+Tensor rows_there(Context& context, CallNumbers* call, std::span<const AppendedRow> rows) {
+  if (!context.memory.device().is_gpu() || rows.empty()) return {};
+  std::vector<std::int32_t> numbers;
+  for (const AppendedRow& row : rows) numbers.insert(numbers.end(), {row.slot, row.at, row.tokens});
+  return numbers_of(context, call, std::move(numbers)).reshaped({std::ssize(rows), 3});
+}
+
 // The cached keys or values, and the new ones of a call.
 struct Store {
   Context& context;
@@ -101,33 +126,27 @@ struct Store {
           to_string(cached.values.shape()), to_string(shape));
     }
   }
-  // Writes the first `tokens` tokens of the call's batch row `from` to a slot.
-  void append(std::int64_t from, std::int64_t tokens, const SlotRange& to_slot) const {
-    const auto in_slot = [&](const Tensor& x) {
-      return x.view().rows(to_slot.slot, to_slot.slot + 1).slice(1, to_slot.at, tokens);
-    };
-    const TensorView to = in_slot(to_slot.vectors.values);
+  // Writes tokens of the call's rows [first, first + rows.size()) of the batch to slots of `to`; `there`: the
+  // same numbers for a GPU.
+  void append(const TokenVectors& to, std::int64_t first, std::span<const AppendedRow> rows,
+              const Tensor& there) const {
     std::int64_t column = 0, number = 0;
+    const std::int64_t slots = to.values.dim(0), space = to.values.dim(1), heads = to.values.dim(2);
     for (const Tensor& part : parts) {
-      const TensorView x = part.view().rows(from, from + 1).slice(1, 0, tokens),
-                       values = to.slice(3, column, part.dim(3));
+      TensorView scales;
       if (int8) {
-        to_int8(*context.pool,
-                {.x = vectors_of_slot(x),
-                 .values = vectors_of_slot(values),
-                 .scales = scales_of_slot(in_slot(to_slot.vectors.scales).slice(3, number, 1))});
-      } else {
-        strided_copy(*context.pool, x, values);
+        const TensorView of_part = to.scales.view().slice(3, number, 1);
+        scales = of_part.block(0, {slots, space, heads},
+                               {of_part.stride(0), of_part.stride(1), of_part.stride(2)});
       }
+      append_tokens(*context.pool, {.x = part.view().rows(first, first + std::ssize(rows)),
+                                    .values = to.values.view().slice(3, column, part.dim(3)),
+                                    .scales = scales,
+                                    .rows = rows,
+                                    .rows_there = there.defined() ? there.view() : TensorView()});
       column += part.dim(3);
       ++number;
     }
-  }
-  // Appends to a slot that was cached from `first` on, where all tokens stay.
-  void append_in_place(std::int64_t from, std::int64_t tokens, std::int64_t slot, std::int64_t first,
-                       std::int64_t length, const CacheWindow::Begins& begins) const {
-    move_down(context, cached, slot, begins.during - first, length - begins.during);
-    append(from, tokens, {cached, slot, length - begins.during});
   }
   // Returns the cached tokens that the call sees with the call's tokens behind them. The slot keeps the last.
   TokenVectors append_overflow(std::int64_t from, std::int64_t tokens, std::int64_t slot, std::int64_t first,
@@ -135,7 +154,8 @@ struct Store {
     const std::int64_t before = length - begins.during;
     TokenVectors all = allocated(1, before + tokens);
     copy_tokens(context, {cached, slot, begins.during - first}, {all, 0, 0}, before);
-    append(from, tokens, {all, 0, before});
+    const std::vector<AppendedRow> row{appended(0, before, tokens)};
+    append(all, from, row, rows_there(context, nullptr, row));
     copy_tokens(context, {all, 0, begins.after - begins.during}, {cached, slot, 0},
                 length + tokens - begins.after);
     return all;
@@ -201,7 +221,11 @@ class CacheAttentionOp : public Op {
  public:
   CacheAttentionOp(const AttentionCache& cache, const TokenPlaces& places, const AttentionOptions& options,
                    const CacheChoice* choice)
-      : cache_(cache), slots_(places.slots), tokens_(places.tokens), options_(options) {
+      : cache_(cache),
+        slots_(places.slots),
+        tokens_(places.tokens),
+        numbers_(places.numbers),
+        options_(options) {
     if (choice != nullptr) chosen_count_ = choice->count, index_factor_ = choice->index->factor;
   }
   std::string_view name() const override { return "attention"; }
@@ -278,8 +302,7 @@ class CacheAttentionOp : public Op {
                             .first_id = static_cast<std::int32_t>(slot * space)});
     }
     for (std::int64_t b = 0; b < batch; ++b) numbers.push_back(static_cast<std::int32_t>(b));
-    const Tensor there = c.empty(DType::i32, {2 * batch});
-    copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
+    const Tensor there = numbers_of(c, numbers_, std::move(numbers));
     const auto gathered = [&](const TokenVectors& x) {
       const std::int64_t width = x.values.dim(3);
       const Tensor chosen = c.empty(x.values.dtype(), {batch, count, 1, width});
@@ -305,8 +328,7 @@ class CacheAttentionOp : public Op {
     for (const std::int64_t slot : slots_)
       numbers.push_back(static_cast<std::int32_t>(length_of(slot) - first_of(slot)));
     for (const std::int64_t slot : slots_) numbers.push_back(static_cast<std::int32_t>(slot));
-    const Tensor there = c.empty(DType::i32, {2 * batch});
-    copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
+    const Tensor there = numbers_of(c, numbers_, std::move(numbers));
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
                                .k = cache_.k.values.view(),
                                .v = cache_.v.values.view(),
@@ -371,9 +393,7 @@ class CacheAttentionOp : public Op {
     if (begin == 0) return {};
     std::vector<std::int32_t> places(static_cast<std::size_t>(end - begin));
     std::iota(places.begin(), places.end(), static_cast<std::int32_t>(begin));
-    const Tensor there = c.empty(DType::i32, {1, end - begin});
-    copy(TensorView::of_host(places.data(), there.shape()), there.view());
-    return there;
+    return uploaded(c, places).reshaped({1, end - begin});
   }
   static TensorView scales_of(const TokenVectors& x) {
     return x.scales.defined() ? x.scales.view() : TensorView();
@@ -387,12 +407,20 @@ class CacheAttentionOp : public Op {
 
   const AttentionCache& cache_;
   std::span<const std::int64_t> slots_, tokens_;
+  CallNumbers* numbers_;
   AttentionOptions options_;
   std::int64_t chosen_count_ = 0;
   float index_factor_ = 1;
 };
 
 }  // namespace
+
+Tensor CallNumbers::of(Context& context, std::vector<std::int32_t> numbers) {
+  for (const auto& [known, there] : lists_) {
+    if (known == numbers) return there;
+  }
+  return lists_.emplace_back(numbers, uploaded(context, numbers)).second;
+}
 
 void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
                   std::span<const Array> v, const TokenPlaces& places, const Array* index_key) {
@@ -412,6 +440,9 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
   CHECK(
       static_cast<std::int64_t>(places.slots.size()) == batch && places.tokens.size() == places.slots.size(),
       "{} slots and {} token counts for a batch of {}", places.slots.size(), places.tokens.size(), batch);
+  std::vector<AppendedRow> rows(static_cast<std::size_t>(batch));  // that stay in their slots
+  std::vector<Store*> stores{&keys, &values};
+  if (index_keys) stores.push_back(&*index_keys);
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t slot = places.slots[static_cast<std::size_t>(b)],
                        tokens = places.tokens[static_cast<std::size_t>(b)];
@@ -422,9 +453,9 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
           length, cache.window.capacity);
     const CacheWindow::Begins begins = cache.window.begins(first, length, tokens);
     if (begins.in_place()) {
-      keys.append_in_place(b, tokens, slot, first, length, begins);
-      values.append_in_place(b, tokens, slot, first, length, begins);
-      if (index_keys) index_keys->append_in_place(b, tokens, slot, first, length, begins);
+      for (const Store* store : stores)
+        move_down(context, store->cached, slot, begins.during - first, length - begins.during);
+      rows[static_cast<std::size_t>(b)] = appended(slot, length - begins.during, tokens);
     } else {
       cache.overflow.push_back({b, begins.during,
                                 keys.append_overflow(b, tokens, slot, first, length, begins),
@@ -433,6 +464,8 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
     length += tokens;
     first = begins.after;
   }
+  const Tensor there = rows_there(context, places.numbers, rows);
+  for (const Store* store : stores) store->append(store->cached, 0, rows, there);
 }
 
 Array cache_round_trip(Context& context, const AttentionCache& cache, const Array& x) {

@@ -49,12 +49,24 @@ struct AttentionCache {
   Array key_up, value_up;  // latent attention's projections in the form it uses: split_up_projection()
 };
 
+// Numbers of the running call that kernels read. Each list goes to the device once, whichever layers use it.
+class CallNumbers {
+ public:
+  // i32 [numbers.size()] on the context's device.
+  Tensor of(Context& context, std::vector<std::int32_t> numbers);
+  void clear() { lists_.clear(); }  // after the call
+
+ private:
+  std::vector<std::pair<std::vector<std::int32_t>, Tensor>> lists_;
+};
+
 // The caches of all layers, and the slots of the running call.
 struct AttentionCaches {
   std::vector<AttentionCache> layers;
   std::vector<std::int64_t> slots;   // this rank's slot of each row of the call's batch; -1: a padding row
   std::vector<std::int64_t> tokens;  // tokens of each of `slots` in the call; the rest of the row is padding
   bool from_beginning = true;        // all slots of the call, on all ranks, are empty before it
+  CallNumbers numbers;
 };
 
 // The slots and positions of a call's tokens: i32 [B,S], and the parts of AttentionCaches::slots and tokens
@@ -63,6 +75,7 @@ struct TokenPlaces {
   Array positions;
   std::span<const std::int64_t> slots, tokens;
   bool from_beginning = true;
+  CallNumbers* numbers = nullptr;  // null: none are kept
 };
 
 // Splits MLA's wkv_b [R,N,nope+v] into its parts for keys [N,R,nope] and for values [N,R,v]. Heads come

@@ -6,6 +6,7 @@
 #include <memory>
 #include <tuple>
 
+#include "kernels/attention/append_tokens.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/decode_attention.h"
 #include "kernels/attention/int8_vectors.h"
@@ -380,6 +381,37 @@ std::vector<Case> from_int8_cases(std::uint32_t seed) {
   return cases;
 }
 
+// Two slots of five tokens, of which two rows of the batch give three and two to each; one row is padding.
+std::vector<Case> append_cases(std::uint32_t seed) {
+  constexpr std::int64_t kSlots = 2, kPlaces = 5, kBatch = 5, kTokens = 3;
+  static const std::vector<AppendedRow> rows{{1, 3, 2}, {0, 0, 3}, {-1, 0, 0}, {1, 0, 3}, {0, 3, 2}};
+  std::vector<std::int32_t> numbers;
+  for (const AppendedRow& row : rows) numbers.insert(numbers.end(), {row.slot, row.at, row.tokens});
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const auto& [heads, dim, int8] :
+         {std::tuple{1, 8, false}, {3, 33, true}, {2, 64, false}, {1, 128, true}}) {
+      const Shape from{kBatch, kTokens, heads, dim}, to{kSlots, kPlaces, heads, dim};
+      const std::int64_t vectors = kSlots * kPlaces * heads;
+      std::vector<Output> outputs{{"values", PoisonedArray(int8 ? DType::i8 : dtype, vectors * dim)}};
+      if (int8) outputs.push_back({"scales", PoisonedArray(DType::f32, vectors)});
+      cases.push_back(
+          {dtype,
+           fmt::format("{} heads of {}{}, seed {}", heads, dim, int8 ? " in 8 bits" : "", ++seed),
+           {PoisonedArray::normal(dtype, kBatch * kTokens * heads * dim, seed), i32_array(numbers)},
+           std::move(outputs),
+           [from, to, int8](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             append_tokens(pool, {.x = in[0].view(from),
+                                  .values = out[0].view(to),
+                                  .scales = int8 ? out[1].view({to[0], to[1], to[2]}) : TensorView(),
+                                  .rows = rows,
+                                  .rows_there = in[1].view({kBatch, 3})});
+           }});
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<KernelCases> attention_kernels() {
@@ -388,7 +420,8 @@ std::vector<KernelCases> attention_kernels() {
           {"attention_backward", "attention_backward", attention_cases<attention_backward_case>},
           {"decode_attention", "decode_attention", all_decode_cases},
           {"to_int8", "to_int8", to_int8_cases},
-          {"from_int8", "from_int8", from_int8_cases}};
+          {"from_int8", "from_int8", from_int8_cases},
+          {"append_tokens", "append_tokens", append_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -2,6 +2,7 @@
 // and the GPU's implementations. Internal to kernels/attention.
 #pragma once
 
+#include "kernels/attention/append_tokens.h"
 #include "kernels/attention/attention_sinks.h"
 #include "kernels/attention/head_scores.h"
 #include "kernels/attention/rope_tables.h"
@@ -13,6 +14,7 @@ struct LargestScoresArgs {
 };
 
 namespace gpu {
+void append_tokens(const AppendTokensArgs& args);
 void apply_sinks(const ApplySinksArgs& args);
 void sink_gradients(const SinkGradientsArgs& args);
 void largest_scores(const LargestScoresArgs& args);

@@ -1,9 +1,10 @@
 // A GPU's blocks of threads on the CPU, for kernels written with kernels/cuda/portable.h.
 //
-// A block's threads are fibers that run one after the other until they wait: at a barrier, or for the other
-// threads of their warp. They run in the order that set_order() says, so that what depends on the order of
-// threads shows. Shared memory is made anew for each block, filled with NaN, and each array stands between
-// what the address sanitizer guards. Threads that wait for what cannot come end the process with a line.
+// The threads of a block, or of a cluster of blocks, are fibers that run one after the other until they wait:
+// at a barrier, for the other threads of their warp, or for what goes on beside threads (emulator_async.h).
+// They run in the order that set_order() says, so that what depends on the order of threads shows. Shared
+// memory is made anew for each block, filled with NaN, and each array stands between what the address
+// sanitizer guards. Threads that wait for what cannot come end the process with a line.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +18,15 @@ struct Grid {
   int blocks_y = 1, blocks_z = 1;
   int threads = 1;
   std::size_t shared_bytes = 0;
+  int cluster = 1;  // blocks that run together and reach each other's shared memory: neighbours in x
 };
 
 // Runs `thread` for every thread of every block, on the calling thread. It must not throw.
 void run(const Grid& grid, const std::function<void()>& thread);
+
+// Fails where an argument of a kernel, number `number`, has the address of a tensor in host memory, which a GPU does
+// not reach. It looks at each 8 bytes, also of structures.
+void check_argument(int number, const void* argument, std::size_t bytes);
 
 enum class Order { forward, reverse, random };
 // In which threads and blocks run, in all runs of this process that begin from now on. At the start: forward,
@@ -35,11 +41,21 @@ struct Here {
   std::int64_t block, blocks;
   int block_y, block_z;
   void* dynamic_shared;
+  int rank;       // of the block in its cluster
+  int index;      // of the thread among those of its cluster
+  int registers;  // that setmaxnreg asked for; 0: it did not
 };
-const Here& here();
+Here& here();
 
 void* shared_array(const void* declaration, std::size_t bytes);
 void barrier();
+void cluster_barrier();
+// The address in block `rank` of the cluster that is `shared` in this block.
+void* cluster_address(const void* shared, int rank);
+// The address of shared memory as instructions have it: 18 bits, 1024-byte aligned where it is dynamic.
+std::uint32_t shared_address(const void* shared);
+// Suspends the thread until `ready` is true; `what` says in a line what it waits for.
+void wait_until(const char* what, std::function<bool()> ready);
 
 // Waits for all 32 threads of the warp, which give `bytes` bytes each; returns those of `lane`. They hold
 // until the thread's next exchange.

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <vector>
 
+#include "core/device.h"
+#include "core/tensor.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/tiles.h"
 
@@ -128,6 +130,30 @@ TEST(EmulatorDeathTest, ThreadsThatWaitForWhatCannotCome) {
   int out = 0;
   EXPECT_DEATH([&]() noexcept { launch({.blocks = 1, .threads = 2 * kWarp}, wait_in_two_places, &out); }(),
                "wait for what cannot come");
+}
+
+struct Place {
+  std::int64_t size;
+  const int* from;
+};
+GPU_KERNEL read_from(Place place, int* out) {
+  if (thread_index() < place.size) out[thread_index()] = place.from[thread_index()];
+}
+
+TEST(EmulatorDeathTest, AKernelThatIsHandedHostMemory) {
+  Device::cuda_emulated();  // from here on blocks of the host are known
+  const Tensor here(DType::i32, {kWarp}),
+      out = Memory(Device::cuda_emulated(), nullptr).empty(DType::i32, {kWarp});
+  std::fill_n(here.data<std::int32_t>(), kWarp, 7);
+  const Tensor there = to_device(Memory(Device::cuda_emulated(), nullptr), here);
+  const auto read = [&](const std::int32_t* from) {
+    launch({.blocks = 1, .threads = kWarp}, read_from, Place{kWarp, from},
+           out.view().device_data<std::int32_t>());
+  };
+  read(there.view().device_data<std::int32_t>());
+  EXPECT_EQ(to_host(out).data<std::int32_t>()[kWarp - 1], 7);
+  EXPECT_DEATH([&]() noexcept { read(here.data<std::int32_t>()); }(),
+               "argument 1 of a kernel, at byte 8, has the address of a tensor");
 }
 
 TEST(EmulatorDeathTest, BlocksAreWholeWarps) {

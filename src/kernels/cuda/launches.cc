@@ -1,4 +1,6 @@
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "kernels/cuda/planned.h"
@@ -9,6 +11,13 @@ namespace {
 
 std::atomic<std::int64_t> started{0};
 thread_local const PlannedGpu* planned = nullptr;
+
+int emulated_major() {
+  const char* const text = std::getenv("SWITCHYARD_EMULATED_CARD");
+  if (text == nullptr) return 0;
+  if (std::string_view(text) == "hopper") return 9;
+  fail_usage("[emulator] SWITCHYARD_EMULATED_CARD={}: expected hopper", text);
+}
 
 }  // namespace
 
@@ -24,7 +33,13 @@ const PlannedGpu* PlannedGpu::of_thread() {
 
 int compute_major() {
   if (planned != nullptr) return planned->major();
-  static const int of_process = missing().empty() ? properties().major : 0;
+  static const int of_process = missing().empty() ? properties().major : emulated_major();
+  return of_process;
+}
+
+int multiprocessors() {
+  constexpr int kEmulated = 4;
+  static const int of_process = missing().empty() ? properties().multiprocessors : kEmulated;
   return of_process;
 }
 

@@ -30,6 +30,15 @@
 #include <map>
 #include <mutex>
 #define GPU_KERNEL __global__ void
+// A kernel of blocks of so many threads, one to a multiprocessor, and so many blocks to a cluster. Older GPUs
+// have no clusters, and never run it.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define GPU_CLUSTER_KERNEL(threads, cluster) \
+  __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, 1)
+#else
+#define GPU_CLUSTER_KERNEL(threads, cluster) __global__ void __launch_bounds__(threads, 1)
+#endif
+#define GPU_BLOCK_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
 #define GPU_FUNCTION __device__ inline
 #define GPU_HOST_FUNCTION __host__ __device__ inline
 #define GPU_CONSTANT(type) const __grid_constant__ type
@@ -39,6 +48,8 @@
 #else
 #include "kernels/cuda/emulator.h"
 #define GPU_KERNEL void
+#define GPU_CLUSTER_KERNEL(threads, cluster) void
+#define GPU_BLOCK_KERNEL(threads) void
 #define GPU_FUNCTION inline
 #define GPU_HOST_FUNCTION inline
 #define GPU_CONSTANT(type) const type
@@ -61,6 +72,7 @@ struct Launch {
   int threads = 256;
   std::size_t shared_bytes = 0;
   int blocks_y = 1, blocks_z = 1;
+  int cluster = 1;  // as the kernel declares it (GPU_CLUSTER_KERNEL)
 };
 
 // Around the start of a kernel: counts it (kernels.h: launches) and notes it where the thread's StreamLog is.
@@ -101,7 +113,7 @@ GPU_FUNCTION int block_index_z() {
 }
 template <typename T>
 GPU_FUNCTION T* dynamic_shared() {
-  extern __shared__ __align__(128) unsigned char dynamic_shared_bytes[];
+  extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[];
   return reinterpret_cast<T*>(dynamic_shared_bytes);
 }
 GPU_FUNCTION void barrier() {
@@ -254,11 +266,17 @@ void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
   if (PlannedGpu::of_thread() != nullptr) return;
   if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0) return;
   const Started started;
+  int number = 0;
+  const auto check = [&number](const auto& argument) {
+    emulator::check_argument(++number, &argument, sizeof(argument));
+  };
+  (check(args), ...);
   emulator::run({.blocks = how.blocks,
                  .blocks_y = how.blocks_y,
                  .blocks_z = how.blocks_z,
                  .threads = how.threads,
-                 .shared_bytes = how.shared_bytes},
+                 .shared_bytes = how.shared_bytes,
+                 .cluster = how.cluster},
                 [&] { kernel(static_cast<Parameters>(args)...); });
 }
 

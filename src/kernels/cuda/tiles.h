@@ -65,6 +65,10 @@ GPU_FUNCTION void wait_for_copies() {
 
 #else
 
+inline std::uint32_t shared_address(const void* address) {
+  return emulator::shared_address(address);
+}
+
 namespace tiles_detail {
 
 inline const std::uint16_t* row_of_tile(int tile, int row) {

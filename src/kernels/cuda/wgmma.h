@@ -1,12 +1,16 @@
-// Hopper's instructions for matrix products (PTX ISA: wgmma), for code that nvcc compiles.
+// Hopper's instructions for matrix products (PTX ISA: wgmma): 128 threads, a warpgroup, multiply operands in
+// shared memory while they go on.
 #pragma once
 
 #include "kernels/cuda/tiles.h"
+#if !defined(__CUDACC__)
+#include "kernels/cuda/emulator_async.h"
+#endif
 
 namespace switchyard::gpu {
 
-// Only code for sm_90a has the instructions.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Only code for sm_90a has the instructions, and the emulator.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 #define GPU_HAS_WGMMA 1
 #endif
 
@@ -19,6 +23,8 @@ GPU_FUNCTION std::uint64_t matrix_at(const void* address, std::uint32_t block) {
   return kSwizzle128 | kEightRows << 32 | static_cast<std::uint64_t>(block / 16) << 16 |
          (shared_address(address) & 0x3ffffu) >> 4;
 }
+
+#if defined(__CUDACC__)
 
 // d [64 x columns] += a [64 x 16] · b [16 x columns], on its way when it returns. `transpose_`: the operand
 // lies with its outer dim contiguous.
@@ -100,5 +106,34 @@ GPU_FUNCTION void show_to_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
+
+#else
+
+template <int columns, int transpose_a, int transpose_b>
+void multiply(float (&d)[columns / 2], std::uint64_t a, std::uint64_t b) {
+  emulator::multiply({.columns = columns,
+                      .transpose_a = transpose_a != 0,
+                      .transpose_b = transpose_b != 0,
+                      .add = true,
+                      .a_registers = nullptr,
+                      .a = a,
+                      .b = b,
+                      .sums = d});
+}
+inline void begin_multiplying() {
+  emulator::begin_multiplying();
+}
+inline void end_multiplying() {
+  emulator::end_multiplying();
+}
+template <int left>
+void wait_for_products() {
+  emulator::wait_for_products(left);
+}
+inline void show_to_tensor_cores() {
+  emulator::show_shared();
+}
+
+#endif
 
 }  // namespace switchyard::gpu

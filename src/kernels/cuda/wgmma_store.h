@@ -38,7 +38,8 @@ GPU_FUNCTION void store_wide(const Product& p, const Part& part, bfloat16* c, st
       transpose_among_four(pairs);
       const std::int64_t column = part.column + (j + lane % 4) * 8;
       if (row < part.rows_end && column < p.n)
-        *reinterpret_cast<uint4*>(c + row * p.ldc + column) = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+        *reinterpret_cast<Vector<std::uint32_t, 4>*>(c + row * p.ldc + column) = {pairs[0], pairs[1], pairs[2],
+                                                                                  pairs[3]};
     }
   }
 }

@@ -134,7 +134,7 @@ const char* missing(Isa isa) {
 
 const char* missing(Gpu gpu) {
   if (gpu == Gpu::any || gpu::compute_major() == 9) return nullptr;
-  return gpu::compute_major() == 0 ? "the emulated GPU has no wgmma and no copies of tensor maps"
+  return gpu::compute_major() == 0 ? "the emulated GPU is of Hopper's kind only with SWITCHYARD_EMULATED_CARD=hopper"
                                    : "wgmma is of compute capability 9, which this GPU has not";
 }
 

@@ -1,6 +1,5 @@
 // Vectors in 8 bits: a warp takes a vector. The same bits as on the CPU.
-#include "kernels/attention/int8_vectors_problem.h"
-#include "kernels/cuda/portable.h"
+#include "kernels/attention/cuda/int8_vector.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -25,21 +24,7 @@ GPU_KERNEL vectors_to_int8(Int8Vectors p, const T* x, std::int8_t* values, float
   const std::int64_t vector = block_index() * kWarps + thread_index() / kWarp, lane = thread_index() % kWarp;
   if (vector >= p.tokens * p.heads) return;
   const std::int64_t t = vector / p.heads, h = vector % p.heads;
-  const T* const from = x + Place::at(p.x, t, h);
-  float largest = 0;
-  bool finite = true;
-  for (std::int64_t d = lane; d < p.dim; d += kWarp) {
-    const float size = fabsf(to_float(from[d]));
-    finite = finite && size < INFINITY;
-    largest = size > largest ? size : largest;
-  }
-  largest = ballot(!finite) != 0 ? NAN : warp_max(largest);
-  const float scale = largest / kLargestInt8;
-  for (std::int64_t d = lane; d < p.dim; d += kWarp) {
-    float value = scale > 0 ? rintf(to_float(from[d]) / scale) : 0.0f;
-    value = value > kLargestInt8 ? kLargestInt8 : value < -kLargestInt8 ? -kLargestInt8 : value;
-    values[Place::at(p.values, t, h) + d] = static_cast<std::int8_t>(value);
-  }
+  const float scale = vector_to_int8(x + Place::at(p.x, t, h), values + Place::at(p.values, t, h), p.dim);
   if (lane == 0) scales[Place::at(p.scales, t, h)] = scale;
 }
 

@@ -4,87 +4,28 @@
 // wgmma_product reads, which is bound by it. One thread of a block starts copies, two warpgroups multiply;
 // barriers in shared memory say what is full and what is empty. Twins: wgmma_product and tensor_product,
 // which have the same tiles.
-#if defined(__CUDACC__)
-#include <cuda.h>
-
 #include <algorithm>
 
+#include "kernels/cuda/copy_engine.h"
 #include "kernels/cuda/wgmma_store.h"
-#else
-#include "kernels/product/cuda/product_parts.h"
-#endif
 
 namespace switchyard::gpu {
 
 #if defined(__CUDACC__)
 #pragma nv_diag_suppress 177  // code for other GPUs leaves all of it out
+#endif
 namespace {
 
 constexpr int kTmaRows = 128, kTmaColumns = 256, kTmaDepth = 64, kTmaStages = 4, kCluster = 2;
+constexpr std::uint16_t kBothBlocks = (1 << kCluster) - 1;
 constexpr int kTmaThreads = 384, kConsumerWarps = 8;
 constexpr int kTmaATile = kTmaRows * kTmaDepth, kTmaBTile = kTmaColumns * kTmaDepth;
 constexpr std::uint32_t kStageBytes = (kTmaATile + kTmaBTile) * sizeof(bfloat16);
 constexpr std::size_t kTmaSharedBytes = std::size_t{kTmaStages} * kStageBytes + 1024;
 
 struct Maps {
-  CUtensorMap a[2], b[2];
+  TensorMap a[2], b[2];
 };
-
-GPU_FUNCTION int cluster_rank() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-GPU_FUNCTION void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-GPU_FUNCTION void init_barrier(std::uint64_t* at, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(arrivals) : "memory");
-}
-// One arrival, after which `bytes` must come until the phase ends.
-GPU_FUNCTION void expect_bytes(std::uint64_t* at, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(bytes)
-               : "memory");
-}
-GPU_FUNCTION void wait_for_phase(std::uint64_t* at, std::uint32_t parity) {
-  std::uint32_t ended = 0;
-  while (ended == 0) {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(ended)
-        : "r"(shared_address(at)), "r"(parity)
-        : "memory");
-  }
-}
-// One arrival at the barrier at this address of block `rank` of the cluster. What tensor cores have read
-// needs no fence; one of the whole cluster, which `.release.cluster` is, takes longer than a step.
-GPU_FUNCTION void arrive_at(std::uint64_t* at, int rank) {
-  asm volatile(
-      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(at)),
-      "r"(rank)
-      : "memory");
-}
-// Starts to copy a box; `barrier` is told of its bytes. For both blocks of the cluster, or for this one.
-GPU_FUNCTION void copy_box(void* to, const CUtensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
-                           std::uint64_t* barrier, bool to_both) {
-  const auto i = static_cast<int>(x), j = static_cast<int>(y), k = static_cast<int>(z);
-  const std::uint16_t both = (1 << kCluster) - 1;
-  if (to_both)
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], "
-        "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
-        "l"(&map), "r"(i), "r"(j), "r"(k), "r"(shared_address(barrier)), "h"(both)
-        : "memory");
-  else
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
-        "%4}], "
-        "[%5];" ::"r"(shared_address(to)),
-        "l"(&map), "r"(i), "r"(j), "r"(k), "r"(shared_address(barrier))
-        : "memory");
-}
 
 // The steps of the depth of this block's group: which term, and where in it.
 struct Steps {
@@ -104,8 +45,8 @@ GPU_FUNCTION void clear_depth(bfloat16* tile, int blocks, int rows, int thread) 
   for (int i = thread; i < blocks * (kTmaDepth - rows) * kChunksOfRow; i += kThreads) {
     const int chunk = i % kChunksOfRow, row = rows + i / kChunksOfRow % (kTmaDepth - rows),
               block = i / kChunksOfRow / (kTmaDepth - rows);
-    *reinterpret_cast<uint4*>(tile + (block * kTmaDepth + row) * kTileWidth + chunk * kChunk) =
-        uint4{0, 0, 0, 0};
+    *reinterpret_cast<Vector<std::uint32_t, 4>*>(tile + (block * kTmaDepth + row) * kTileWidth +
+                                                 chunk * kChunk) = {};
   }
 }
 
@@ -122,18 +63,12 @@ struct Walk {
   }
 };
 
-// Older GPUs have no clusters, and never run it.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define GPU_CLUSTER __cluster_dims__(kCluster, 1, 1)
-#else
-#define GPU_CLUSTER
-#endif
-
 template <typename C, bool transpose_a, bool transpose_b>
-__global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
-    tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) walk) {
+GPU_CLUSTER_KERNEL(kTmaThreads, kCluster)
+tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) walk) {
 #if defined(GPU_HAS_WGMMA)
-  __shared__ alignas(8) std::uint64_t full[kTmaStages], empty[kTmaStages];
+  GPU_SHARED(std::uint64_t, full, kTmaStages);
+  GPU_SHARED(std::uint64_t, empty, kTmaStages);
   auto* const tiles = reinterpret_cast<bfloat16*>(
       (reinterpret_cast<std::uintptr_t>(dynamic_shared<unsigned char>()) + 1023) / 1024 * 1024);
   const int rank = cluster_rank();
@@ -142,7 +77,7 @@ __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
       init_barrier(&full[stage], 1);
       init_barrier(&empty[stage], kCluster * kConsumerWarps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
   }
   cluster_barrier();
   const std::int64_t clusters = block_count() / kCluster;
@@ -156,7 +91,7 @@ __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
     phase ^= 1;
   };
   if (thread_index() < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    give_up_registers<56>();
     if (thread_index() < kWarp) {
       for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
         Part part;
@@ -176,24 +111,24 @@ __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
           if constexpr (transpose_a) {
             for (int i = 0; i < kTmaRows / kTileWidth; ++i)
               copy_box(a + i * kTmaDepth * kTileWidth, maps.a[term], part.row + i * kTileWidth, depth,
-                       a_batch, &full[stage], false);
+                       a_batch, &full[stage], 0);
           } else {
-            copy_box(a, maps.a[term], depth, part.row, a_batch, &full[stage], false);
+            copy_box(a, maps.a[term], depth, part.row, a_batch, &full[stage], 0);
           }
           constexpr int kOwnColumns = kTmaColumns / kCluster;
           if constexpr (transpose_b) {
             copy_box(b + rank * kOwnColumns * kTmaDepth, maps.b[term], depth,
-                     part.column + rank * kOwnColumns, b_batch, &full[stage], true);
+                     part.column + rank * kOwnColumns, b_batch, &full[stage], kBothBlocks);
           } else {
             for (int i = rank * kOwnColumns / kTileWidth; i < (rank + 1) * kOwnColumns / kTileWidth; ++i)
               copy_box(b + i * kTmaDepth * kTileWidth, maps.b[term], part.column + i * kTileWidth, depth,
-                       b_batch, &full[stage], true);
+                       b_batch, &full[stage], kBothBlocks);
           }
         }
       }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    take_registers<224>();
     // The same for all threads of a warp, as the compiler is to see.
     const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
     constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
@@ -219,7 +154,7 @@ __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
             clear_depth(a, kTmaRows / kTileWidth, static_cast<int>(depth_left), thread);
             clear_depth(b, kTmaColumns / kTileWidth, static_cast<int>(depth_left), thread);
             show_to_tensor_cores();
-            asm volatile("bar.sync 1, 256;" ::: "memory");
+            named_barrier(1, kConsumerWarps * kWarp);
           }
         }
         begin_multiplying();
@@ -247,40 +182,12 @@ __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
 #endif
 }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function, which the program does not link.
-Encode encode_function() {
-  static const Encode function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    if (status != cudaSuccess || result != cudaDriverEntryPointSuccess)
-      fail_runtime("[cuda] the driver has no cuTensorMapEncodeTiled: expected one of CUDA 12 or later");
-    return reinterpret_cast<Encode>(found);
-  }();
-  return function;
-}
-
 // [batch, rows, columns] in memory, copied in boxes of `box_rows` rows of 64 columns.
-CUtensorMap map_of(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
-                   std::int64_t batch, std::int64_t stride, int box_rows) {
-  const auto u = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
+TensorMap map_of(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
+                 std::int64_t batch, std::int64_t stride, int box_rows) {
   const bool batched = stride != 0 && batch > 1;
-  const cuuint64_t sizes[3] = {u(columns), u(rows), u(batched ? batch : 1)};
-  const cuuint64_t strides[2] = {u(leading) * sizeof(bfloat16),
-                                 u(batched ? stride : leading * rows) * sizeof(bfloat16)};
-  const cuuint32_t box[3] = {kTileWidth, static_cast<cuuint32_t>(box_rows), 1}, steps[3] = {1, 1, 1};
-  CUtensorMap map;
-  const CUresult result =
-      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides,
-                        box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    fail_runtime("[cuda] no tensor map of {} x {} elements, rows {} apart, {} of them {} apart: error {}",
-                 rows, columns, leading, batch, stride, static_cast<int>(result));
-  return map;
+  return tensor_map(data, columns, rows, leading, batched ? batch : 1, batched ? stride : leading * rows,
+                    kTileWidth, box_rows);
 }
 
 template <typename C, bool transpose_a, bool transpose_b>
@@ -301,9 +208,11 @@ void run_layout_tma(const Product& p) {
                      all = of_product * (p.groups == Groups::rows ? 1 : p.batch);
   // As many clusters as there is room for: each makes one part after the other, and brings operands of the
   // next while it stores the last.
-  static const int multiprocessors = properties().multiprocessors;
-  const std::int64_t clusters = std::min<std::int64_t>(all, multiprocessors / kCluster);
-  launch({.blocks = clusters * kCluster, .threads = kTmaThreads, .shared_bytes = kTmaSharedBytes},
+  const std::int64_t clusters = std::min<std::int64_t>(all, multiprocessors() / kCluster);
+  launch({.blocks = clusters * kCluster,
+          .threads = kTmaThreads,
+          .shared_bytes = kTmaSharedBytes,
+          .cluster = kCluster},
          tma_blocks<C, transpose_a, transpose_b>, p, maps, Walk{row_blocks, of_product, all});
 }
 
@@ -319,14 +228,6 @@ void tma_product(const ProductArgs& args) {
       p.transpose_b ? run_layout_tma<C, false, true>(p) : run_layout_tma<C, false, false>(p);
   });
 }
-
-#else
-
-void tma_product(const ProductArgs&) {
-  CHECK(PlannedGpu::of_thread() != nullptr, "the emulated GPU has no copies of tensor maps");
-}
-
-#endif
 
 const char* tma_refuses(const ProductArgs& args) {
   const Product& p = args.product;

@@ -1,16 +1,13 @@
 // Matrix products on Hopper's tensor cores (PTX ISA: wgmma). A block of threads makes 128 x 256 of C, or 128
 // x 128 of a narrower one: two warpgroups, 64 rows each, in steps of 64 of the depth. The reference is
 // tensor_product in product.cu, which has the same tiles in shared memory.
-#if defined(__CUDACC__)
 #include "kernels/cuda/wgmma_store.h"
-#else
-#include "kernels/product/cuda/product_parts.h"
-#endif
 
 namespace switchyard::gpu {
 
 #if defined(__CUDACC__)
 #pragma nv_diag_suppress 177  // code for other GPUs leaves all of it out
+#endif
 namespace {
 
 constexpr int kRows = 128, kDepthStep = 64, kWgmmaThreads = 256, kWgmmaStages = 4, kGroupThreads = 128;
@@ -21,8 +18,8 @@ constexpr std::size_t shared_bytes_for(int columns) {
 }
 
 template <typename C, bool transpose_a, bool transpose_b, int columns>
-__global__ void __launch_bounds__(kWgmmaThreads, 1)
-    wgmma_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
+GPU_BLOCK_KERNEL(kWgmmaThreads)
+wgmma_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
 #if defined(GPU_HAS_WGMMA)
   constexpr int kATile = kRows * kDepthStep, kBTile = columns * kDepthStep, kStage = kATile + kBTile;
   // Tiles repeat every 1024 bytes.
@@ -119,14 +116,6 @@ void wgmma_product(const ProductArgs& args) {
       p.transpose_b ? run_layout<C, false, true>(p) : run_layout<C, false, false>(p);
   });
 }
-
-#else
-
-void wgmma_product(const ProductArgs&) {
-  CHECK(PlannedGpu::of_thread() != nullptr, "the emulated GPU has no wgmma");
-}
-
-#endif
 
 const char* wgmma_refuses(const ProductArgs& args) {
   if (args.product.dtype != DType::bf16) return "the operands are not bfloat16";

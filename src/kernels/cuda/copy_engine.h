@@ -1,0 +1,131 @@
+// Hopper's copy engine (PTX ISA: cp.async.bulk.tensor), the barriers in shared memory that say what has come
+// (mbarrier), clusters of blocks, and how many registers a thread has.
+#pragma once
+
+#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/wgmma.h"
+
+namespace switchyard::gpu {
+
+#if defined(__CUDACC__)
+#if defined(GPU_HAS_WGMMA) || !defined(__CUDA_ARCH__)
+
+// The number of this block in its cluster.
+GPU_FUNCTION int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of the cluster meet.
+GPU_FUNCTION void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// A phase of the barrier in shared memory ends when so many arrivals have come, and the bytes that they said.
+GPU_FUNCTION void init_barrier(std::uint64_t* at, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(arrivals) : "memory");
+}
+// One arrival, after which `bytes` must come until the phase ends.
+GPU_FUNCTION void expect_bytes(std::uint64_t* at, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(bytes)
+               : "memory");
+}
+// Until the phase of this parity has ended; of a barrier that has just begun, the one of parity 1 has.
+GPU_FUNCTION void wait_for_phase(std::uint64_t* at, std::uint32_t parity) {
+  std::uint32_t ended = 0;
+  while (ended == 0) {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(ended)
+        : "r"(shared_address(at)), "r"(parity)
+        : "memory");
+  }
+}
+// One arrival at the barrier at this address of block `rank` of the cluster. What tensor cores have read
+// needs no fence; one of the whole cluster, which `.release.cluster` is, takes longer than a step.
+GPU_FUNCTION void arrive_at(std::uint64_t* at, int rank) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(at)),
+      "r"(rank)
+      : "memory");
+}
+// Starts to copy the box that begins at (x, y, z); `barrier` is told of its bytes. To the same place of each
+// block of the cluster whose bit `blocks` has, and their barriers; 0: to this block.
+GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
+                           std::uint64_t* barrier, std::uint16_t blocks) {
+  const auto i = static_cast<int>(x), j = static_cast<int>(y), k = static_cast<int>(z);
+  if (blocks != 0)
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], "
+        "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+        "l"(&map.map), "r"(i), "r"(j), "r"(k), "r"(shared_address(barrier)), "h"(blocks)
+        : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+        "%4}], "
+        "[%5];" ::"r"(shared_address(to)),
+        "l"(&map.map), "r"(i), "r"(j), "r"(k), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// What init_barrier() did is there for the cluster after its next barrier.
+GPU_FUNCTION void show_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// So many threads of the block meet; `id`: 1 to 15, of those who meet.
+GPU_FUNCTION void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// The threads of this warpgroup have so many registers from now on, fewer or more than before.
+template <int count>
+GPU_FUNCTION void give_up_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+GPU_FUNCTION void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+#endif
+#else
+
+inline int cluster_rank() {
+  return emulator::here().rank;
+}
+inline void cluster_barrier() {
+  emulator::cluster_barrier();
+}
+inline void init_barrier(std::uint64_t* at, int arrivals) {
+  emulator::begin_phases(at, arrivals);
+}
+inline void expect_bytes(std::uint64_t* at, std::uint32_t bytes) {
+  emulator::expect(at, bytes);
+}
+inline void wait_for_phase(std::uint64_t* at, std::uint32_t parity) {
+  emulator::wait_for_phase(at, parity);
+}
+inline void arrive_at(std::uint64_t* at, int rank) {
+  emulator::arrive(at, rank);
+}
+inline void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
+                     std::uint64_t* barrier, std::uint16_t blocks) {
+  emulator::copy_box(to, map.map, {x, y, z, 0, 0}, barrier, blocks != 0 ? blocks : 1u << cluster_rank());
+}
+inline void show_barriers() {}
+inline void named_barrier(int id, int threads) {
+  emulator::named_barrier(id, threads);
+}
+template <int count>
+void give_up_registers() {
+  emulator::set_registers(count);
+}
+template <int count>
+void take_registers() {
+  emulator::set_registers(count);
+}
+
+#endif
+
+}  // namespace switchyard::gpu
