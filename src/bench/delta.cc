@@ -25,17 +25,22 @@ double flops_of_rule(const DeltaBench& d, bool backward) {
 Measurement measure_gated_delta(Bench& bench, const DeltaBench& d, const std::string& direction) {
   const bool backward = direction == "fwd+bwd";
   const auto make = [&](DType dtype, Shape shape, std::uint32_t seed) {
-    return random_tensor(bench.pool, dtype, shape, seed);
+    return to_device(bench.memory, random_tensor(bench.pool, dtype, shape, seed));
+  };
+  // A gate's logarithm is below 0, and beta between 0 and 1.
+  const auto changed = [&](const Shape& shape, std::uint32_t seed, float (*change)(float)) {
+    const Tensor made = random_tensor(bench.pool, DType::f32, shape, seed);
+    for (float& x : made.span<float>()) x = change(x);
+    return to_device(bench.memory, made);
   };
   const Shape keys{d.batch, d.length, d.key_heads, d.key_width},
       values{d.batch, d.length, d.value_heads, d.value_width}, numbers{d.batch, d.length, d.value_heads};
   const Tensor q = make(d.dtype, keys, 1), k = make(d.dtype, keys, 2), v = make(d.dtype, values, 3),
                dout = make(d.dtype, values, 4), out = make(d.dtype, values, 5), dq = make(d.dtype, keys, 6),
-               dk = make(d.dtype, keys, 7), dv = make(d.dtype, values, 8), g = make(DType::f32, numbers, 9),
-               beta = make(DType::f32, numbers, 10), dg = make(DType::f32, numbers, 11),
-               dbeta = make(DType::f32, numbers, 12);
-  for (float& x : g.span<float>()) x = -0.1f * std::abs(x);
-  for (float& x : beta.span<float>()) x = 1 / (1 + std::exp(-x));
+               dk = make(d.dtype, keys, 7), dv = make(d.dtype, values, 8),
+               g = changed(numbers, 9, [](float x) { return -0.1f * std::abs(x); }),
+               beta = changed(numbers, 10, [](float x) { return 1 / (1 + std::exp(-x)); }),
+               dg = make(DType::f32, numbers, 11), dbeta = make(DType::f32, numbers, 12);
   const GatedDeltaArgs args{.q = q.view(),
                             .k = k.view(),
                             .v = v.view(),
@@ -58,7 +63,7 @@ Measurement measure_gated_delta(Bench& bench, const DeltaBench& d, const std::st
   m.flops = flops_of_rule(d, backward);
   m.bytes = static_cast<double>(q.bytes() + k.bytes() + v.bytes() + out.bytes());
   if (backward) m.bytes += static_cast<double>(dout.bytes() + dq.bytes() + dk.bytes() + dv.bytes());
-  m.time = time_rounds(bench.budget, [&] {
+  m.time = time_rounds(bench, [&] {
     gated_delta(bench.pool, args);
     if (backward)
       gated_delta_backward(bench.pool, {.forward = args,

@@ -24,7 +24,7 @@ const Case kCases[] = {
     {"moe", "the whole MoE layer of one rank: router, sort, gather, experts, combine", moe_keys, moe_jobs,
      false, true},
     {"attention", "causal attention", attention_keys, attention_jobs, false, true},
-    {"delta", "the gated delta rule of Qwen3-Next", gated_delta_keys, gated_delta_jobs},
+    {"delta", "the gated delta rule of Qwen3-Next", gated_delta_keys, gated_delta_jobs, false, true},
     {"loss", "output projection with cross-entropy", loss_keys, loss_jobs, false, true},
     {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs, false, true},
     {"checkpoint", "a checkpoint written to the disk, against plain files", checkpoint_keys, checkpoint_jobs},

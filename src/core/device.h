@@ -33,7 +33,7 @@ class Buffer;
 
 enum class DeviceKind : std::uint8_t { cpu, fenced, abstract, abstract_gpu, cuda, cuda_emulated };
 
-// Where a tensor's block of host memory begins, and its size.
+// A tensor's block of host memory.
 struct HostBlock {
   const std::byte* begin = nullptr;
   std::size_t bytes = 0;

@@ -8,8 +8,8 @@
 
 namespace switchyard {
 
-// Where the tokens of a row of the batch go: the first `tokens` of them to places [at, at + tokens) of the
-// slot. Slot -1: nowhere.
+// The places of a batch row's tokens: the first `tokens` of them go to [at, at + tokens) of the slot. Slot -1:
+// they go nowhere.
 struct AppendedRow {
   std::int32_t slot = -1, at = 0, tokens = 0;
 };

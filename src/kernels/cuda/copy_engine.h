@@ -49,8 +49,9 @@ GPU_FUNCTION void arrive_at(std::uint64_t* at, int rank) {
       "r"(rank)
       : "memory");
 }
-// Starts to copy the box that begins at (x, y, z); `barrier` is told of its bytes. To the same place of each
-// block of the cluster whose bit `blocks` has, and their barriers; 0: to this block.
+// Starts to copy the box that begins at (x, y, z), and tells `barrier` of its bytes. Each block of the
+// cluster whose bit `blocks` has gets the box at the same place, and its barrier is told; with 0 this block
+// alone.
 GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
                            std::uint64_t* barrier, std::uint16_t blocks) {
   const auto i = static_cast<int>(x), j = static_cast<int>(y), k = static_cast<int>(z);
@@ -70,7 +71,7 @@ GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::
         : "memory");
 }
 
-// What init_barrier() did is there for the cluster after its next barrier.
+// The cluster sees barriers that init_barrier() made after its next meeting.
 GPU_FUNCTION void show_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -288,7 +288,8 @@ void check_argument(int number, const void* argument, std::size_t bytes) {
     std::memcpy(&address, static_cast<const std::byte*>(argument) + at, sizeof(address));
     const HostBlock block = host_block_of(address);
     CHECK(block.bytes == 0,
-          "[emulator] argument {} of a kernel, at byte {}, has the address of a tensor of {} bytes in host memory; "
+          "[emulator] argument {} of a kernel, at byte {}, has the address of a tensor of {} bytes in host "
+          "memory; "
           "a GPU does not reach it",
           number, at, block.bytes);
   }

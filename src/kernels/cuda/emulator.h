@@ -24,8 +24,8 @@ struct Grid {
 // Runs `thread` for every thread of every block, on the calling thread. It must not throw.
 void run(const Grid& grid, const std::function<void()>& thread);
 
-// Fails where an argument of a kernel, number `number`, has the address of a tensor in host memory, which a GPU does
-// not reach. It looks at each 8 bytes, also of structures.
+// Fails where an argument of a kernel, number `number`, has the address of a tensor in host memory, which a
+// GPU does not reach. It looks at each 8 bytes, also of structures.
 void check_argument(int number, const void* argument, std::size_t bytes);
 
 enum class Order { forward, reverse, random };

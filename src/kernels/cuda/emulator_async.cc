@@ -125,8 +125,7 @@ void for_rows(const Map& map, const BoxPlace& at, const Body& body) {
   }
 }
 
-// Calls body(place in shared memory, place in the row) for each 16 bytes of the row, of the array's memory or
-// image.
+// Calls body(place in the array, place in the row, bytes) for each 16 bytes of the row.
 template <typename Body>
 void for_chunks(const SharedArray& array, std::uint32_t address, int bytes, const Body& body) {
   for (int chunk = 0; chunk < bytes; chunk += 16) {
@@ -175,7 +174,7 @@ struct GivenProduct : TileProduct {
   std::array<std::uint32_t, 4> registers{};
 };
 
-// What goes on beside one thread.
+// The copies and products that one thread began.
 struct Beside {
   std::vector<Store> open_stores;
   std::deque<StoreGroup> stores;
@@ -269,8 +268,7 @@ float of_registers(std::span<const Beside> threads, std::size_t product, int r, 
   return element_of(static_cast<std::uint16_t>(pair >> (k % 2 * 16)));
 }
 
-// Computes product number `product` of the oldest group of the warpgroup, and adds it to the sums of its
-// threads.
+// Computes product `product` of the warpgroup's oldest group, and adds it to its threads' sums.
 void compute(std::size_t warpgroup, std::size_t product) {
   constexpr int kRows = 64, kDepth = 16;
   const auto threads = std::span(parts().beside).subspan(warpgroup * kGroupThreads, kGroupThreads);
@@ -324,8 +322,7 @@ void compute(std::size_t warpgroup, std::size_t product) {
   }
 }
 
-// Ends the oldest group of the warpgroup: sums of which no other product is on its way go back to their
-// threads.
+// Ends the warpgroup's oldest group. Sums that no other product is changing go back to their threads.
 void end_oldest_group(std::size_t warpgroup) {
   const auto threads = std::span(parts().beside).subspan(warpgroup * kGroupThreads, kGroupThreads);
   const std::size_t count = threads[0].products.front().size();

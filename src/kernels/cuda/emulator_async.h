@@ -1,11 +1,10 @@
-// What goes on beside the threads of an emulated GPU of Hopper's kind: phases of barriers in shared memory
-// (PTX ISA: mbarrier), copies of boxes (cp.async.bulk.tensor), products of a warpgroup (wgmma), named
-// barriers.
+// Hopper's instructions that go on beside the threads of an emulated GPU: barriers in shared memory (PTX ISA:
+// mbarrier), copies of boxes (cp.async.bulk.tensor), products of a warpgroup (wgmma); and named barriers.
 //
-// A copy fills its destination with NaN when it begins, and a product its sums, so what is read too early
-// shows. When they end is free within what the hardware allows: as late as somebody waits for them, as early
-// as they can, or at random moments and in any order (set_pace). Late shows what is overwritten too early,
-// early shows missing waits.
+// A copy fills its destination with NaN when it begins, and a product its sums, so that a read that comes too
+// early shows. The pace decides when they end: when somebody waits for them, as early as they can, or at
+// random moments in any order. Late ends show memory that is overwritten too early, early ends show missing
+// waits.
 #pragma once
 
 #include <array>
@@ -24,8 +23,7 @@
 namespace switchyard::gpu::emulator {
 
 enum class Pace { late, early, random };
-// For all runs of this process that begin from now on. At the start: late, or what SWITCHYARD_EMULATED_PACE
-// says.
+// For all runs of this process from now on. At first it is late, or SWITCHYARD_EMULATED_PACE.
 void set_pace(Pace pace);
 
 // While true, the copy engine and tensor cores see what threads wrote to shared memory only after
@@ -51,8 +49,8 @@ void wait_for_phase(std::uint64_t* barrier, std::uint32_t parity);
 // The arrival of the calling thread's copies (copy_later) that have begun, when they end.
 void arrive_with_copies(std::uint64_t* barrier);
 
-// To the same place of each block whose bit is set in `blocks`; the barrier at the same place is told of the
-// bytes.
+// Copies the box to the same place of each block whose bit is set in `blocks`, and tells the barrier there of
+// the box's bytes.
 void copy_box(void* to, const Map& map, const BoxPlace& at, std::uint64_t* barrier, unsigned blocks);
 void copy_bulk(void* to, const void* from, std::size_t bytes, std::uint64_t* barrier);
 void store_box(const Map& map, const void* from, const BoxPlace& at);
@@ -65,8 +63,8 @@ void show_shared();
 void named_barrier(int id, int threads);
 void named_arrive(int id, int threads);
 
-// sums [64 x columns] = or += a [64 x 16] · b [16 x columns]. Operands by what matrix_at() makes, or a in
-// registers.
+// sums [64 x columns] = or += a [64 x 16] · b [16 x columns]. matrix_at() says where an operand is; a may be
+// in registers.
 struct TileProduct {
   int columns;
   bool transpose_a, transpose_b, add;

@@ -49,8 +49,7 @@ std::vector<bfloat16> random_values(std::size_t count, unsigned seed) {
   return values;
 }
 
-// ---- A pipeline of two stages: c [64, 128] = a [64, depth] · b [depth, 128], and the mistakes that it can
-// have
+// ---- A pipeline of two stages, c [64, 128] = a [64, depth] · b [depth, 128], and its mistakes
 
 enum class Mistake {
   none,
@@ -202,8 +201,7 @@ TEST(EmulatorAsyncDeathTest, FindsMistakes) {
   EXPECT_DEATH(find<Mistake::no_registers>(), "128 of 256 threads say how many registers");
 }
 
-// ---- Fences: what threads write to shared memory is there for tensor cores only after
-// show_to_tensor_cores()
+// ---- Fences: tensor cores see what threads wrote only after show_to_tensor_cores()
 
 template <bool with_fence>
 GPU_KERNEL multiply_written(const bfloat16* a, float* c) {

@@ -38,7 +38,7 @@ struct Thread {
   std::function<bool()> is_ready;
 };
 
-// What the threads of a warp give: two sets, which take turns, for a thread may give to the next exchange
+// Values that the threads of a warp exchange. Two sets take turns, for a thread may give to the next exchange
 // before another has read the last.
 struct Warp {
   alignas(64) std::byte given[2][kLanes][kExchangeBytes];
@@ -56,7 +56,7 @@ struct SharedArray {
   std::vector<std::byte> shown;  // what the copy engine and tensor cores see of it, where proxies are checked
 };
 
-// What goes on beside the threads of a cluster.
+// The copies, products and barriers of a cluster, which go on beside its threads (emulator_async.h).
 class Async;
 
 // The emulated GPU of one thread of the process.
@@ -75,7 +75,7 @@ class Machine {
   const Grid& grid() const { return grid_; }
 
   void* shared_array(const void* declaration, std::size_t bytes);
-  // The array of block `rank` that has this address of the host, or of instructions. A failed CHECK without
+  // The array of block `rank` that has this address, of the host or of instructions. CHECKs that there is
   // one.
   SharedArray& array_at(int rank, const void* address);
   SharedArray& array_at(int rank, std::uint32_t address);

@@ -27,7 +27,7 @@ class PlannedGpu {
 // The major number of the compute capability that kernels are chosen for: the planned GPU's, or this process's
 // GPU's. Of an emulated GPU 0, or 9 with SWITCHYARD_EMULATED_CARD=hopper.
 int compute_major();
-// Of this process's GPU; an emulated one has four.
+// The multiprocessors of this process's GPU; an emulated GPU has four.
 int multiprocessors();
 
 }  // namespace switchyard::gpu
