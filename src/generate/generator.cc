@@ -9,7 +9,6 @@
 
 #include "models/blocks/layers.h"
 #include "models/pipeline.h"
-#include "moe/balance.h"
 #include "ops/gather_to_first.h"
 
 namespace switchyard {
@@ -163,7 +162,6 @@ Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
   const Batch batch = batch_of(fed, rows, drafts ? static_cast<std::size_t>(options.draft_of.shape()[1]) : 0);
   const Tensor logits = logits_of(batch, options);
   caches_.numbers.clear();
-  if (!drafts) read_loads(context_, loads_);
   if (!drafts && routing_) keep_routing(fed, rows, batch.inputs.dim(1));
   for (const SlotTokens& f : fed) model_slots_.append(f.slot, std::ssize(f.tokens));
   if (!logits.defined()) return {};
@@ -202,7 +200,7 @@ Tensor Generator::logits_of(const Batch& batch, ForwardOptions& options) {
         }
         if (!drafts) {
           trunk_ = model_.predictions > 0 ? out.trunk : Array();
-          std::ranges::move(out.loads, std::back_inserter(loads_));
+          if (keeps_loads_) std::ranges::move(out.loads, std::back_inserter(loads_));
         }
         return StageOutput{out.output, out.loss};
       });

@@ -88,7 +88,10 @@ class Generator {
   std::int64_t length(std::size_t slot) const { return model_slots_.lengths[slot]; }
   // The number of groups into which the mesh splits the slots.
   std::int64_t slot_groups() const { return groups_; }
-  // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage.
+  // From now on loads() has what calls count.
+  void keep_loads() { keeps_loads_ = true; }
+  // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage; still on
+  // the device, where read_loads() reads them (moe/balance.h).
   const std::vector<LayerLoad>& loads() const { return loads_; }
 
  private:
@@ -158,6 +161,7 @@ class Generator {
   std::int64_t first_here_ = 0;  // this rank's first slot
   AttentionCaches caches_;
   std::vector<LayerLoad> loads_;
+  bool keeps_loads_ = false;
   std::vector<double> broken_;                      // values of each output that are not finite
   std::optional<RoutingBlocks> routing_;            // of the running call, where experts are recorded
   std::vector<std::vector<std::uint16_t>> routed_;  // on rank 0, for each slot: [S,L,K] of its tokens

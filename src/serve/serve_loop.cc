@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "models/pipeline.h"
+#include "moe/balance.h"
 
 namespace switchyard::serve {
 namespace {
@@ -75,29 +76,43 @@ Order agree(Context& context, std::optional<Order> own) {
   return own ? *own : from_words(words);
 }
 
-// This rank's share of the experts' assignments, layer after layer, since they were last summed.
+// This rank's share of the experts' assignments, layer after layer, since they were last summed. The counts
+// stay on the device until then: to read them at every token would make the host wait for a GPU.
 class LocalAssignments {
  public:
-  explicit LocalAssignments(const ModelConfig& model)
-      : layers_(without_predictions(model).moe_layers()),
+  LocalAssignments(Context& context, const ModelConfig& model)
+      : context_(context),
+        layers_(without_predictions(model).moe_layers()),
         experts_(static_cast<std::size_t>(model.moe.experts)),
         assignments_(layers_.size() * experts_) {}
 
   void add(std::span<const LayerLoad> loads) {
-    for (const LayerLoad& load : loads) {
-      const auto at = std::ranges::lower_bound(layers_, load.layer) - layers_.begin();
-      double* const of_layer = assignments_.data() + static_cast<std::size_t>(at) * experts_;
-      for (std::size_t e = 0; e < experts_; ++e) of_layer[e] += load.rows[e];
-    }
+    unread_.insert(unread_.end(), loads.begin(), loads.end());
+    if (unread_.size() >= kMostUnread) read();
   }
   // Moves the sums over all ranks to `statistics`, where that is not null. Collective.
-  void move_to(Context& context, Statistics* statistics) {
-    sum_over_run(context, assignments_);
+  void move_to(Statistics* statistics) {
+    read();
+    sum_over_run(context_, assignments_);
     if (statistics != nullptr) statistics->add_assignments(assignments_, layers_, experts_);
     std::ranges::fill(assignments_, 0.0);
   }
 
  private:
+  static constexpr std::size_t kMostUnread = 4096;  // layers' counts, of a few hundred bytes to some KB each
+
+  void read() {
+    read_loads(context_, unread_);
+    for (const LayerLoad& load : unread_) {
+      const auto at = std::ranges::lower_bound(layers_, load.layer) - layers_.begin();
+      double* const of_layer = assignments_.data() + static_cast<std::size_t>(at) * experts_;
+      for (std::size_t e = 0; e < experts_; ++e) of_layer[e] += load.rows[e];
+    }
+    unread_.clear();
+  }
+
+  Context& context_;
+  std::vector<LayerLoad> unread_;
   std::vector<std::int64_t> layers_;  // those with experts
   std::size_t experts_;
   std::vector<double> assignments_;
@@ -116,7 +131,8 @@ void draft_next(Context& context, Generator& generator, DraftCall drafts, ServeH
 }  // namespace
 
 void run_serve_loop(Context& context, const ModelConfig& model, Generator& generator, ServeHead* head) {
-  LocalAssignments experts(model);
+  LocalAssignments experts(context, model);
+  generator.keep_loads();
   if (head != nullptr) {
     head->batcher.describe_cache(
         generator.slot_groups(),
@@ -149,7 +165,7 @@ void run_serve_loop(Context& context, const ModelConfig& model, Generator& gener
       }
     }
     const Order order = agree(context, std::move(own));
-    if (order.sum_experts) experts.move_to(context, head == nullptr ? nullptr : &head->statistics);
+    if (order.sum_experts) experts.move_to(head == nullptr ? nullptr : &head->statistics);
     if (order.stop) return;
     for (const PrefixCopy& copy : order.call.copies)
       generator.copy_prefix(copy.slot, copy.source_slot, copy.tokens);
