@@ -90,8 +90,8 @@ class Generator {
   std::int64_t slot_groups() const { return groups_; }
   // From now on loads() has what calls count.
   void keep_loads() { keeps_loads_ = true; }
-  // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage; still on
-  // the device, where read_loads() reads them (moe/balance.h).
+  // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage; still
+  // on the device, where read_loads() reads them (moe/balance.h).
   const std::vector<LayerLoad>& loads() const { return loads_; }
 
  private:
