@@ -21,7 +21,7 @@ using grammar::Json;
 using grammar::Matcher;
 using grammar::Vocabulary;
 
-// Of the form of tests/golden/chat/schemas.json: a name, a schema, and texts that keep the schema.
+// Each has a name, a schema and texts that keep it, as in tests/golden/chat/schemas.json.
 Json own_cases() {
   const Json text = {{"type", "string"}};
   const Json weather = {{"type", "object"},
@@ -120,7 +120,7 @@ std::vector<double> mask_seconds(const std::shared_ptr<const Grammar>& grammar, 
       matcher.mask(bits);
       seconds.push_back(now() - begin);
       if (!matcher.accept(static_cast<unsigned char>(byte)))
-        fail_usage("the schema does not accept the text {}", text.dump());
+        fail_usage("bench grammar: a schema does not accept its text {}", text.dump());
     }
   }
   return seconds;
@@ -132,8 +132,10 @@ std::vector<Measurement> measure_grammar(const Json& one, std::int64_t vocab, co
   std::shared_ptr<const Grammar> grammar;
   try {
     grammar = Grammar::of_json_schema(vocabulary, one.at("schema"));
-  } catch (const grammar::GrammarError&) {
-    return {};  // a file of schemas may have some that are refused
+  } catch (const grammar::GrammarError& error) {
+    fmt::print(stderr, "switchyard: [bench] grammar {}: not measured, as the schema is refused: {}\n",
+               one.at("name").get<std::string>(), error.what());
+    return {};
   }
   Matcher(grammar).mask(bits);
   const double first = now() - begin;
@@ -160,7 +162,13 @@ Json cases_of(const std::string& path) {
   std::ifstream in(path);
   if (!in) fail_usage("bench grammar: schemas: cannot read {}", path);
   try {
-    return Json::parse(in).at("cases");
+    Json cases = Json::parse(in).at("cases");
+    for (const Json& one : cases) {
+      one.at("name").get<std::string>();
+      one.at("schema");
+      one.at("accepted").get<std::vector<std::string>>();
+    }
+    return cases;
   } catch (const std::exception& error) {
     fail_usage("bench grammar: schemas: {}: {}", path, error.what());
   }
@@ -175,6 +183,9 @@ std::vector<Key> grammar_keys() {
 }
 
 std::vector<Job> grammar_jobs(const Keys& keys) {
+  if (!grammar::is_built_in())
+    fail_usage(
+        "bench grammar: this build has no grammars (scripts/install_dependencies.sh fetches xgrammar)");
   const std::int64_t vocab = keys.integer("vocab", 257);
   const auto vocabulary = std::make_shared<std::optional<Vocabulary>>();  // made by the first job
   std::vector<Job> jobs;

@@ -12,9 +12,8 @@ struct CharacterForms {
   Expression plain, escaped;
 };
 
-// `min` to `max` (-1: without end) characters and then `tail`. Up to sixteen are counted exactly. Beyond that
-// an escaped character counts as many as it has code points, so that a text with escapes may have to end
-// before `max`.
+// `min` to `max` (-1: without end) characters and then `tail`. Up to sixteen are counted exactly. Beyond them an
+// escaped character counts its escape's code points, so a text with escapes may have to end before `max`.
 Expression counted(Rules& rules, const CharacterForms& forms, std::int64_t min, std::int64_t max,
                    const Expression& tail);
 

@@ -142,7 +142,7 @@ class Service {
   std::thread session_;
 };
 
-// What the model makes of a prompt alone.
+// The model's text after a prompt that it reads alone.
 inline std::vector<std::int32_t> made_alone(const std::string& prompt, const GenerateOptions& options) {
   const Config config = Config::from_map(small_model(), {});
   const ModelConfig model = model_config(config);

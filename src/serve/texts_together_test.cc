@@ -1,4 +1,4 @@
-// Texts that are made together, and texts that begin with cached tokens, are those alone, on any layout.
+// A text made beside others, or after cached tokens, equals the text made alone, on any layout.
 #include "serve/serve_testing.h"
 
 namespace switchyard::serve {
@@ -42,7 +42,7 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
   }
 }
 
-// Of a few possible tokens guesses are right often, and wrong often: the texts are those without guesses.
+// With few possible tokens guesses are often right and often wrong. Texts with guesses equal those without.
 TEST(Serve, DraftsChangeNoText) {
   constexpr std::int64_t kFewTokens = 6;
   const std::vector<std::string> prompts{"a", "the second one", "third: twenty bytes..", "of four"};
@@ -115,8 +115,8 @@ TEST(Serve, SharedBeginnings) {
   }
 }
 
-// Where layers have windows, all cached tokens of a slot are copied, or all but the last. The tokens in
-// between are read again, and the texts are the same.
+// Layers with windows copy all cached tokens of a slot, or all but the last. The model reads the tokens in
+// between again, and the texts are the same.
 TEST(Serve, SharedBeginningsOfModelsWithWindows) {
   const std::string beginning = "a beginning of 28 characters";
   for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2",

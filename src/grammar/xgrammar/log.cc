@@ -1,4 +1,4 @@
-// What xgrammar says: errors are thrown, warnings are not printed (they name tokens that a mask forbids).
+// xgrammar's messages: errors are thrown; warnings, which name tokens that a mask forbids, are not printed.
 #include <stdexcept>
 #include <string>
 

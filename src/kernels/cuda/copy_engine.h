@@ -50,8 +50,7 @@ GPU_FUNCTION void arrive_at(std::uint64_t* at, int rank) {
       : "memory");
 }
 // Starts to copy the box that begins at (x, y, z), and tells `barrier` of its bytes. Each block of the
-// cluster whose bit `blocks` has gets the box at the same place, and its barrier is told; with 0 this block
-// alone.
+// cluster whose bit `blocks` has gets the box at the same place, and its barrier is told. 0: this block.
 GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
                            std::uint64_t* barrier, std::uint16_t blocks) {
   const auto i = static_cast<int>(x), j = static_cast<int>(y), k = static_cast<int>(z);

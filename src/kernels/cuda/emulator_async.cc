@@ -607,7 +607,9 @@ void set_registers(int count) {
 
 // ---- The cluster
 
-Async::Async(Machine& of) : machine_(of), parts_(std::make_unique<Parts>()) {}
+Async::Async(Machine& of) : machine_(of), parts_(std::make_unique<Parts>()) {
+  pace();  // refuses a wrong environment before any thread runs
+}
 Async::~Async() = default;
 
 void Async::begin() {

@@ -1,10 +1,9 @@
 // Hopper's instructions that go on beside the threads of an emulated GPU: barriers in shared memory (PTX ISA:
 // mbarrier), copies of boxes (cp.async.bulk.tensor), products of a warpgroup (wgmma); and named barriers.
 //
-// A copy fills its destination with NaN when it begins, and a product its sums, so that a read that comes too
-// early shows. The pace decides when they end: when somebody waits for them, as early as they can, or at
-// random moments in any order. Late ends show memory that is overwritten too early, early ends show missing
-// waits.
+// A copy fills its destination with NaN when it begins, and a product its sums: a read that comes too early
+// shows. The pace decides when they end: when somebody waits for them, as early as they can, or at random
+// moments in any order. Late ends show memory overwritten too early, early ends show missing waits.
 #pragma once
 
 #include <array>
@@ -63,8 +62,7 @@ void show_shared();
 void named_barrier(int id, int threads);
 void named_arrive(int id, int threads);
 
-// sums [64 x columns] = or += a [64 x 16] · b [16 x columns]. matrix_at() says where an operand is; a may be
-// in registers.
+// sums [64 x columns] = or += a [64 x 16] · b [16 x columns]. matrix_at() says where operands are.
 struct TileProduct {
   int columns;
   bool transpose_a, transpose_b, add;

@@ -75,8 +75,7 @@ class Machine {
   const Grid& grid() const { return grid_; }
 
   void* shared_array(const void* declaration, std::size_t bytes);
-  // The array of block `rank` that has this address, of the host or of instructions. CHECKs that there is
-  // one.
+  // The array of block `rank` with this address, of the host or of instructions. CHECKs that there is one.
   SharedArray& array_at(int rank, const void* address);
   SharedArray& array_at(int rank, std::uint32_t address);
   std::vector<SharedArray>& arrays(int rank) { return arrays_[static_cast<std::size_t>(rank)]; }
