@@ -70,6 +70,68 @@ GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::
         : "memory");
 }
 
+// The same of a tensor of four dims, for this block alone.
+GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
+                           std::int64_t w, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+      "%5}], [%6];" ::"r"(shared_address(to)),
+      "l"(&map.map), "r"(static_cast<int>(x)), "r"(static_cast<int>(y)), "r"(static_cast<int>(z)),
+      "r"(static_cast<int>(w)), "r"(shared_address(barrier))
+      : "memory");
+}
+// Starts to copy so many bytes, a multiple of 16, from and to multiples of 16, and tells `barrier` of them.
+GPU_FUNCTION void copy_bytes(void* to, const void* from, std::uint32_t bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Starts to store the box from shared memory, which show_to_tensor_cores() must have shown. What of it is
+// outside of the tensor is left out.
+GPU_FUNCTION void store_box(const TensorMap& map, const void* from, std::int64_t x, std::int64_t y,
+                            std::int64_t z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map.map),
+      "r"(static_cast<int>(x)), "r"(static_cast<int>(y)), "r"(static_cast<int>(z)), "r"(shared_address(from))
+      : "memory");
+}
+GPU_FUNCTION void store_box(const TensorMap& map, const void* from, std::int64_t x, std::int64_t y,
+                            std::int64_t z, std::int64_t w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map.map),
+      "r"(static_cast<int>(x)), "r"(static_cast<int>(y)), "r"(static_cast<int>(z)), "r"(static_cast<int>(w)),
+      "r"(shared_address(from))
+      : "memory");
+}
+// Starts to add `count` numbers of shared memory, a multiple of 4, to those in the GPU's memory. The order of
+// additions by several threads is not told: they must see to it.
+GPU_FUNCTION void add_floats(float* to, const float* from, std::int64_t count) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(static_cast<int>(count * 4))
+               : "memory");
+}
+// What this thread stored and added since the last call is one group.
+GPU_FUNCTION void end_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until no more than the last `left` groups of this thread are on their way; `read`: until shared memory has
+// been read for all others.
+template <int left, bool read>
+GPU_FUNCTION void wait_for_stores() {
+  if constexpr (read)
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
+  else
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(left) : "memory");
+}
+
+// One arrival at a barrier of this block.
+GPU_FUNCTION void arrive(std::uint64_t* at) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(at)) : "memory");
+}
+
 // The cluster sees barriers that init_barrier() made after its next meeting.
 GPU_FUNCTION void show_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -77,6 +139,10 @@ GPU_FUNCTION void show_barriers() {
 // So many threads of the block meet; `id`: 1 to 15, of those who meet.
 GPU_FUNCTION void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// This thread counts among the `threads` of the named barrier, and does not wait for them.
+GPU_FUNCTION void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 // The threads of this warpgroup have so many registers from now on, fewer or more than before.
 template <int count>
@@ -113,9 +179,36 @@ inline void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_
                      std::uint64_t* barrier, std::uint16_t blocks) {
   emulator::copy_box(to, map.map, {x, y, z, 0, 0}, barrier, blocks != 0 ? blocks : 1u << cluster_rank());
 }
+inline void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
+                     std::int64_t w, std::uint64_t* barrier) {
+  emulator::copy_box(to, map.map, {x, y, z, w, 0}, barrier, 1u << cluster_rank());
+}
+inline void copy_bytes(void* to, const void* from, std::uint32_t bytes, std::uint64_t* barrier) {
+  emulator::copy_bulk(to, from, bytes, barrier);
+}
+inline void store_box(const TensorMap& map, const void* from, std::int64_t x, std::int64_t y, std::int64_t z,
+                      std::int64_t w = 0) {
+  emulator::store_box(map.map, from, {x, y, z, w, 0});
+}
+inline void add_floats(float* to, const float* from, std::int64_t count) {
+  emulator::add_bulk(to, from, count);
+}
+inline void end_stores() {
+  emulator::end_stores();
+}
+template <int left, bool read>
+void wait_for_stores() {
+  emulator::wait_for_stores(left, read);
+}
+inline void arrive(std::uint64_t* at) {
+  emulator::arrive(at);
+}
 inline void show_barriers() {}
 inline void named_barrier(int id, int threads) {
   emulator::named_barrier(id, threads);
+}
+inline void named_arrive(int id, int threads) {
+  emulator::named_arrive(id, threads);
 }
 template <int count>
 void give_up_registers() {

@@ -1,3 +1,6 @@
+#include <array>
+#include <cstddef>
+
 #include "core/dtype.h"
 #include "core/error.h"
 #include "kernels/cuda/tensor_map.h"
@@ -6,10 +9,16 @@
 #endif
 
 namespace switchyard::gpu {
+namespace {
+
+// Sizes, strides in elements, of which the first is 1, and the box; dims that are not there have 1.
+struct Boxes {
+  int rank;
+  std::array<std::int64_t, 4> sizes, strides;
+  std::array<int, 4> box;
+};
 
 #if defined(__CUDACC__)
-
-namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -27,46 +36,65 @@ Encode encode_function() {
   return function;
 }
 
-}  // namespace
-
-TensorMap tensor_map(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
-                     std::int64_t batch, std::int64_t stride, int box_columns, int box_rows) {
-  const auto u = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
-  const cuuint64_t sizes[3] = {u(columns), u(rows), u(batch)};
-  const cuuint64_t strides[2] = {u(leading) * sizeof(bfloat16), u(stride) * sizeof(bfloat16)};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows), 1},
-                   steps[3] = {1, 1, 1};
+TensorMap map_of(const void* data, const Boxes& boxes) {
+  cuuint64_t sizes[4], strides[3];
+  cuuint32_t box[4], steps[4];
+  for (std::size_t i = 0; i < 4; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(boxes.sizes[i]);
+    box[i] = static_cast<cuuint32_t>(boxes.box[i]);
+    steps[i] = 1;
+    if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(boxes.strides[i]) * sizeof(bfloat16);
+  }
   TensorMap made;
-  const CUresult result =
-      encode_function()(&made.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
-                        strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_function()(
+      &made.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(boxes.rank),
+      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
-    fail_runtime("[cuda] no tensor map of {} x {} elements, rows {} apart, {} of them {} apart: error {}",
-                 rows, columns, leading, batch, stride, static_cast<int>(result));
+    fail_runtime("[cuda] no tensor map of {} x {} x {} x {} elements, {}, {} and {} apart: error {}",
+                 sizes[3], sizes[2], sizes[1], sizes[0], boxes.strides[3], boxes.strides[2], boxes.strides[1],
+                 static_cast<int>(result));
   return made;
 }
 
 #else
 
 // Checks what the driver checks.
-TensorMap tensor_map(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
-                     std::int64_t batch, std::int64_t stride, int box_columns, int box_rows) {
+TensorMap map_of(const void* data, const Boxes& boxes) {
   constexpr std::int64_t kChunk = 16 / sizeof(bfloat16);
-  CHECK(reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && leading % kChunk == 0 && stride % kChunk == 0,
-        "[emulator] a tensor map of {}, rows {} apart, matrices {}", data, leading, stride);
-  CHECK(columns > 0 && rows > 0 && batch > 0 && box_columns > 0 && box_columns <= 64 && box_rows > 0 &&
-            box_rows <= 256,
-        "[emulator] a tensor map of {} x {} x {} in boxes of {} x {}", batch, rows, columns, box_rows,
-        box_columns);
-  return {.map = {.data = data,
-                  .element_bytes = sizeof(bfloat16),
-                  .rank = 3,
-                  .sizes = {columns, rows, batch, 1, 1},
-                  .strides = {1, leading, stride, 0, 0},
-                  .box = {box_columns, box_rows, 1, 1, 1}}};
+  CHECK(reinterpret_cast<std::uintptr_t>(data) % 16 == 0, "[emulator] a tensor map of {}", data);
+  emulator::Map map{.data = data, .element_bytes = sizeof(bfloat16), .rank = boxes.rank};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const int most = i == 0 ? 64 : 256;
+    CHECK((i == 0 || boxes.strides[i] % kChunk == 0) && boxes.sizes[i] > 0 && boxes.box[i] > 0 &&
+              boxes.box[i] <= most,
+          "[emulator] dim {} of a tensor map has {} elements, {} apart, in boxes of {}", i, boxes.sizes[i],
+          boxes.strides[i], boxes.box[i]);
+    map.sizes[i] = boxes.sizes[i];
+    map.strides[i] = boxes.strides[i];
+    map.box[i] = boxes.box[i];
+  }
+  return {.map = map};
 }
 
 #endif
+
+}  // namespace
+
+TensorMap tensor_map(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
+                     std::int64_t batch, std::int64_t stride, int box_columns, int box_rows) {
+  return map_of(data, {.rank = 3,
+                       .sizes = {columns, rows, batch, 1},
+                       .strides = {1, leading, stride, 0},
+                       .box = {box_columns, box_rows, 1, 1}});
+}
+
+TensorMap tensor_map(const void* data, const std::array<std::int64_t, 4>& sizes,
+                     const std::array<std::int64_t, 3>& strides, int box_rows) {
+  return map_of(data, {.rank = 4,
+                       .sizes = sizes,
+                       .strides = {1, strides[0], strides[1], strides[2]},
+                       .box = {64, 1, box_rows, 1}});
+}
 
 }  // namespace switchyard::gpu

@@ -1,6 +1,7 @@
 // TensorMap: a tensor in the GPU's memory, and the box of it that the copy engine copies at once.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #if defined(__CUDACC__)
@@ -25,5 +26,11 @@ struct TensorMap {
 // such multiples apart. Error(runtime) where the driver refuses.
 TensorMap tensor_map(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
                      std::int64_t batch, std::int64_t stride, int box_columns, int box_rows);
+
+// The map of bfloat16 [sizes[3], sizes[2], sizes[1], sizes[0]]: the last is contiguous, the others are
+// strides[2], [1] and [0] elements apart. A box has `box_rows` places of dim 2, of 64 of the contiguous one
+// and one of the others. Otherwise as above.
+TensorMap tensor_map(const void* data, const std::array<std::int64_t, 4>& sizes,
+                     const std::array<std::int64_t, 3>& strides, int box_rows);
 
 }  // namespace switchyard::gpu

@@ -5,6 +5,8 @@
 // warp holds elements 2·(t mod 4) and the next of row t/4 in one register, the first in its lower half.
 #pragma once
 
+#include <cstring>
+
 #include "kernels/cuda/portable.h"
 
 namespace switchyard::gpu {
@@ -27,6 +29,15 @@ GPU_FUNCTION void load_tiles_transposed(const void* row, std::uint32_t (&tiles)[
                : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
                : "r"(shared_address(row)));
 }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// Stores four tiles where load_tiles() would read them.
+GPU_FUNCTION void store_tiles(void* row, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+#endif
 
 // c [16 x 8] += a [16 x 16] · b [16 x 8]. Tiles of a: rows 0 and 8 of columns 0, then of columns 8; of b,
 // each transposed: rows 0, then 8. c: rows 0 (two elements), then rows 8.
@@ -100,6 +111,16 @@ inline void load_tiles_transposed(const void* row, std::uint32_t (&tiles)[4]) {
   for (int i = 0; i < 4; ++i)
     tiles[i] = tiles_detail::pair(tiles_detail::row_of_tile(i, lane % 4 * 2)[lane / 4],
                                   tiles_detail::row_of_tile(i, lane % 4 * 2 + 1)[lane / 4]);
+}
+
+inline void store_tiles(void* row, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  emulator::exchange(&row, sizeof(row));
+  const int lane = thread_index() % kWarp;
+  const std::uint32_t tiles[4] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) {
+    auto* const to = *static_cast<unsigned char* const*>(emulator::exchanged(i * 8 + lane / 4));
+    std::memcpy(to + lane % 4 * 4, &tiles[i], sizeof(tiles[i]));
+  }
 }
 
 inline void multiply_tiles(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
