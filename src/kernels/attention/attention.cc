@@ -191,6 +191,7 @@ const char* backward_tiles_refuse(const AttentionBackwardArgs& args) {
 
 // clang-format off
 constexpr Implementation<AttentionArgs> kForwards[] = {
+    {"cuda_hopper", Gpu::hopper,      gpu::hopper_attention, gpu::hopper_attention_refuses},
     {"cuda_flash",  Gpu::any,         gpu::flash_attention, gpu::flash_attention_refuses},
     {"cuda_warps",  Gpu::any,         gpu::warp_attention},
 #if defined(__x86_64__)

@@ -53,6 +53,13 @@ constexpr AttentionShape kAttentionShapes[] = {
     {2, 130, 130, 2, 2, 24, 16, true, 3, false, {}, 5},
     {1, 300, 300, 2, 2, 40, 20, true, 0, false, {}, 60},  // some tiles hold no chosen key
     {1, 20, 150, 2, 1, 17, 33, true, 0, true, {}, 7},
+    {1, 400, 400, 2, 1, 64, 64},  // widths and lengths around the tiles of Hopper's kernels
+    {2, 257, 257, 4, 2, 128, 128},
+    {1, 193, 300, 2, 2, 96, 96, false},
+    {2, 200, 200, 2, 1, 64, 64, true, 3},
+    {1, 300, 420, 2, 1, 128, 128, true, 2, true, {70, 0}},
+    {1, 260, 260, 2, 1, 192, 128, true, 0, false, {0, 100}},
+    {1, 170, 170, 2, 1, 256, 256},
 };
 
 // Arguments and inputs of both passes; the backward pass is given the reference's out and lse.

@@ -142,6 +142,9 @@ void flash_attention(const AttentionArgs& args);
 void flash_attention_backward(const AttentionBackwardArgs& args);
 const char* flash_attention_refuses(const AttentionArgs& args);
 const char* flash_attention_backward_refuses(const AttentionBackwardArgs& args);
+// On Hopper's tensor cores, with tiles that the copy engine brings.
+void hopper_attention(const AttentionArgs& args);
+const char* hopper_attention_refuses(const AttentionArgs& args);
 // By warps, of any dtype and width.
 void warp_attention(const AttentionArgs& args);
 void warp_attention_backward(const AttentionBackwardArgs& args);

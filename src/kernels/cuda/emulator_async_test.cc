@@ -9,38 +9,16 @@
 #include <vector>
 
 #include "kernels/cuda/copy_engine.h"
+#include "kernels/cuda/emulator_testing.h"
 #include "kernels/product/cuda/product.h"
 
 namespace switchyard::gpu {
 namespace {
 
+using emulator::in_all_timings;
 using emulator::Order;
 using emulator::Pace;
-
-class Timing {
- public:
-  Timing(Order order, Pace pace, bool proxies = false) {
-    emulator::set_order(order);
-    emulator::set_pace(pace);
-    emulator::set_proxies_checked(proxies);
-  }
-  ~Timing() {
-    emulator::set_order(Order::forward);
-    emulator::set_pace(Pace::late);
-    emulator::set_proxies_checked(false);
-  }
-};
-
-template <typename Body>
-void in_all_timings(const Body& body) {
-  for (const Order order : {Order::forward, Order::reverse, Order::random}) {
-    for (const Pace pace : {Pace::late, Pace::early, Pace::random}) {
-      const Timing now(order, pace);
-      SCOPED_TRACE(fmt::format("order {}, pace {}", static_cast<int>(order), static_cast<int>(pace)));
-      body();
-    }
-  }
-}
+using emulator::Timing;
 
 std::vector<bfloat16> random_values(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);

@@ -152,7 +152,7 @@ void flash_attention(const AttentionArgs& args) {
   const AttentionProblem p = attention_problem(args);
   const AttentionSpec& a = p.args;
   const std::int64_t q_tiles = p.q_tile_count(), kv_tiles = p.kv_tile_count();
-  const Ranges ranges(a, args.q, q_tiles, kv_tiles);
+  const Ranges ranges(a, args.q, kRows, kRows);
   with_widths(a, [&](auto qk, auto vw) {
     launch(tiles_launch(q_tiles, a.batch * a.heads, 2 * kTileBytes<qk()> + kTileBytes<vw()>),
            flash_forward<qk(), vw()>, a, matrices_of(p, ranges, nullptr), q_tiles, kv_tiles,

@@ -213,7 +213,7 @@ void flash_attention_backward(const AttentionBackwardArgs& args) {
   const AttentionSpec& a = p.args;
   const std::int64_t q_tiles = p.q_tile_count(), kv_tiles = p.kv_tile_count(),
                      rows = a.batch * a.q_length * a.heads;
-  const Ranges ranges(a, args.dq, q_tiles, kv_tiles);
+  const Ranges ranges(a, args.dq, kRows, kRows);
   const Workspace delta(args.dq, static_cast<std::size_t>(rows) * sizeof(float));
   launch({.blocks = divide_up(rows, kThreads / kWarp), .threads = kThreads}, row_deltas, a,
          static_cast<const bfloat16*>(p.dout), static_cast<const bfloat16*>(p.out), delta.data<float>());

@@ -3,9 +3,7 @@
 // registers. Scores of tiles without a visible key are never made.
 #pragma once
 
-#include "kernels/attention/attention_problem.h"
-#include "kernels/cuda/portable.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/attention/cuda/key_tiles.h"
 #include "kernels/product/cuda/product_parts.h"
 
 namespace switchyard::gpu::flash {
@@ -24,24 +22,6 @@ struct Matrices {
   const float *lse, *delta;
   const TileRange *q_ranges, *kv_ranges;
 };
-
-inline GPU_KERNEL find_ranges(const std::int32_t* index, const std::int32_t* segment, std::int64_t length,
-                              std::int64_t tiles, KeyWindow seen, TileRange* ranges) {
-  const std::int64_t batch = block_index() / tiles, first = block_index() % tiles * kRows;
-  if (thread_index() != 0) return;
-  TileRange range{INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN};
-  for (std::int64_t i = first; i < first + kRows && i < length; ++i) {
-    const std::int32_t at = index != nullptr ? index[batch * length + i] : static_cast<std::int32_t>(i);
-    const std::int32_t of = segment != nullptr ? segment[batch * length + i] : 0;
-    range.min_index = at < range.min_index ? at : range.min_index;
-    range.max_index = at > range.max_index ? at : range.max_index;
-    range.min_segment = of < range.min_segment ? of : range.min_segment;
-    range.max_segment = of > range.max_segment ? of : range.max_segment;
-  }
-  range.min_visible = seen.first_visible(range.min_index);
-  range.max_visible = seen.first_visible(range.max_index);
-  ranges[block_index()] = range;
-}
 
 // Starts to copy rows [first, first + 64) of one head.
 template <int width>
@@ -103,24 +83,6 @@ GPU_FUNCTION void multiply_weights(float (&sums)[width / 8][4], const float (&we
   }
 }
 
-// A position of a sequence, as masks see it.
-struct Place {
-  std::int32_t index, segment;
-};
-
-GPU_FUNCTION Place place_in(const std::int32_t* index, const std::int32_t* segment, std::int64_t sequence,
-                            std::int64_t length, std::int64_t at) {
-  if (at >= length) return {INT32_MAX, INT32_MIN};
-  const std::int64_t i = sequence * length + at;
-  return {index != nullptr ? index[i] : static_cast<std::int32_t>(at), segment != nullptr ? segment[i] : 0};
-}
-
-// `first`: the first place that the query sees.
-GPU_FUNCTION bool sees(const AttentionSpec& a, Place query, std::int32_t first, Place key) {
-  if (query.segment != key.segment) return false;
-  return !a.causal || (key.index <= query.index && key.index >= first);
-}
-
 template <typename T, int count>
 GPU_FUNCTION void clear(T (&sums)[count][4]) {
   GPU_UNROLL
@@ -141,25 +103,6 @@ GPU_FUNCTION QueryBlock query_block(const AttentionSpec& a, std::int64_t tiles) 
 }
 
 // ---- On the host
-
-// Ranges of index and segment over the tiles of both sequences.
-class Ranges {
- public:
-  Ranges(const AttentionSpec& a, const TensorView& like, std::int64_t q_tiles, std::int64_t kv_tiles)
-      : q_count_(a.batch * q_tiles),
-        memory_(like, static_cast<std::size_t>(q_count_ + a.batch * kv_tiles) * sizeof(TileRange)) {
-    launch({.blocks = a.batch * q_tiles, .threads = kWarp}, find_ranges, a.q_index, a.q_segment, a.q_length,
-           q_tiles, a.seen, memory_.data<TileRange>());
-    launch({.blocks = a.batch * kv_tiles, .threads = kWarp}, find_ranges, a.kv_index, a.kv_segment,
-           a.kv_length, kv_tiles, KeyWindow{}, memory_.data<TileRange>() + q_count_);
-  }
-  const TileRange* of_queries() const { return memory_.data<TileRange>(); }
-  const TileRange* of_keys() const { return memory_.data<TileRange>() + q_count_; }
-
- private:
-  const std::int64_t q_count_;
-  const Workspace memory_;
-};
 
 inline Matrices matrices_of(const AttentionProblem& p, const Ranges& ranges, const float* delta) {
   return {static_cast<const bfloat16*>(p.q),
