@@ -203,6 +203,7 @@ constexpr Implementation<AttentionArgs> kForwards[] = {
     {"ref",         Isa::ref,         on_problem<reference_forward>},
 };
 constexpr Implementation<AttentionBackwardArgs> kBackwards[] = {
+    {"cuda_hopper", Gpu::hopper,      gpu::hopper_attention_backward, gpu::hopper_attention_backward_refuses},
     {"cuda_flash",  Gpu::any,         gpu::flash_attention_backward, gpu::flash_attention_backward_refuses},
     {"cuda_warps",  Gpu::any,         gpu::warp_attention_backward},
 #if defined(__x86_64__)

@@ -144,7 +144,9 @@ const char* flash_attention_refuses(const AttentionArgs& args);
 const char* flash_attention_backward_refuses(const AttentionBackwardArgs& args);
 // On Hopper's tensor cores, with tiles that the copy engine brings.
 void hopper_attention(const AttentionArgs& args);
+void hopper_attention_backward(const AttentionBackwardArgs& args);
 const char* hopper_attention_refuses(const AttentionArgs& args);
+const char* hopper_attention_backward_refuses(const AttentionBackwardArgs& args);
 // By warps, of any dtype and width.
 void warp_attention(const AttentionArgs& args);
 void warp_attention_backward(const AttentionBackwardArgs& args);

@@ -23,6 +23,14 @@ struct KeyWindow {
     return static_cast<std::int32_t>(first);
   }
 
+  // The place after the last whose query sees the key at `place`.
+  constexpr std::int64_t end_of_seers(std::int32_t place) const {
+    std::int64_t end = std::numeric_limits<std::int64_t>::max();
+    if (window > 0) end = std::min(end, place + window);
+    if (chunk > 0) end = std::min(end, place - (place % chunk + chunk) % chunk + chunk);
+    return end;
+  }
+
   // Pairs of query and key of a causal sequence of `length`.
   double pairs(std::int64_t length) const {
     const std::int64_t part = chunk > 0 ? std::min(chunk, length) : length;

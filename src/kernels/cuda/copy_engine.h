@@ -113,6 +113,12 @@ GPU_FUNCTION void add_floats(float* to, const float* from, std::int64_t count) {
                "r"(shared_address(from)), "r"(static_cast<int>(count * 4))
                : "memory");
 }
+// Starts to store `count` numbers, a multiple of 4, of shared memory.
+GPU_FUNCTION void store_floats(float* to, const float* from, std::int64_t count) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(static_cast<int>(count * 4))
+               : "memory");
+}
 // What this thread stored and added since the last call is one group.
 GPU_FUNCTION void end_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -130,6 +136,19 @@ GPU_FUNCTION void wait_for_stores() {
 // One arrival at a barrier of this block.
 GPU_FUNCTION void arrive(std::uint64_t* at) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(at)) : "memory");
+}
+
+// Until the number in the GPU's memory, which other blocks raise, is `value`. Blocks that this one waits for must
+// have started.
+GPU_FUNCTION void wait_for_number(const std::int32_t* at, std::int32_t value) {
+  std::int32_t now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
+  } while (now != value);
+}
+// Raises the number by one, after what this thread stored and added and has waited for.
+GPU_FUNCTION void raise_number(std::int32_t* at) {
+  asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
 }
 
 // The cluster sees barriers that init_barrier() made after its next meeting.
@@ -192,6 +211,15 @@ inline void store_box(const TensorMap& map, const void* from, std::int64_t x, st
 }
 inline void add_floats(float* to, const float* from, std::int64_t count) {
   emulator::add_bulk(to, from, count);
+}
+inline void store_floats(float* to, const float* from, std::int64_t count) {
+  emulator::store_bulk(to, from, count);
+}
+inline void wait_for_number(const std::int32_t* at, std::int32_t value) {
+  emulator::wait_for_number(at, value);
+}
+inline void raise_number(std::int32_t* at) {
+  ++*at;
 }
 inline void end_stores() {
   emulator::end_stores();

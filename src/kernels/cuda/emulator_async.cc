@@ -479,13 +479,18 @@ void store_box(const Map& map, const void* from, const BoxPlace& at) {
   begin_store({read, write, {}});
 }
 
-void add_bulk(float* to, const float* from, std::int64_t count) {
+namespace {
+
+// Stores numbers of shared memory by add_to(place, value).
+template <typename AddTo>
+void begin_bulk_store(float* to, const float* from, std::int64_t count, const AddTo& add_to) {
   const int rank = here().rank;
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   const SharedArray& array = machine().array_at(rank, from);
   const auto place = static_cast<std::size_t>(reinterpret_cast<const std::byte*>(from) - array.memory.get());
-  CHECK(place % 16 == 0 && bytes % 16 == 0 && place + bytes <= array.bytes, "[emulator] {} bytes are added",
-        bytes);
+  CHECK(place % 16 == 0 && bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0 &&
+            place + bytes <= array.bytes,
+        "[emulator] {} bytes are stored", bytes);
   const std::uint32_t address = array.address + static_cast<std::uint32_t>(place);
   const auto read = [=] {
     const SharedArray& source = machine().array_at(rank, address);
@@ -495,10 +500,24 @@ void add_bulk(float* to, const float* from, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       float value;
       std::memcpy(&value, values.data() + static_cast<std::size_t>(i) * sizeof(float), sizeof(value));
-      to[i] += value;
+      add_to(to[i], value);
     }
   };
   begin_store({read, write, {}});
+}
+
+}  // namespace
+
+void add_bulk(float* to, const float* from, std::int64_t count) {
+  begin_bulk_store(to, from, count, [](float& sum, float value) { sum += value; });
+}
+
+void store_bulk(float* to, const float* from, std::int64_t count) {
+  begin_bulk_store(to, from, count, [](float& place, float value) { place = value; });
+}
+
+void wait_for_number(const std::int32_t* at, std::int32_t value) {
+  wait_until("a number that other blocks raise", [=] { return *at == value; });
 }
 
 void end_stores() {

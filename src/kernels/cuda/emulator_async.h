@@ -54,10 +54,13 @@ void copy_box(void* to, const Map& map, const BoxPlace& at, std::uint64_t* barri
 void copy_bulk(void* to, const void* from, std::size_t bytes, std::uint64_t* barrier);
 void store_box(const Map& map, const void* from, const BoxPlace& at);
 void add_bulk(float* to, const float* from, std::int64_t count);
+void store_bulk(float* to, const float* from, std::int64_t count);
 void end_stores();
 // Until no more than the last `left` groups of this thread are on their way; `read`: until they are read.
 void wait_for_stores(int left, bool read);
 void show_shared();
+// Blocks run one after the other, so the number must be there by those before.
+void wait_for_number(const std::int32_t* at, std::int32_t value);
 
 void named_barrier(int id, int threads);
 void named_arrive(int id, int threads);

@@ -33,7 +33,8 @@ struct ForwardShape {
   // Warpgroups multiply in turns, so that one weighs scores while another multiplies. Wider heads have too
   // few keys a tile for that to pay.
   static constexpr bool in_turns = qk <= 128;
-  static constexpr int producer_registers = 56, consumer_registers = groups == 2 ? 224 : 152;
+  static constexpr int producer_registers = groups == 2 ? 48 : 56,
+                       consumer_registers = groups == 2 ? 232 : 152;
 };
 
 struct ForwardMaps {
@@ -259,7 +260,7 @@ class ForwardConsumer {
 
   GPU_FUNCTION void weigh(float (&scores)[Shape::keys / 2], RunningSoftmax& softmax, const HeadTile& at,
                           const TileWalk<true>& walk, int row) {
-    if (!walk.is_whole) hide_unseen_keys<Shape::keys>(task_.masks, at.batch, walk.tile, row, scores);
+    if (!walk.is_whole) hide_unseen<Shape::keys, false>(task_.masks, at.batch, walk.tile, row, scores);
     softmax.weigh<Shape::keys>(scores, scale_);
   }
   GPU_FUNCTION static void round(const float (&scores)[Shape::keys / 2],
@@ -293,9 +294,8 @@ class ForwardConsumer {
     show_to_tensor_cores();
     named_barrier(kFirstMeeting + group_, kGroupThreads);
     if (!leads_) return;
-    for (int block = 0; block < Shape::vw / kTileWidth; ++block)
-      store_box(maps_.out, out + block * kGroupRows * kTileWidth * 2, block * kTileWidth, at.head,
-                at.tile * Shape::rows + group_ * kGroupRows, at.batch);
+    store_columns<Shape::vw, kGroupRows>(maps_.out, out, at.head, at.tile * Shape::rows + group_ * kGroupRows,
+                                         at.batch);
     end_stores();
     if constexpr (!Shape::result_apart) {
       wait_for_stores<0, true>();

@@ -153,5 +153,50 @@ TEST(HopperAttention, IsTheReferencesInEveryTiming) {
   }
 }
 
+// The gradients by a function of the table.
+struct Gradients {
+  explicit Gradients(const HopperProblem& p)
+      : dq(p.q.size(), bfloat16(std::nanf(""))),
+        dk(p.k.size(), bfloat16(std::nanf(""))),
+        dv(p.v.size(), bfloat16(std::nanf(""))) {}
+  std::vector<bfloat16> dq, dk, dv;
+};
+
+TEST(HopperAttention, GradientsAreTheReferencesInEveryTiming) {
+  int checked = 0;
+  for (const HopperShape& shape : hopper_shapes()) {
+    SCOPED_TRACE(shape.name);
+    HopperProblem p(shape);
+    const std::vector<bfloat16> dout = normal_values(p.s.batch * p.s.q_length * p.s.heads * p.s.v_dim, 4);
+    Gradients expected(p);
+    reference::attention_backward(p.s, p.q.data(), p.k.data(), p.v.data(), p.out.data(), p.lse.data(),
+                                  dout.data(), expected.dq.data(), expected.dk.data(), expected.dv.data());
+    std::vector<Gradients> first;
+    in_some_timings([&] {
+      Gradients found(p);
+      std::vector<float> top(p.top.size());
+      const auto view = [](std::vector<bfloat16>& x, const Shape& dims) {
+        return TensorView::of_host(DType::bf16, x.data(), dims);
+      };
+      AttentionBackwardArgs args;
+      args.forward = p.args(p.out, p.lse, top);
+      args.dout = TensorView::of_host(DType::bf16, dout.data(), args.forward.out.shape());
+      args.dq = view(found.dq, args.forward.q.shape());
+      args.dk = view(found.dk, args.forward.k.shape());
+      args.dv = view(found.dv, args.forward.v.shape());
+      if (hopper_attention_backward_refuses(args) != nullptr) return;
+      hopper_attention_backward(args);
+      ++checked;
+      expect_near(found.dv, expected.dv, 0.03, "dv");
+      expect_near(found.dk, expected.dk, 0.03, "dk");
+      expect_near(found.dq, expected.dq, 0.03, "dq");
+      if (first.empty()) first.push_back(found);
+      EXPECT_TRUE(have_same_bits(found.dq, first[0].dq) && have_same_bits(found.dk, first[0].dk) &&
+                  have_same_bits(found.dv, first[0].dv));
+    });
+  }
+  EXPECT_GE(checked, 40);
+}
+
 }  // namespace
 }  // namespace switchyard::gpu

@@ -57,22 +57,34 @@ GPU_FUNCTION std::uint64_t columns_at(const unsigned char* tile, int depth) {
   return matrix_at(tile + depth * kTileWidth * 2, rows * kTileWidth * 2);
 }
 
-// The sums of a warpgroup, 64 rows, times the factors of their rows, as tiles of bfloat16 of 64 columns.
-template <int width>
-GPU_FUNCTION void put_rows(unsigned char* tile, const float (&sums)[width / 2], const float (&factor)[2]) {
+// Where this thread's row of two tiles of 8 x 8 and the two below them is, of a warpgroup's 64 rows of 64
+// columns; `chunk`: the first of 8 columns.
+GPU_FUNCTION unsigned char* place_of_tiles(unsigned char* block, int chunk) {
   const int lane = thread_index() % kWarp,
             row = thread_index() % kGroupThreads / kWarp * kRowsOfWarp + lane % kRowsOfWarp;
+  return block + row * kTileWidth * 2 + (((chunk + lane / kRowsOfWarp) ^ (row % 8)) * kChunk) * 2;
+}
+
+// The sums of a warpgroup, 64 rows, times the factors of their rows, as bfloat16 in 64 rows of a tile of
+// `rows`.
+template <int width, int rows = kGroupRows>
+GPU_FUNCTION void put_rows(unsigned char* tile, const float (&sums)[width / 2], const float (&factor)[2]) {
   GPU_UNROLL
   for (int j = 0; j < width / 16; ++j) {
-    const int chunk = j % 4 * 2 + lane / kRowsOfWarp;
-    unsigned char* const to = tile + j / 4 * kGroupRows * kTileWidth * 2 + row * kTileWidth * 2 +
-                              ((chunk ^ (row % 8)) * kChunk) * 2;
     const float* const x = sums + 8 * j;
-    store_tiles(to, rounded_pair(x[0] * factor[0], x[1] * factor[0]),
-                rounded_pair(x[2] * factor[1], x[3] * factor[1]),
-                rounded_pair(x[4] * factor[0], x[5] * factor[0]),
-                rounded_pair(x[6] * factor[1], x[7] * factor[1]));
+    store_tiles(
+        place_of_tiles(tile + j / 4 * rows * kTileWidth * 2, j % 4 * 2),
+        rounded_pair(x[0] * factor[0], x[1] * factor[0]), rounded_pair(x[2] * factor[1], x[3] * factor[1]),
+        rounded_pair(x[4] * factor[0], x[5] * factor[0]), rounded_pair(x[6] * factor[1], x[7] * factor[1]));
   }
+}
+
+// Starts to store 64 rows of a tile of `rows`, as positions of a head from `first` on.
+template <int width, int rows>
+GPU_FUNCTION void store_columns(const TensorMap& map, const unsigned char* from, std::int64_t head,
+                                std::int64_t first, std::int64_t batch) {
+  for (int block = 0; block < width / kTileWidth; ++block)
+    store_box(map, from + block * rows * kTileWidth * 2, block * kTileWidth, head, first, batch);
 }
 
 // ---- Scores
@@ -93,28 +105,6 @@ GPU_FUNCTION float larger(float x, float y) {
 #else
   return x > y ? x : y;
 #endif
-}
-
-// Scores of keys that a query does not see become -infinity. Rows of the scores are queries, of which this
-// thread has `row` and 8 rows below it.
-template <int keys>
-GPU_FUNCTION void hide_unseen_keys(const TileMasks& m, std::int64_t batch, std::int64_t tile, int row,
-                                   float (&scores)[keys / 2]) {
-  constexpr int kWords = (keys + 31) / 32;
-  std::uint32_t words[2][kWords];
-  find_seen_keys<keys>(m, batch, tile, QueryPair::of(m.a, batch, row), words);
-  GPU_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    GPU_UNROLL
-    for (int w = 0; w < kWords; ++w) words[half][w] >>= thread_index() % 4 * 2;
-    GPU_UNROLL
-    for (int j = 0; j < keys / 8; ++j) {
-      GPU_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        if ((words[half][j / 4] & 1u << (j % 4 * 8 + e)) == 0) scores[j * 4 + half * 2 + e] = -INFINITY;
-      }
-    }
-  }
 }
 
 // ---- Order of work

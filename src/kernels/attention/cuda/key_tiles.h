@@ -159,56 +159,113 @@ GPU_FUNCTION std::uint32_t low_bits(std::int64_t count) {
   return count >= 32 ? ~0u : (1u << count) - 1;
 }
 
-// Two queries of a thread, 8 rows apart.
-struct QueryPair {
-  Place at[2];
-  std::int32_t first[2];  // places that they see
-
-  GPU_FUNCTION static QueryPair of(const AttentionSpec& a, std::int64_t batch, int row) {
-    QueryPair pair{};
-    for (int half = 0; half < 2; ++half) {
-      pair.at[half] = place_in(a.q_index, a.q_segment, batch, a.q_length, row + half * 8);
-      pair.first[half] = a.seen.first_visible(pair.at[half].index);
-    }
-    return pair;
-  }
-};
-
-// Bit i of words[half][w]: query `half` sees key w · 32 + i of the tile. The four lanes of a row share the
-// work; all lanes of the warp must call.
-template <int keys, int words_of_tile = (keys + 31) / 32>
-GPU_FUNCTION void find_seen_keys(const TileMasks& m, std::int64_t batch, std::int64_t tile,
-                                 const QueryPair& query, std::uint32_t (&words)[2][words_of_tile]) {
-  const AttentionSpec& a = m.a;
-  const std::int64_t begin = tile * keys, end = begin + keys < a.kv_length ? begin + keys : a.kv_length;
-  if (m.kv_ranges == nullptr) {
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t next = std::int64_t{query.at[half].index} + 1,
-                         after = a.causal && next < end ? next : end;
-      GPU_UNROLL
-      for (int w = 0; w < words_of_tile; ++w) {
-        const std::int64_t origin = begin + w * 32;
-        words[half][w] =
-            low_bits(after - origin) & ~low_bits(a.causal ? query.first[half] - origin : std::int64_t{0});
-      }
-    }
-    return;
-  }
+// Bits of `columns` columns of a tile, for two rows of a thread. `seen(column)` has a bit for each row. The four
+// lanes of a row share the work; all lanes of the warp must call.
+template <int columns, int words_of_tile = (columns + 31) / 32, typename Seen>
+GPU_FUNCTION void ask_columns(const Seen& seen, std::uint32_t (&words)[2][words_of_tile]) {
   const int own = thread_index() % 4, first_lane = thread_index() % kWarp / 4 * 4;
   GPU_UNROLL
   for (int w = 0; w < words_of_tile; w += 4) {
     std::uint32_t found[2] = {0, 0};
-    const std::int64_t origin = begin + (w + own) * 32;
     GPU_NO_UNROLL
     for (int i = 0; i < 32; ++i) {
-      if (origin + i >= end) break;
-      const Place key = place_in(a.kv_index, a.kv_segment, batch, a.kv_length, origin + i);
-      for (int half = 0; half < 2; ++half)
-        found[half] |= sees(a, query.at[half], query.first[half], key) ? 1u << i : 0u;
+      const int column = (w + own) * 32 + i;
+      if (column >= columns) break;
+      const std::uint32_t by = seen(column);
+      found[0] |= (by & 1u) << i;
+      found[1] |= (by >> 1) << i;
     }
     GPU_UNROLL
     for (int of = 0; of < 4 && w + of < words_of_tile; ++of) {
       for (int half = 0; half < 2; ++half) words[half][w + of] = shuffle(found[half], first_lane + of);
+    }
+  }
+}
+
+// Bits of the places [begin, end), of words from place `origin` on.
+template <int words_of_tile>
+GPU_FUNCTION void fill_words(std::int64_t begin, std::int64_t end, std::int64_t origin,
+                             std::uint32_t (&words)[words_of_tile]) {
+  GPU_UNROLL
+  for (int w = 0; w < words_of_tile; ++w)
+    words[w] = low_bits(end - origin - w * 32) & ~low_bits(begin - origin - w * 32);
+}
+
+// Bit i of words[half][w]: query `row` + half · 8 sees key w · 32 + i of the tile of keys.
+template <int keys, int words_of_tile = (keys + 31) / 32>
+GPU_FUNCTION void find_seen_keys(const TileMasks& m, std::int64_t batch, std::int64_t tile, int row,
+                                 std::uint32_t (&words)[2][words_of_tile]) {
+  const AttentionSpec& a = m.a;
+  const std::int64_t origin = tile * keys;
+  Place query[2];
+  std::int32_t first[2];
+  for (int half = 0; half < 2; ++half) {
+    query[half] = place_in(a.q_index, a.q_segment, batch, a.q_length, row + half * 8);
+    first[half] = a.seen.first_visible(query[half].index);
+    if (m.kv_ranges != nullptr) continue;
+    const std::int64_t next = a.causal ? std::int64_t{query[half].index} + 1 : a.kv_length;
+    fill_words(a.causal ? first[half] : origin, next < a.kv_length ? next : a.kv_length, origin, words[half]);
+  }
+  if (m.kv_ranges == nullptr) return;
+  ask_columns<keys>(
+      [&](int column) {
+        const std::int64_t at = origin + column;
+        if (at >= a.kv_length) return 0u;
+        const Place key = place_in(a.kv_index, a.kv_segment, batch, a.kv_length, at);
+        return (sees(a, query[0], first[0], key) ? 1u : 0u) | (sees(a, query[1], first[1], key) ? 2u : 0u);
+      },
+      words);
+}
+
+// Bit i of words[half][w]: key `row` + half · 8 is seen by query w · 32 + i of the tile of queries. Queries past
+// the end see some.
+template <int queries, int words_of_tile = (queries + 31) / 32>
+GPU_FUNCTION void find_seeing_queries(const TileMasks& m, std::int64_t batch, std::int64_t tile, int row,
+                                      std::uint32_t (&words)[2][words_of_tile]) {
+  const AttentionSpec& a = m.a;
+  const std::int64_t origin = tile * queries;
+  Place key[2];
+  for (int half = 0; half < 2; ++half) {
+    key[half] = place_in(a.kv_index, a.kv_segment, batch, a.kv_length, row + half * 8);
+    if (m.kv_ranges != nullptr) continue;
+    const bool is_there = row + half * 8 < a.kv_length;
+    const std::int64_t begin = a.causal ? key[half].index : origin,
+                       end = a.causal ? a.seen.end_of_seers(key[half].index) : origin + queries;
+    fill_words(is_there ? begin : origin + queries, end, origin, words[half]);
+  }
+  if (m.kv_ranges == nullptr) return;
+  ask_columns<queries>(
+      [&](int column) {
+        const Place query = place_in(a.q_index, a.q_segment, batch, a.q_length, origin + column);
+        const std::int32_t first = a.seen.first_visible(query.index);
+        std::uint32_t seen = 0;
+        for (int half = 0; half < 2; ++half)
+          seen |= row + half * 8 < a.kv_length && sees(a, query, first, key[half]) ? 1u << half : 0u;
+        return seen;
+      },
+      words);
+}
+
+// Scores of keys that are not seen become -infinity. Rows of the scores are queries, or keys where `transposed`.
+template <int columns, bool transposed>
+GPU_FUNCTION void hide_unseen(const TileMasks& m, std::int64_t batch, std::int64_t tile, int row,
+                              float (&scores)[columns / 2]) {
+  constexpr int kWords = (columns + 31) / 32;
+  std::uint32_t words[2][kWords];
+  if constexpr (transposed)
+    find_seeing_queries<columns>(m, batch, tile, row, words);
+  else
+    find_seen_keys<columns>(m, batch, tile, row, words);
+  GPU_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    GPU_UNROLL
+    for (int w = 0; w < kWords; ++w) words[half][w] >>= thread_index() % 4 * 2;
+    GPU_UNROLL
+    for (int j = 0; j < columns / 8; ++j) {
+      GPU_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        if ((words[half][j / 4] & 1u << (j % 4 * 8 + e)) == 0) scores[j * 4 + half * 2 + e] = -INFINITY;
+      }
     }
   }
 }

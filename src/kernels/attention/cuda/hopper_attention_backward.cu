@@ -1,0 +1,472 @@
+// Attention of bfloat16 on Hopper, backward, by tiles of keys: scores are made again, transposed, so that
+// weights and their gradients are operands in registers. Gradients of keys and values stay in registers while
+// a block goes through the queries. Those of queries are added in the GPU's memory by the copy engine, one
+// block after the other: blocks take tiles from the last on, and a block waits until those of later keys have
+// added theirs, so every run has the same bits (FlashAttention's deterministic mode, Dao et al.). Wider heads
+// have a second pass, by tiles of queries, instead. Twin: flash_attention_backward, which has the same masks.
+#include <algorithm>
+
+#include "kernels/attention/cuda/hopper_backward_parts.h"
+
+namespace switchyard::gpu {
+
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 177  // code for other GPUs leaves all of it out
+#endif
+namespace {
+
+using namespace hopper;
+
+// Sizes of the kernel: both widths in whole blocks of columns, queries of a step, and whether the gradients
+// of queries are made, too.
+template <int qk_width, int v_width, int queries_of_step, bool adds_queries>
+struct KeyShape {
+  static constexpr int qk = qk_width, vw = v_width, rows = queries_of_step;
+  static constexpr bool once = adds_queries;
+  static constexpr int keys = 2 * kGroupRows, stages = 2, threads = 3 * kGroupThreads;
+  static constexpr std::uint32_t k_bytes = keys * qk * 2, v_bytes = keys * vw * 2, q_bytes = rows * qk * 2,
+                                 dout_bytes = rows * vw * 2, number_bytes = rows * 4,
+                                 slope_bytes = once ? keys * rows * 2 : 0;
+  // Each warpgroup makes half of the columns of the queries' gradients, or all of them in every second step
+  // where half would be less than a block of columns.
+  static constexpr bool in_halves = qk > kTileWidth;
+  static constexpr int sum_columns = in_halves ? qk / 2 : qk;
+  static constexpr std::uint32_t sum_bytes = once ? rows * sum_columns * 4 : 0;  // of one warpgroup
+  static constexpr std::size_t shared_bytes =
+      k_bytes + v_bytes + stages * (q_bytes + dout_bytes) + 2 * slope_bytes + 2 * sum_bytes;
+  static_assert(shared_bytes + 2 * kStaticShared <= kMostShared && (!once || rows == kGroupRows));
+};
+
+struct KeyMaps {
+  TensorMap q, k, v, dout, dk, dv;
+};
+
+struct KeyTask {
+  TileMasks masks;
+  RowNumbers numbers;
+  float* sums;            // [B,N,q tiles] of Shape's rows x qk, as threads hold them
+  std::int32_t* added;    // [B,N,q tiles]: how many tiles of keys have added theirs
+  std::int32_t* started;  // blocks
+};
+
+// Ids of named barriers: a meeting of both warpgroups, of one, and of one and the warp that adds.
+constexpr int kBothMeet = 1, kOneMeets = 2, kSumsFull = 4, kSumsEmpty = 6;
+constexpr int kWithAdder = kGroupThreads + kWarp;
+
+template <typename Shape>
+struct KeyShared {
+  std::uint64_t kv_full;
+  std::uint64_t q_full[Shape::stages], q_empty[Shape::stages], dout_full[Shape::stages],
+      dout_empty[Shape::stages];
+  std::int64_t taken;  // the block's number in the order of starts
+  alignas(16) float lse[Shape::stages][Shape::rows];
+  alignas(16) float delta[Shape::stages][Shape::rows];
+};
+
+template <typename Shape>
+struct KeyTiles {
+  unsigned char *k, *v, *q, *dout, *slopes;
+  float* sums;
+  GPU_FUNCTION explicit KeyTiles(unsigned char* memory)
+      : k(memory),
+        v(k + Shape::k_bytes),
+        q(v + Shape::v_bytes),
+        dout(q + Shape::stages * Shape::q_bytes),
+        slopes(dout + Shape::stages * Shape::dout_bytes),
+        sums(reinterpret_cast<float*>(slopes + 2 * Shape::slope_bytes)) {}
+};
+
+// The tile of keys of a block.
+struct KeyTile {
+  int batch, kv_head, tile;
+  GPU_FUNCTION static KeyTile of(const TileMasks& m, std::int64_t number) {
+    const auto tiles = static_cast<int>(m.kv_tiles), of_all_heads = static_cast<int>(number / tiles),
+               heads = static_cast<int>(m.a.kv_heads);
+    return {of_all_heads / heads, of_all_heads % heads, tiles - 1 - static_cast<int>(number % tiles)};
+  }
+};
+
+template <typename Shape>
+GPU_FUNCTION TileMask mask_of_pair(const TileMasks& m, int batch, int q_tile, int kv_tile) {
+  return mask_of(range_of_queries(m, batch, q_tile, Shape::rows),
+                 range_of_keys(m, batch, kv_tile, Shape::keys), m.a.causal);
+}
+
+// Calls body(head, tile of queries, is it seen whole) for all that see the keys, in the order that all roles
+// have. A whole warp calls.
+template <typename Shape, typename Body>
+GPU_FUNCTION void for_seeing_tiles(const TileMasks& m, const KeyTile& at, const Body& body) {
+  const auto group = static_cast<int>(m.a.heads / m.a.kv_heads);
+  for (int head = at.kv_head * group; head < (at.kv_head + 1) * group; ++head) {
+    TileWalk<false> walk(0, static_cast<int>(m.q_tiles));
+    while (walk.next([&](int tile) { return mask_of_pair<Shape>(m, at.batch, tile, at.tile); }))
+      body(head, walk.tile, walk.is_whole && std::int64_t{at.tile + 1} * Shape::keys <= m.a.kv_length);
+  }
+}
+
+// The warp that starts copies.
+template <typename Shape>
+GPU_FUNCTION void bring_queries(const KeyTask& task, const KeyMaps& maps, KeyShared<Shape>& shared,
+                                const KeyTiles<Shape>& tiles, const KeyTile& at) {
+  const bool starts = thread_index() == 0;
+  if (starts) {
+    expect_bytes(&shared.kv_full, Shape::k_bytes + Shape::v_bytes);
+    copy_columns<Shape::qk, Shape::keys>(tiles.k, maps.k, at.kv_head, at.tile * Shape::keys, at.batch,
+                                         &shared.kv_full);
+    copy_columns<Shape::vw, Shape::keys>(tiles.v, maps.v, at.kv_head, at.tile * Shape::keys, at.batch,
+                                         &shared.kv_full);
+  }
+  Stage<Shape::stages> stage;
+  for_seeing_tiles<Shape>(task.masks, at, [&](int head, int tile, bool) {
+    if (starts) {
+      const int s = stage.at;
+      const std::int64_t of_row =
+          (std::int64_t{at.batch} * task.masks.a.heads + head) * task.numbers.padded + tile * Shape::rows;
+      wait_for_phase(&shared.q_empty[s], stage.phase ^ 1);
+      expect_bytes(&shared.q_full[s], Shape::q_bytes + Shape::number_bytes);
+      copy_columns<Shape::qk, Shape::rows>(tiles.q + s * Shape::q_bytes, maps.q, head, tile * Shape::rows,
+                                           at.batch, &shared.q_full[s]);
+      copy_bytes(shared.lse[s], task.numbers.lse + of_row, Shape::number_bytes, &shared.q_full[s]);
+      wait_for_phase(&shared.dout_empty[s], stage.phase ^ 1);
+      expect_bytes(&shared.dout_full[s], Shape::dout_bytes + Shape::number_bytes);
+      copy_columns<Shape::vw, Shape::rows>(tiles.dout + s * Shape::dout_bytes, maps.dout, head,
+                                           tile * Shape::rows, at.batch, &shared.dout_full[s]);
+      copy_bytes(shared.delta[s], task.numbers.delta + of_row, Shape::number_bytes, &shared.dout_full[s]);
+    }
+    stage.next();
+  });
+}
+
+// How many tiles of keys after this one the queries see: they add first.
+template <typename Shape>
+GPU_FUNCTION int tiles_before(const TileMasks& m, const KeyTile& at, int q_tile) {
+  int count = 0;
+  for (int base = at.tile + 1; base < m.kv_tiles; base += kWarp) {
+    const int own = base + thread_index() % kWarp;
+    const bool seen = own < m.kv_tiles && mask_of_pair<Shape>(m, at.batch, q_tile, own) != TileMask::none;
+    count += bits_set(ballot(seen));
+  }
+  return count;
+}
+
+// The warp that adds gradients of queries, each tile in its turn.
+template <typename Shape>
+GPU_FUNCTION void add_queries(const KeyTask& task, const KeyTiles<Shape>& tiles, const KeyTile& at) {
+  constexpr int kSums = Shape::rows * Shape::sum_columns;  // of one warpgroup
+  const bool adds = thread_index() % kWarp == 0;
+  int step = 0;
+  for_seeing_tiles<Shape>(task.masks, at, [&](int head, int tile, bool) {
+    const std::int64_t of_tile =
+        (std::int64_t{at.batch} * task.masks.a.heads + head) * task.masks.q_tiles + tile;
+    const int before = tiles_before<Shape>(task.masks, at, tile);
+    if (adds) wait_for_number(task.added + of_tile, before);
+    warp_barrier();
+    const int first = Shape::in_halves ? 0 : step % 2, last = Shape::in_halves ? 1 : first;
+    for (int group = first; group <= last; ++group) {
+      named_barrier(kSumsFull + group, kWithAdder);
+      if (!adds) continue;
+      float* const to = task.sums + (of_tile * (last - first + 1) + group - first) * kSums;
+      const float* const from = tiles.sums + group * kSums;
+      before == 0 ? store_floats(to, from, kSums) : add_floats(to, from, kSums);
+      end_stores();
+    }
+    if (adds) {
+      wait_for_stores<0, false>();
+      raise_number(task.added + of_tile);
+    }
+    warp_barrier();
+    for (int group = first; group <= last; ++group) named_arrive(kSumsEmpty + group, kWithAdder);
+    ++step;
+  });
+}
+
+// One of the two warpgroups that multiply: 64 keys.
+template <typename Shape>
+class KeyConsumer {
+ public:
+  GPU_FUNCTION KeyConsumer(const KeyTask& task, KeyShared<Shape>& shared, const KeyTiles<Shape>& tiles,
+                           int group)
+      : task_(task),
+        shared_(shared),
+        tiles_(tiles),
+        group_(group),
+        leads_(thread_index() % kGroupThreads == 0),
+        scale_(task.masks.a.scale * kLog2e) {}
+
+  GPU_FUNCTION void run(const KeyMaps& maps, const KeyTile& at) {
+    const int lane = thread_index() % kWarp, warp = thread_index() % kGroupThreads / kWarp,
+              row = at.tile * Shape::keys + group_ * kGroupRows + warp * kRowsOfWarp + lane / 4;
+    float dk[Shape::qk / 2], dv[Shape::vw / 2];
+    GPU_UNROLL
+    for (float& sum : dk) sum = 0;
+    GPU_UNROLL
+    for (float& sum : dv) sum = 0;
+    wait_for_phase(&shared_.kv_full, 0);
+    for_seeing_tiles<Shape>(task_.masks, at, [&](int, int tile, bool is_whole) {
+      step(at, row, tile, is_whole, dk, dv);
+      stage_.next();
+      ++step_;
+    });
+    named_barrier(kBothMeet, 2 * kGroupThreads);  // both have read the keys and values
+    const float one[2] = {1, 1}, scale[2] = {task_.masks.a.scale, task_.masks.a.scale};
+    unsigned char *const k = own_rows(tiles_.k), *const v = own_rows(tiles_.v);
+    put_rows<Shape::qk, Shape::keys>(k, dk, scale);
+    put_rows<Shape::vw, Shape::keys>(v, dv, one);
+    show_to_tensor_cores();
+    named_barrier(kOneMeets + group_, kGroupThreads);
+    if (!leads_) return;
+    const int first = at.tile * Shape::keys + group_ * kGroupRows;
+    store_columns<Shape::qk, Shape::keys>(maps.dk, k, at.kv_head, first, at.batch);
+    store_columns<Shape::vw, Shape::keys>(maps.dv, v, at.kv_head, first, at.batch);
+    end_stores();
+    wait_for_stores<0, false>();
+  }
+
+ private:
+  GPU_FUNCTION unsigned char* own_rows(unsigned char* tile) const {
+    return tile + group_ * kGroupRows * kTileWidth * 2;
+  }
+  GPU_FUNCTION void release(std::uint64_t* empty) {
+    if (leads_) arrive(empty);
+  }
+
+  GPU_FUNCTION void step(const KeyTile& at, int row, int tile, bool is_whole, float (&dk)[Shape::qk / 2],
+                         float (&dv)[Shape::vw / 2]) {
+    const int s = stage_.at;
+    const unsigned char *const q = tiles_.q + s * Shape::q_bytes, *const dout =
+                                                                      tiles_.dout + s * Shape::dout_bytes;
+    float weights[Shape::rows / 2], slopes[Shape::rows / 2];
+    wait_for_phase(&shared_.q_full[s], stage_.phase);
+    begin_multiplying();
+    GPU_UNROLL
+    for (int depth = 0; depth < Shape::qk; depth += 16)
+      multiply<Shape::rows, 0, 0>(weights, rows_at<Shape::keys>(own_rows(tiles_.k), depth),
+                                  rows_at<Shape::rows>(q, depth), depth > 0);
+    end_multiplying();
+    wait_for_phase(&shared_.dout_full[s], stage_.phase);
+    begin_multiplying();
+    GPU_UNROLL
+    for (int depth = 0; depth < Shape::vw; depth += 16)
+      multiply<Shape::rows, 0, 0>(slopes, rows_at<Shape::keys>(own_rows(tiles_.v), depth),
+                                  rows_at<Shape::rows>(dout, depth), depth > 0);
+    end_multiplying();
+    wait_for_products<1>();
+    if (!is_whole) hide_unseen<Shape::rows, true>(task_.masks, at.batch, tile, row, weights);
+    std::uint32_t rounded_weights[Shape::rows / 4], rounded_slopes[Shape::rows / 4];
+    for_pairs([&](int j, int half, int column) {
+      float* const x = weights + j * 4 + half * 2;
+      x[0] = power_of_two(fmaf(x[0], scale_, -shared_.lse[s][column]));
+      x[1] = power_of_two(fmaf(x[1], scale_, -shared_.lse[s][column + 1]));
+      rounded_weights[j * 2 + half] = rounded_pair(x[0], x[1]);
+    });
+    wait_for_products<0>();
+    for_pairs([&](int j, int half, int column) {
+      const float *const x = weights + j * 4 + half * 2, *const y = slopes + j * 4 + half * 2;
+      rounded_slopes[j * 2 + half] = rounded_pair(x[0] * (y[0] - shared_.delta[s][column]),
+                                                  x[1] * (y[1] - shared_.delta[s][column + 1]));
+    });
+    if constexpr (Shape::once) put_slopes(rounded_slopes);
+    begin_multiplying();
+    GPU_UNROLL
+    for (int depth = 0; depth < Shape::rows; depth += 16)
+      multiply_registers<Shape::vw, 1>(dv, rounded_weights + depth / 4, columns_at<Shape::rows>(dout, depth));
+    end_multiplying();
+    if constexpr (Shape::once) {
+      show_to_tensor_cores();
+      named_barrier(kBothMeet, 2 * kGroupThreads);  // the slopes of both are there
+      if (Shape::in_halves || step_ % 2 == group_) return end_step_with_queries(q, rounded_slopes, dk);
+    }
+    multiply_queries(q, rounded_slopes, dk);
+    wait_for_products<1>();
+    release(&shared_.dout_empty[s]);
+    wait_for_products<0>();
+    release(&shared_.q_empty[s]);
+  }
+
+  // Calls body(j, half, column) for each pair of columns of both rows.
+  template <typename Body>
+  GPU_FUNCTION static void for_pairs(const Body& body) {
+    GPU_UNROLL
+    for (int j = 0; j < Shape::rows / 8; ++j) {
+      GPU_UNROLL
+      for (int half = 0; half < 2; ++half) body(j, half, j * 8 + thread_index() % 4 * 2);
+    }
+  }
+
+  // dk += slopesᵀ · q, begun.
+  GPU_FUNCTION void multiply_queries(const unsigned char* q, const std::uint32_t (&slopes)[Shape::rows / 4],
+                                     float (&dk)[Shape::qk / 2]) {
+    begin_multiplying();
+    GPU_UNROLL
+    for (int depth = 0; depth < Shape::rows; depth += 16)
+      multiply_registers<Shape::qk, 1>(dk, slopes + depth / 4, columns_at<Shape::rows>(q, depth));
+    end_multiplying();
+  }
+
+  // Slopes [keys, queries] in shared memory: an operand that is transposed.
+  GPU_FUNCTION void put_slopes(const std::uint32_t (&slopes)[Shape::rows / 4]) {
+    unsigned char* const to = own_rows(tiles_.slopes + step_ % 2 * Shape::slope_bytes);
+    GPU_UNROLL
+    for (int j = 0; j < Shape::rows / 16; ++j)
+      store_tiles(place_of_tiles(to, 2 * j), slopes[4 * j], slopes[4 * j + 1], slopes[4 * j + 2],
+                  slopes[4 * j + 3]);
+  }
+
+  GPU_FUNCTION void end_step_with_queries(const unsigned char* q,
+                                          const std::uint32_t (&rounded_slopes)[Shape::rows / 4],
+                                          float (&dk)[Shape::qk / 2]) {
+    const int s = stage_.at;
+    constexpr int kSums = Shape::sum_columns / 2;  // of a thread
+    const unsigned char *const slopes = tiles_.slopes + step_ % 2 * Shape::slope_bytes,
+                               *const k = tiles_.k + (Shape::in_halves ? group_ : 0) *
+                                                         (Shape::sum_columns / kTileWidth) * Shape::keys *
+                                                         kTileWidth * 2;
+    float dq[kSums];
+    begin_multiplying();
+    GPU_UNROLL
+    for (int depth = 0; depth < Shape::keys; depth += 16)
+      multiply<Shape::sum_columns, 1, 1>(dq, columns_at<Shape::keys>(slopes, depth),
+                                         columns_at<Shape::keys>(k, depth), depth > 0);
+    end_multiplying();
+    wait_for_products<1>();
+    release(&shared_.dout_empty[s]);
+    multiply_queries(q, rounded_slopes, dk);
+    wait_for_products<1>();
+    if (has_given_sums_) named_barrier(kSumsEmpty + group_, kWithAdder);  // the last sums have left
+    has_given_sums_ = true;
+    auto* const to =
+        reinterpret_cast<Vector<float, 4>*>(tiles_.sums + group_ * Shape::rows * Shape::sum_columns) +
+        thread_index() % kGroupThreads;
+    GPU_UNROLL
+    for (int j = 0; j < kSums / 4; ++j)
+      to[j * kGroupThreads] = {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
+    show_to_tensor_cores();
+    named_arrive(kSumsFull + group_, kWithAdder);
+    wait_for_products<0>();
+    release(&shared_.q_empty[s]);
+  }
+
+  const KeyTask& task_;
+  KeyShared<Shape>& shared_;
+  const KeyTiles<Shape>& tiles_;
+  const int group_;
+  const bool leads_;
+  const float scale_;
+  Stage<Shape::stages> stage_;
+  int step_ = 0;
+  bool has_given_sums_ = false;
+};
+
+template <typename Shape>
+GPU_BLOCK_KERNEL(Shape::threads)
+hopper_key_gradients(GPU_CONSTANT(KeyTask) task, GPU_CONSTANT(KeyMaps) maps) {
+#if defined(GPU_HAS_WGMMA)
+  GPU_SHARED(KeyShared<Shape>, shared, 1);
+  const KeyTiles<Shape> tiles(dynamic_shared<unsigned char>());
+  if (thread_index() == 0) {
+    init_barrier(&shared->kv_full, 1);
+    for (int stage = 0; stage < Shape::stages; ++stage) {
+      init_barrier(&shared->q_full[stage], 1);
+      init_barrier(&shared->dout_full[stage], 1);
+      init_barrier(&shared->q_empty[stage], 2);
+      init_barrier(&shared->dout_empty[stage], 2);
+    }
+    show_barriers();
+    // In the order in which blocks start: who is waited for has started.
+    shared->taken = Shape::once ? atomic_add(task.started, 1) : block_index();
+  }
+  barrier();
+  const KeyTile at = KeyTile::of(task.masks, shared->taken);
+  // The same for all threads of a warp, as the compiler is to see.
+  const int role = shuffle(thread_index() / kGroupThreads, 0);
+  if (role == 0) {
+    give_up_registers<48>();
+    if (thread_index() < kWarp)
+      bring_queries<Shape>(task, maps, *shared, tiles, at);
+    else if (Shape::once && thread_index() < 2 * kWarp)
+      add_queries<Shape>(task, tiles, at);
+  } else {
+    take_registers<232>();
+    KeyConsumer<Shape>(task, *shared, tiles, role - 1).run(maps, at);
+  }
+#endif
+}
+
+// Rounds the sums of the queries' gradients, times the scale. What no tile of keys has added to is 0.
+template <typename Shape>
+GPU_KERNEL round_query_sums(KeyTask task, bfloat16* dq) {
+  const AttentionSpec& a = task.masks.a;
+  constexpr int kOfTile = Shape::rows * Shape::qk / 4, kOfGroup = Shape::rows * Shape::sum_columns / 4;
+  const std::int64_t i = block_index() * thread_count() + thread_index(), tile = i / kOfTile;
+  if (tile >= a.batch * a.heads * task.masks.q_tiles) return;
+  const int within = static_cast<int>(i % kOfTile), group = within / kOfGroup,
+            thread = within % kOfGroup % kGroupThreads, j = within % kOfGroup / kGroupThreads;
+  const std::int64_t head = tile / task.masks.q_tiles % a.heads, batch = tile / task.masks.q_tiles / a.heads;
+  const int column = group * Shape::sum_columns + j * 8 + thread % 4 * 2;
+  if (column >= a.qk_dim) return;
+  Vector<float, 4> sums{};
+  if (task.added[tile] > 0) sums = reinterpret_cast<const Vector<float, 4>*>(task.sums)[i];
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = tile % task.masks.q_tiles * Shape::rows + thread / kWarp * kRowsOfWarp +
+                             thread % kWarp / 4 + half * 8;
+    if (row >= a.q_length) continue;
+    *reinterpret_cast<std::uint32_t*>(dq + ((batch * a.q_length + row) * a.heads + head) * a.qk_dim +
+                                      column) =
+        rounded_pair(sums.at[half * 2] * a.scale, sums.at[half * 2 + 1] * a.scale);
+  }
+}
+
+template <typename Shape>
+void run_key_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p) {
+  const AttentionSpec& a = p.args;
+  const std::int64_t q_tiles = divide_up(a.q_length, Shape::rows),
+                     kv_tiles = divide_up(a.kv_length, Shape::keys),
+                     all_q_tiles = a.batch * a.heads * q_tiles, sums = all_q_tiles * Shape::rows * Shape::qk;
+  const Ranges ranges(a, args.dq, Shape::rows, Shape::keys, places_are_given(a));
+  const Workspace of_sums(args.dq, Shape::once ? static_cast<std::size_t>(sums) * sizeof(float) : 0);
+  const Workspace counts(args.dq, static_cast<std::size_t>(all_q_tiles + 1) * sizeof(std::int32_t));
+  const RowNumberMemory numbers(args, p, counts.data<std::int32_t>(), all_q_tiles + 1);
+  if (PlannedGpu::of_thread() != nullptr) return;
+  const KeyTask task{{a, ranges.of_queries(), ranges.of_keys(), q_tiles, kv_tiles},
+                     numbers.get(),
+                     of_sums.data<float>(),
+                     counts.data<std::int32_t>() + 1,
+                     counts.data<std::int32_t>()};
+  const auto queries = [&](const void* data, std::int64_t width) {
+    return map_of_heads(data, a.batch, a.q_length, a.heads, width, Shape::rows);
+  };
+  const auto keys = [&](const void* data, std::int64_t width, int rows) {
+    return map_of_heads(data, a.batch, a.kv_length, a.kv_heads, width, rows);
+  };
+  const KeyMaps maps{queries(p.q, a.qk_dim),           keys(p.k, a.qk_dim, Shape::keys),
+                     keys(p.v, a.v_dim, Shape::keys),  queries(p.dout, a.v_dim),
+                     keys(p.dk, a.qk_dim, kGroupRows), keys(p.dv, a.v_dim, kGroupRows)};
+  launch({.blocks = kv_tiles * a.kv_heads * a.batch,
+          .threads = Shape::threads,
+          .shared_bytes = Shape::shared_bytes},
+         hopper_key_gradients<Shape>, task, maps);
+  if constexpr (Shape::once)
+    launch({.blocks = divide_up(sums / 4, 256), .threads = 256}, round_query_sums<Shape>, task,
+           static_cast<bfloat16*>(p.dq));
+}
+
+}  // namespace
+
+const char* hopper_attention_backward_refuses(const AttentionBackwardArgs& args) {
+  const AttentionArgs& a = args.forward;
+  if (const char* const reason = hopper_attention_refuses(a)) return reason;
+  if (a.q.dim(1) == 0) return "there are no queries";
+  if (a.q.dim(3) > 128 || a.v.dim(3) > 128) return "heads are wider than 128";
+  return are_aligned({&args.dout, &args.dq, &args.dk, &args.dv}) ? nullptr
+                                                                 : "a gradient is not aligned to 16 bytes";
+}
+
+void hopper_attention_backward(const AttentionBackwardArgs& args) {
+  const AttentionProblem p = attention_problem(args);
+  const AttentionSpec& a = p.args;
+  if (a.batch == 0 || a.heads == 0) return;
+  if (a.qk_dim <= 64 && a.v_dim <= 64) return run_key_gradients<KeyShape<64, 64, 64, true>>(args, p);
+  run_key_gradients<KeyShape<128, 128, 64, true>>(args, p);
+}
+
+}  // namespace switchyard::gpu
