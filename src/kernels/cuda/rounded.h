@@ -1,0 +1,80 @@
+// Rounded: a float whose operators round each result to nearest, where nvcc would join a product and a sum
+// into one operation. So a kernel has the bits of the same arithmetic on the host.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/portable.h"
+
+namespace switchyard::gpu {
+
+GPU_HOST_FUNCTION float rounded_product(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+GPU_HOST_FUNCTION float rounded_difference(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fsub_rn(x, y);
+#else
+  return x - y;
+#endif
+}
+GPU_HOST_FUNCTION float rounded_addition(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(x, y);
+#else
+  return x + y;
+#endif
+}
+GPU_HOST_FUNCTION float rounded_quotient(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(x, y);
+#else
+  return x / y;
+#endif
+}
+GPU_HOST_FUNCTION float rounded_root(float x) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(x);
+#else
+  return std::sqrt(x);
+#endif
+}
+
+// Of the emulator's compiler: -ffp-contract=off is asked for where this is used (CMakeLists.txt).
+struct Rounded {
+  float value = 0;
+
+  GPU_HOST_FUNCTION Rounded(float of) : value(of) {}
+  GPU_HOST_FUNCTION explicit operator float() const { return value; }
+};
+
+GPU_HOST_FUNCTION Rounded operator*(Rounded x, Rounded y) {
+  return rounded_product(x.value, y.value);
+}
+GPU_HOST_FUNCTION Rounded operator+(Rounded x, Rounded y) {
+  return rounded_addition(x.value, y.value);
+}
+GPU_HOST_FUNCTION Rounded operator-(Rounded x, Rounded y) {
+  return rounded_difference(x.value, y.value);
+}
+GPU_HOST_FUNCTION Rounded operator-(Rounded x) {
+  return -x.value;
+}
+GPU_HOST_FUNCTION Rounded operator/(Rounded x, Rounded y) {
+  return rounded_quotient(x.value, y.value);
+}
+GPU_HOST_FUNCTION bool operator<(Rounded x, Rounded y) {
+  return x.value < y.value;
+}
+GPU_HOST_FUNCTION bool operator>(Rounded x, Rounded y) {
+  return x.value > y.value;
+}
+GPU_HOST_FUNCTION Rounded square_root(Rounded x) {
+  return rounded_root(x.value);
+}
+
+}  // namespace switchyard::gpu
