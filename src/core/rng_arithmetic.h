@@ -1,7 +1,7 @@
-// The arithmetic of core/rng.h: the cipher, and normal numbers from its bits by products, sums, quotients and
-// roots alone. Each of them is rounded, so the bits are the same on every machine. `Float` is float where the
-// compiler does not join a product and a sum (-ffp-contract=off), or a class whose operators round
-// (kernels/cuda/rounded.h).
+// The arithmetic of core/rng.h: the cipher, and normal numbers from its bits. These take products, sums,
+// quotients and roots alone, each of them rounded, so the bits are the same on every machine. `Float` is
+// float where the compiler does not join a product and a sum (-ffp-contract=off), or a class whose operators
+// round each result, as kernels/cuda/rounded.h has it.
 #pragma once
 
 #include <bit>

@@ -34,7 +34,7 @@ Upload::Upload(const Memory& device, ThreadPool& pool, std::int64_t buffer_bytes
         device.device().name(), buffer_bytes);
 }
 
-// Whoever gets the buffers next writes to them.
+// The buffers go back to a pool, whose next user writes to them.
 Upload::~Upload() {
   try {
     finish();

@@ -29,7 +29,7 @@ class Upload {
   // and bf16, which is cast on the way as Tensor::cast does it. Work issued from now on may read it; `host`
   // may be released at once.
   Tensor send(const Tensor& host, DType dtype);
-  // The same to memory that is there: of the host's size, without gaps, its dtype the wanted one.
+  // Does the same into memory that exists: of the host's size, without gaps, of the wanted dtype.
   void send(const Tensor& host, const TensorView& to);
   // Returns when all copies are done.
   void finish();

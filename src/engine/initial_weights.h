@@ -19,8 +19,8 @@ enum class WeightUse {
 // Reads blocks of the weights in load_parameters_path from a Hugging Face folder, a GGUF file, or a
 // checkpoint (the newest of a run's folder): in the parameters' dtype, or a checkpoint's floats in its own.
 // Null without the key: a random start. For a packed parameter it returns the checkpoint's blocks, or else
-// dense float32 values. Error(usage) for weights that do not fit the model; `notes` says what is left out on
-// purpose.
+// dense float32 values. Error(usage) for weights that do not fit the model; `notes` names the tensors that
+// are left out on purpose.
 Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& model,
                                       const std::vector<ParameterSpec>& specs,
                                       std::vector<std::string>* notes, WeightUse use);

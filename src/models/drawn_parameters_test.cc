@@ -97,8 +97,7 @@ TEST(Uploads, KeepEveryBit) {
   }
 }
 
-// A stored tensor larger than a buffer, of a size that does not divide it, in the wanted dtype and in the
-// other.
+// The stored tensor is larger than a buffer, which does not divide it.
 TEST(LoadedParameters, HaveTheSameBitsOnAGpu) {
   const Shape shape{70001, 67};
   ASSERT_GT(num_elements(shape) * 4, Upload::kBufferBytes);

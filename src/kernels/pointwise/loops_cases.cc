@@ -221,7 +221,8 @@ std::vector<Case> random_values_cases(std::uint32_t seed) {
     for (const Block& block : blocks) {
       for (const int kind : {0, 1, 2}) {  // a constant, normal, truncated
         const RngKey key = rng_key(++seed);
-        RandomValuesArgs args{.whole = block.whole, .start = block.start, .key = key, .factor = 0.37f};
+        RandomValuesArgs args{
+            .to = {}, .whole = block.whole, .start = block.start, .key = key, .factor = 0.37f};
         if (kind == 1) args.range = normal_range();
         if (kind == 2) args.range = truncated_normal_range(-2, 2);
         cases.push_back({dtype,
