@@ -12,6 +12,7 @@
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
+#include "cli/serving.h"
 #include "core/error.h"
 #include "engine/model_to_run.h"
 #include "engine/session.h"
