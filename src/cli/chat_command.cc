@@ -175,7 +175,7 @@ int chat_with_model(const Options& options, Processes& processes) {
   std::exception_ptr problem;
   int status = 0;
   // The terminal's thread talks; this one, with the ranks, makes the texts.
-  const auto talk = [&] {
+  const auto talk = [&](const Startup&) {
     terminal = std::thread([&] {
       try {
         const std::unique_ptr<ChatBackend> backend = local_chat(serving.served, queue);

@@ -13,7 +13,9 @@
 #include "cli/progress.h"
 #include "cli/terminal_text.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "core/resident_memory.h"
+#include "core/startup.h"
 #include "engine/model_to_run.h"
 #include "engine/session.h"
 #include "generate/deterministic_batches.h"
@@ -177,7 +179,7 @@ class TextWriter {
 };
 
 void write_generated(const std::string& file, const Generation& generation, const Generated& made,
-                     double load_seconds, const TextWriter& writer) {
+                     double load_seconds, const Startup& startup, const TextWriter& writer) {
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t r = 0; r < made.texts.size(); ++r) {
     const GeneratedText& row = made.texts[r];
@@ -185,6 +187,7 @@ void write_generated(const std::string& file, const Generation& generation, cons
     if (generation.options.log_probs) rows.back()["log_probs"] = row.log_probs;
   }
   const nlohmann::json json{{"version", SWITCHYARD_VERSION},
+                            {"startup_seconds", to_json(startup)},
                             {"prompt", generation.prompt.text},
                             {"prompt_tokens", generation.prompt.tokens},
                             {"results", rows},
@@ -245,12 +248,22 @@ int generate_text(const Options& options, Processes& processes) {
   }
   int status = 0;
   const auto independence = row_independence_of(config, generation.run.mesh, generation.run.model);
+  Startup startup = Startup::of_program();
+  startup.mark("config");
   generation.run.run([&](Context& context) {
+    const bool on_gpu = context.memory.device().kind() == DeviceKind::cuda;
+    const auto mark = [&](const char* part) {
+      if (on_gpu) gpu::synchronize();  // its context is made by the first work
+      if (context.comm->rank() == 0) startup.mark(part);
+    };
+    mark("device");
     const auto begin = std::chrono::steady_clock::now();
     const Parameters parameters = generation.run.load(context, load_bar());
+    mark("weights");
     const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;
     Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
                         room);
+    mark("cache");
     if (!record.empty()) generator.record_routing();
     std::optional<TextWriter> writer;
     if (context.comm->rank() == 0) writer.emplace(generation);
@@ -264,7 +277,7 @@ int generate_text(const Options& options, Processes& processes) {
     if (routing.is_open()) record_routing(routing, generation, generator, made);
     tell_times(generation, made);
     if (!options.json_file.empty())
-      write_generated(options.json_file, generation, made, load.count(), *writer);
+      write_generated(options.json_file, generation, made, load.count(), startup, *writer);
     const std::string& wanted = config.get_string("autoregressive_decode_assert");
     for (std::size_t r = 0; r < generation.rows && !wanted.empty(); ++r) {
       if (writer->text_of(r) == wanted) continue;

@@ -12,6 +12,7 @@
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
+#include "cli/serving.h"
 #include "core/error.h"
 #include "engine/model_to_run.h"
 #include "engine/session.h"
@@ -81,7 +82,7 @@ Examples:
 
 constexpr std::int64_t kTextsAtOnce = 8;
 
-void tell_where(const Serving& serving, const http::Options& listening, int port,
+void tell_where(const Serving& serving, const http::Options& listening, int port, const Startup& startup,
                 const std::string& json_file) {
   fmt::print(stderr, "{} on {}://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
              serving.served.name, listening.tls_key.empty() ? "http" : "https", listening.host, port,
@@ -96,14 +97,16 @@ void tell_where(const Serving& serving, const http::Options& listening, int port
   const nlohmann::json json{{"version", SWITCHYARD_VERSION},
                             {"host", listening.host},
                             {"port", port},
-                            {"model", serving.served.name}};
+                            {"model", serving.served.name},
+                            {"startup_seconds", to_json(startup)}};
   write_file_atomic(json_file, json.dump(1) + "\n");
 }
 
 // The options of `serve`, and those of how it chats.
 std::set<std::string> option_names(bool with_value) {
   std::set<std::string> names;
-  if (with_value) names = {"--host", "--port", "--alias", "--api-key", "--api-key-file", "--cors", "--host-name"};
+  if (with_value)
+    names = {"--host", "--port", "--alias", "--api-key", "--api-key-file", "--cors", "--host-name"};
   for (const ChatOption& option : kChatOptions) {
     if (option.takes_value == with_value) names.insert(option.name);
   }
@@ -153,7 +156,8 @@ void add_keys_of_config(const Config& config, http::Options& listening) {
   listening.tls_key = config.get_string("tls_key");
   if (!listening.keys.empty()) return;
   if (listening.protect_metrics) fail_usage("[serve] protect_metrics=true: expected an API key, got none");
-  if (config.get_int("max_texts_of_key") >= 0) fail_usage("[serve] max_texts_of_key: expected API keys, got none");
+  if (config.get_int("max_texts_of_key") >= 0)
+    fail_usage("[serve] max_texts_of_key: expected API keys, got none");
 }
 
 int serve_texts(const Options& options, Processes& processes) {
@@ -167,9 +171,9 @@ int serve_texts(const Options& options, Processes& processes) {
   if (first) server.emplace(listening, serving.served, queue, statistics);
   run_serving(
       serving, processes, queue, statistics,
-      [&] {
+      [&](const Startup& startup) {
         server->start();
-        tell_where(serving, listening, server->port(), options.json_file);
+        tell_where(serving, listening, server->port(), startup, options.json_file);
       },
       [&] {
         if (stop_signal() != 0) queue.close();

@@ -9,6 +9,7 @@
 #include "chat/call_form.h"
 #include "cli/progress.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "core/sha256.h"
 #include "generate/generate.h"
 #include "metrics/append_file.h"
@@ -197,7 +198,7 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
 }
 
 void run_serving(const Serving& serving, Processes& processes, serve::RequestQueue& queue,
-                 serve::Statistics& statistics, const std::function<void()>& on_ready,
+                 serve::Statistics& statistics, const std::function<void(const Startup&)>& on_ready,
                  const std::function<void()>& between) {
   const bool first = processes.index() == 0;
   serve::Batcher batcher(*serving.run.tokenizer, serving.limits, queue, statistics);
@@ -212,18 +213,27 @@ void run_serving(const Serving& serving, Processes& processes, serve::RequestQue
   if (first) {
     for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
   }
+  Startup startup = Startup::of_program();
+  startup.mark("config");
   try {
     serving.run.run([&](Context& context) {
+      const auto mark = [&](const char* part) {
+        if (context.memory.device().kind() == DeviceKind::cuda) gpu::synchronize();
+        if (context.comm->rank() == 0) startup.mark(part);
+      };
+      mark("device");
       const Parameters parameters = serving.run.load(context, load_bar());
+      mark("weights");
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
                           serving.served.capacity, serving.evicts, serving.limits.checkpoints);
+      mark("cache");
       if (!record.empty()) generator.record_routing();
       catch_stop_signals();  // until here one ends the process at once
       if (context.comm->rank() != 0) {
         serve::run_serve_loop(context, serving.run.model, generator, nullptr);
         return;
       }
-      on_ready();
+      on_ready(startup);
       serve::ServeHead head{batcher, queue, statistics, between};
       if (routing.is_open()) head.routing_record = &routing;
       serve::run_serve_loop(context, serving.run.model, generator, &head);

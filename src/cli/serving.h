@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "core/startup.h"
 #include "engine/model_to_run.h"
 #include "generate/deterministic_batches.h"
 #include "serve/batcher.h"
@@ -41,9 +42,10 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
                      std::span<const std::string> settings, std::int64_t slots);
 
 // Loads the weights and answers the queue's texts until it is closed and empty. On process 0 `on_ready` is
-// called once the weights are loaded, and `between` before each call of the model. Prints the notes.
+// called once the weights are loaded, with the seconds since the program's start, and `between` before each
+// call of the model. Prints the notes.
 void run_serving(const Serving& serving, Processes& processes, serve::RequestQueue& queue,
-                 serve::Statistics& statistics, const std::function<void()>& on_ready,
+                 serve::Statistics& statistics, const std::function<void(const Startup&)>& on_ready,
                  const std::function<void()>& between);
 
 }  // namespace switchyard

@@ -56,7 +56,7 @@ int train(std::span<const std::string> args, Processes& processes) {
   }
   require_memory_to_train(config, processes);
   TerminalObserver observer(first_process ? std::max<std::int64_t>(0, config.get_int("steps")) : 0);
-  const RunReport report = run_training(config, processes, observer);
+  const RunReport report = run_training(config, processes, observer, Startup::of_program());
   observer.finish();
   if (!first_process) return report.stopped_by != 0 ? kStoppedBySignal : 0;
   for (const auto& line : report.lines) std::printf("%s\n", line.c_str());

@@ -100,8 +100,8 @@ TEST(Engine, ShowsTheShardsOfAParameter) {
     for (std::int64_t e = 0; e < shard.shape[0]; ++e) {
       for (std::int64_t i = 0; i < shard.shape[1]; ++i) {
         for (std::int64_t o = 0; o < shard.shape[2]; ++o, ++at) {
-          const auto to = static_cast<std::size_t>(
-              ((shard.offset[0] + e) * 32 + shard.offset[1] + i) * 24 + shard.offset[2] + o);
+          const auto to = static_cast<std::size_t>(((shard.offset[0] + e) * 32 + shard.offset[1] + i) * 24 +
+                                                   shard.offset[2] + o);
           ASSERT_EQ(values[at], whole[to]);
           ++covered[to];
         }

@@ -119,13 +119,14 @@ Parameters::FillBlock from_checkpoint(const Config& config, const std::string& f
     const Box block = spec.dtype == wanted.dtype ? of_wanted : dense_request(wanted, of_wanted).second;
     const std::string first = stored_parameter(spec.name, spec.shape).names.front();
     const DType type = checkpoint->tensor(first).dtype;
-    if (use == WeightUse::run && type == wanted.dtype) {
+    const bool is_cast = is_float(type) && is_float(wanted.dtype);
+    if (use == WeightUse::run && (type == wanted.dtype || is_cast)) {
       const Tensor in_file = checkpoint->map_parameter(spec.name, spec.shape, block);
       if (in_file.defined()) return in_file;
     }
     const Tensor stored(type, block.shape);
     checkpoint->read_parameter(spec.name, spec.shape, "", block, stored.raw());
-    return stored.dtype() == spec.dtype ? stored : stored.cast(spec.dtype);
+    return is_cast ? stored : stored.cast(spec.dtype);
   };
 }
 

@@ -12,13 +12,15 @@ namespace switchyard {
 // The use that weights are loaded for.
 enum class WeightUse {
   train,  // they will change
-  run,    // they do not change: where possible, a checkpoint's are used directly from its files
+  run,    // they do not change, or are copied to a GPU: where possible, a checkpoint's are used directly from
+          // its files
 };
 
-// Reads blocks of the weights in load_parameters_path, in the parameters' dtype, from a Hugging Face folder,
-// a GGUF file, or a checkpoint (the newest of a run's folder). Null without the key: a random start. For a
-// packed parameter it returns the checkpoint's blocks, or else dense float32 values. Error(usage) for weights
-// that do not fit the model; `notes` says what is left out on purpose.
+// Reads blocks of the weights in load_parameters_path from a Hugging Face folder, a GGUF file, or a
+// checkpoint (the newest of a run's folder): in the parameters' dtype, or a checkpoint's floats in its own.
+// Null without the key: a random start. For a packed parameter it returns the checkpoint's blocks, or else
+// dense float32 values. Error(usage) for weights that do not fit the model; `notes` names the tensors that
+// are left out on purpose.
 Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& model,
                                       const std::vector<ParameterSpec>& specs,
                                       std::vector<std::string>* notes, WeightUse use);

@@ -81,13 +81,14 @@ ModelOnRanks::ModelOnRanks(ModelOnMesh of, Processes* with, std::optional<Parame
       own_process(with == nullptr ? one_process() : nullptr),
       processes(with == nullptr ? own_process.get() : with) {
   require_ranks_fit(mesh, *processes);
-  device_of_run(config, mesh, *processes, &notes);
+  const bool on_gpu = device_of_run(config, mesh, *processes, &notes).is_gpu();
   if (weights) {
     fill = *std::move(weights);
     return;
   }
   const bool changes = use == ModelUse::train || (use == ModelUse::train_or_run && !is_packed());
-  fill = initial_weights(config, model, specs, &notes, changes ? WeightUse::train : WeightUse::run);
+  fill =
+      initial_weights(config, model, specs, &notes, changes && !on_gpu ? WeightUse::train : WeightUse::run);
 }
 
 void ModelOnRanks::run(const std::function<void(Context&)>& body) const {

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "core/error.h"
 #include "core/rng.h"
 #include "core/stopping_point.h"
+#include "core/upload.h"
 #include "kernels/packed/packed_weights.h"
+#include "kernels/pointwise/random_values.h"
 #include "models/layout_warnings.h"
 #include "models/packed_parameters.h"
 #include "ops/reshard.h"
@@ -65,63 +68,38 @@ std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
 
 namespace {
 
-// Elements first, first + 1, … of the random draw for a parameter.
-void draw_values(const ParameterSpec& spec, RngKey key, std::uint64_t first, std::span<float> values) {
-  double factor = spec.deviation;
-  switch (spec.initializer) {
-    case Initializer::ones:
-      std::fill(values.begin(), values.end(), 1.0f);
-      factor = 1;
-      break;
-    case Initializer::zeros:
-      std::fill(values.begin(), values.end(), 0.0f);
-      break;
-    case Initializer::normal:
-      rng_fill_normal(key, first, values);
-      break;
-    case Initializer::truncated_normal:
-      rng_fill_truncated_normal(key, first, values, -2, 2);
-      factor /= kTruncatedDeviation;
-      break;
-    case Initializer::log_uniform:
-      for (std::size_t j = 0; j < values.size(); ++j)
-        values[j] = std::log(rng_uniform(key, first + j, kLeastUniform, static_cast<float>(spec.deviation)));
-      factor = 1;
-      break;
-  }
-  for (float& v : values) v *= static_cast<float>(factor);
+// Logarithms of uniform numbers, by the host's libm: few parameters have them, all of them small.
+Tensor draw_log_uniform(const ParameterSpec& spec, RngKey key, const Box& block) {
+  const Tensor values(DType::f32, block.shape);
+  const auto most = static_cast<float>(spec.deviation);
+  for_runs(spec.shape, block, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i)
+      values.data<float>()[to + i] =
+          std::log(rng_uniform(key, static_cast<std::uint64_t>(from + i), kLeastUniform, most));
+  });
+  return values.cast(spec.dtype);
 }
 
 }  // namespace
 
-// An element depends on nothing but its index, so cores share the pieces.
-Tensor draw_block(ThreadPool& pool, const ParameterSpec& spec, std::uint32_t seed, const Shape& offset,
-                  const Shape& local) {
-  Tensor block(Memory(), spec.dtype, local);
+Tensor draw_block(ThreadPool& pool, const Memory& memory, const ParameterSpec& spec, std::uint32_t seed,
+                  const Box& block) {
   const RngKey key = rng_fold_in(rng_key(seed), spec.name);
-  struct Piece {
-    std::int64_t from, to, count;
-  };
-  constexpr std::int64_t kMost = 1 << 16;
-  std::vector<Piece> pieces;
-  for_runs(spec.shape, {offset, local}, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; i += kMost)
-      pieces.push_back({from + i, to + i, std::min(kMost, count - i)});
-  });
-  pool.for_range(std::ssize(pieces), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> values(kMost);
-    for (std::int64_t p = begin; p < end; ++p) {
-      const Piece& piece = pieces[static_cast<std::size_t>(p)];
-      const std::span<float> of_piece(values.data(), static_cast<std::size_t>(piece.count));
-      draw_values(spec, key, static_cast<std::uint64_t>(piece.from), of_piece);
-      if (spec.dtype == DType::f32)
-        std::copy(of_piece.begin(), of_piece.end(), block.data<float>() + piece.to);
-      else
-        std::transform(of_piece.begin(), of_piece.end(), block.data<bfloat16>() + piece.to,
-                       [](float v) { return bfloat16(v); });
-    }
-  });
-  return block;
+  if (spec.initializer == Initializer::log_uniform)
+    return to_device(memory, draw_log_uniform(spec, key, block));
+  const Tensor drawn = memory.empty(spec.dtype, block.shape);
+  RandomValuesArgs args{.to = drawn.view(), .whole = spec.shape, .start = block.start, .key = key};
+  if (spec.initializer == Initializer::normal) {
+    args.range = normal_range();
+    args.factor = static_cast<float>(spec.deviation);
+  } else if (spec.initializer == Initializer::truncated_normal) {
+    args.range = truncated_normal_range(-2, 2);
+    args.factor = static_cast<float>(spec.deviation / kTruncatedDeviation);
+  } else {
+    args.factor = spec.initializer == Initializer::ones ? 1.0f : 0.0f;
+  }
+  random_values(pool, args);
+  return drawn;
 }
 
 Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local) {
@@ -213,7 +191,7 @@ Tensor packed_block_of(Context& context, const ParameterSpec& spec, std::uint32_
     if (given.defined() && given.dtype() == spec.dtype) return piece == box ? given : fill(spec, box);
     if (!given.defined()) {
       const Box values = dense_box(spec, piece);
-      given = draw_block(*context.pool, dense_spec(spec, DType::f32), seed, values.start, values.shape);
+      given = draw_block(*context.pool, Memory(), dense_spec(spec, DType::f32), seed, values);
     }
     const Tensor blocks(Memory(), spec.dtype, piece.shape);
     pack(context, spec, given, blocks);
@@ -226,12 +204,17 @@ Tensor packed_block_of(Context& context, const ParameterSpec& spec, std::uint32_
   return packed.defined() ? packed : Tensor(Memory(), spec.dtype, box.shape);  // of no elements
 }
 
-// A rank's block of a parameter, from `fill` or drawn.
+// A rank's block of a parameter on its device, from `fill` or drawn.
 Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
-                const Parameters::FillBlock& fill) {
-  if (is_packed(spec.dtype)) return packed_block_of(context, spec, seed, box, fill);
-  Tensor given = fill ? fill(spec, box) : Tensor();
-  return given.defined() ? given : draw_block(*context.pool, spec, seed, box.start, box.shape);
+                const Parameters::FillBlock& fill, const Memory& memory, Upload* upload) {
+  const auto placed = [&](const Tensor& host) {
+    return upload != nullptr ? upload->send(host, spec.dtype) : to_device(memory, host.cast(spec.dtype));
+  };
+  if (is_packed(spec.dtype)) return placed(packed_block_of(context, spec, seed, box, fill));
+  if (const Tensor given = fill ? fill(spec, box) : Tensor(); given.defined()) return placed(given);
+  if (spec.initializer == Initializer::log_uniform)
+    return placed(draw_block(*context.pool, Memory(), spec, seed, box));
+  return draw_block(*context.pool, memory, spec, seed, box);
 }
 
 void check_split(const AxisRules& rules, const ParameterSpec& spec) {
@@ -249,6 +232,9 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
   Parameters result;
   const std::uint64_t set = context.next_parameters++;
   if (warnings != nullptr) *warnings = layout_warnings(*context.rules, specs);
+  std::optional<Upload> upload;
+  if (const Device& device = context.memory.device(); device.is_gpu() && !device.is_abstract())
+    upload.emplace(context.memory.uncharged(), *context.pool);
   for (auto& spec : specs) {
     const auto resolution = context.rules->resolve(spec.dims, spec.shape);
     check_split(*context.rules, spec);
@@ -259,8 +245,8 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
-      auto made =
-          std::make_shared<Tensor>(to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
+      auto made = std::make_shared<Tensor>(
+          block_of(context, spec, seed, {offset, local}, fill, memory, upload ? &*upload : nullptr));
       stopping_point("weight made");
       return made;
     });
@@ -274,6 +260,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     result.index_[spec.name] = result.all_.size();
     result.all_.push_back({std::move(spec), std::move(array)});
   }
+  if (upload) upload->finish();
   return result;
 }
 

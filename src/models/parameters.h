@@ -72,8 +72,9 @@ class Parameters {
  public:
   // `fill` returns the whole tensor of a parameter (loaded weights), or an undefined one for a random draw.
   using Fill = std::function<Tensor(const ParameterSpec&)>;
-  // Returns one block of a parameter, so that a rank reads no more than it needs. For a packed parameter it
-  // may return dense values (f32 or bf16) of the block, which are then packed.
+  // Returns one block of a parameter, so that a rank reads no more than it needs: f32 or bf16, and cast to
+  // the parameter's dtype on the way to the device. For a packed parameter it may return dense values of the
+  // block, which are then packed.
   using FillBlock = std::function<Tensor(const ParameterSpec&, const Box& block)>;
   // Collective: returns when all ranks have their weights. A session may hold several models' weights. Every
   // rank's account is charged for its shards for good, as if it were alone, even where ranks share them.
@@ -96,9 +97,10 @@ class Parameters {
   std::map<std::string, std::size_t> index_;
 };
 
-// Elements of the block at `offset` of the random draw for a whole parameter.
-Tensor draw_block(ThreadPool& pool, const ParameterSpec& spec, std::uint32_t seed, const Shape& offset,
-                  const Shape& local);
+// The block at `offset` of the random draw for a whole parameter (f32 or bf16), made in `memory`: by a GPU's
+// kernel where that is a GPU's. The bits are the same on every device.
+Tensor draw_block(ThreadPool& pool, const Memory& memory, const ParameterSpec& spec, std::uint32_t seed,
+                  const Box& block);
 // Cuts a block out of a whole tensor, and puts a block back into one.
 Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local);
 void place_block(const Tensor& block, const Shape& offset, const Tensor& whole);

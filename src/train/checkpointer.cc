@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "core/upload.h"
 #include "kernels/machine/machine.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "parallel/comm/stop_signal.h"
@@ -279,6 +281,8 @@ bool Checkpointer::restore(const std::string& path, std::string& problem) {
         context_.comm->shared("checkpoint " + path, [&]() -> std::shared_ptr<void> {
           return std::make_shared<CheckpointFolder>(CheckpointFolder::open(path));
         }));
+    std::optional<Upload> upload;
+    if (context_.memory.device().is_gpu()) upload.emplace(context_.memory.uncharged(), *context_.pool);
     for (const Source& source : sources_) {
       const bool in_place = source.memory.memory().device().is_host();
       const Tensor host =
@@ -288,8 +292,13 @@ bool Checkpointer::restore(const std::string& path, std::string& problem) {
         checkpoint->read(saver_->layout().tensors()[tensor].name, box, to);
         to += static_cast<std::size_t>(num_elements(box.shape)) * size_of(source.memory.dtype());
       }
-      if (!in_place) copy(host.view(), source.memory.view());
+      if (in_place) continue;
+      if (upload)
+        upload->send(host, source.memory.view());
+      else
+        copy(host.view(), source.memory.view());
     }
+    if (upload) upload->finish();
   } catch (const Error& error) {
     own = error.what();
   }

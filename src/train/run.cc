@@ -161,6 +161,7 @@ struct Setup {
   std::vector<ExtraFile> extras = {};
   SamplingConfig sampling = {SamplingStrategy::weighted, 0.7};  // of the paragraph at the end
   double peak = 0;
+  Startup startup = Startup();  // until the ranks begin
 
   const ModelConfig& model() const { return ranks.model; }
   std::string checkpoints() const { return folder + "/checkpoints"; }
@@ -176,9 +177,11 @@ class RankRun {
         observer_(observer),
         writer_(writer),
         speaks_(context.comm->rank() == 0),
+        startup_(setup.startup),
         trainer_(context, setup.model(), setup.training, parameters()),
         trace_(context, setup.traced, setup.folder + "/trace.json"),
         saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
+    startup_.mark("optimizer");
     if (const RoutingFiles& files = setup.routing; files.replay || !files.record.empty())
       trainer_.trace_routing(
           std::make_shared<StepRouting>(setup.model(), files.replay, !files.record.empty()));
@@ -206,9 +209,18 @@ class RankRun {
  private:
   Parameters parameters() {
     std::vector<std::string> warnings;
+    wait_for_device();
+    startup_.mark("device");
     Parameters parameters = setup_.ranks.load(context_, nullptr, speaks_ ? &warnings : nullptr);
+    wait_for_device();
+    startup_.mark("weights");
     for (const auto& w : warnings) observer_.line("warning: " + w);
     return parameters;
+  }
+
+  // A GPU's context is made by the first work, and its work ends later than it is given to it.
+  void wait_for_device() const {
+    if (context_.memory.device().kind() == DeviceKind::cuda) gpu::synchronize();
   }
 
   void start() {
@@ -230,6 +242,7 @@ class RankRun {
             setup_.resume.own ? setup_.checkpoints() : config_.get_string("load_full_state_path")));
         if (setup_.resume.own) recorder_->continue_from(done_);
       }
+      startup_.mark("checkpoint");
     }
     if (speaks_ && setup_.routing_record)  // what comes after the checkpoint is recorded again
       setup_.routing_record->keep(setup_.resume.own ? RoutingFile::bytes_before(setup_.routing.record, done_)
@@ -257,6 +270,8 @@ class RankRun {
                            BatchRows(*setup_.data.train, rows_, setup_.sizes.step, setup_.sizes.sequence));
     }();
     const double seconds = now() - begin;
+    if (!has_stepped_) startup_.mark("first_step");
+    has_stepped_ = true;
     cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, context_.memory.account()->peak()),
              host == nullptr ? 0 : std::max(cost_.host_peak_bytes, host->peak()),
              std::move(result.layer_bytes), context_.host_reads};
@@ -305,7 +320,11 @@ class RankRun {
           "for, as with async_checkpointing=false");
   }
 
-  nlohmann::json summary() { return run_summary(config_, trainer_, cost_); }
+  nlohmann::json summary() {
+    nlohmann::json all = run_summary(config_, trainer_, cost_);
+    all["startup_seconds"] = to_json(startup_);
+    return all;
+  }
 
   void finish(RunReport& report, int stop) {
     std::string sample;
@@ -350,6 +369,8 @@ class RankRun {
   RunObserver& observer_;
   MetricsWriter* const writer_;  // of rank 0
   const bool speaks_;
+  Startup startup_;
+  bool has_stepped_ = false;
   Trainer trainer_;
   std::optional<AxisRules> eval_rules_;  // none: those of the training
   StepTrace trace_;
@@ -365,7 +386,8 @@ Tensor room_for(const ParameterSpec& spec, const Box& block) {
   return Tensor(spec.dtype, block.shape);
 }
 
-Setup make_setup(const Config& config, Processes& processes, std::vector<std::string>* notes) {
+Setup make_setup(const Config& config, Processes& processes, Startup& startup,
+                 std::vector<std::string>* notes) {
   fault_from_environment();  // unreadable is found before a folder exists
   ModelOnMesh model(config, ModelUse::train);
   const TrainConfig training = train_config(config, model.model, model.mesh.axis_size("stage"));
@@ -390,17 +412,20 @@ Setup make_setup(const Config& config, Processes& processes, std::vector<std::st
   setup.steps = config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
   setup.traced = traced_steps(config, setup.steps);
   setup.routing = routing_files(config, setup.model());
+  startup.mark("model");
   setup.data = make_run_data(config, setup.model().vocab, setup.sizes);
+  startup.mark("data");
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;
 }
 
 }  // namespace
 
-RunReport run_training(const Config& config, Processes& processes, RunObserver& observer) {
+RunReport run_training(const Config& config, Processes& processes, RunObserver& observer, Startup startup) {
   const bool first_process = processes.index() == 0;
   std::vector<std::string> notes;
-  Setup setup = make_setup(config, processes, &notes);
+  startup.mark("config");
+  Setup setup = make_setup(config, processes, startup, &notes);
   if (setup.resume.own && setup.resume.step >= setup.steps) {
     processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
     return {.folder = setup.folder,
@@ -438,6 +463,8 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   setup.peak = measured_peak(setup.model().dtype, processes,
                              device_of_run(setup.ranks.config, setup.ranks.mesh, processes));
   if (first_process) observer.line(legend_of_steps(setup.model(), setup.peak));
+  startup.mark("outputs_and_peak");
+  setup.startup = std::move(startup);
   RunReport report;
   report.folder = setup.folder;
   std::atomic<int> stopped_by{0};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "core/startup.h"
 #include "data/dataset.h"
 #include "metrics/metrics.h"
 #include "metrics/svg_plot.h"
@@ -31,7 +32,9 @@ struct RunReport {
 
 // Trains as the config says on the ranks of all processes, which all make this
 // call; process 0 writes the files. Errors in config, files and folders are
-// found before the first step (Error usage); a later failure is Error(runtime).
-RunReport run_training(const Config& config, Processes& processes, RunObserver& observer);
+// found before the first step (Error usage); a later failure is Error(runtime). `startup`: what came before;
+// its parts go to summary.json.
+RunReport run_training(const Config& config, Processes& processes, RunObserver& observer,
+                       Startup startup = Startup());
 
 }  // namespace switchyard

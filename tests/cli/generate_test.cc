@@ -35,6 +35,9 @@ TEST_F(Generating, TheSameTextOnAnyMesh) {
   EXPECT_TRUE(result["tokens"].size() == 20 || result["ended"] == true) << result;
   EXPECT_EQ(result["log_probs"].size(), result["tokens"].size());
   for (const char* key : {"prefill_seconds", "decode_seconds"}) EXPECT_GE(one[key].get<double>(), 0);
+  for (const char* part : {"config", "device", "weights", "cache"})
+    EXPECT_GT(one["startup_seconds"].value(part, -1.0), 0) << part;
+  EXPECT_LE(one["load_seconds"], one["startup_seconds"]["weights"].get<double>() + 1e-3);
   EXPECT_EQ(one["decode_steps"], result["tokens"].size() - 1);
   for (const char* layout :
        {"ici_expert_parallelism=4", "ici_tensor_parallelism=2", "ici_fsdp_parallelism=4"}) {

@@ -1,5 +1,6 @@
 // Training runs from the command line to the files they leave.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <set>
@@ -99,7 +100,10 @@ TEST_F(Training, MetricsHaveTheDocumentedNames) {
 }
 
 TEST_F(Training, LeavesSummaryPlotsAndEvents) {
+  const auto begin = std::chrono::steady_clock::now();
   train({"ranks=2", "per_device_batch_size=1", "ici_expert_parallelism=2"});
+  const double whole_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const json summary = json::parse(read("out/run/summary.json"));
   EXPECT_EQ(summary["ranks"], 2);
   EXPECT_TRUE(summary["version"].is_string());
@@ -122,6 +126,14 @@ TEST_F(Training, LeavesSummaryPlotsAndEvents) {
   EXPECT_TRUE(summary["fallbacks"].is_array());
   for (const char* phase : {"forward", "backward", "optimizer"})
     EXPECT_GE(summary["phases"].value(phase, -1.0), 0) << phase;
+  double startup = 0;
+  for (const char* part :
+       {"config", "model", "data", "outputs_and_peak", "device", "weights", "optimizer", "first_step"}) {
+    EXPECT_GT(summary["startup_seconds"].value(part, -1.0), 0) << part;
+    startup += summary["startup_seconds"].value(part, 0.0);
+  }
+  EXPECT_EQ(summary["startup_seconds"].size(), 8u);
+  EXPECT_LE(startup, whole_seconds);
 
   std::set<std::string> plots;
   for (const auto& file : fs::directory_iterator(path("out/run/plots"))) plots.insert(file.path().filename());

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "core/error.h"
 #include "core/free_blocks.h"
@@ -17,8 +18,16 @@ void require(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail_runtime("[cuda] {}: {}", what, cudaGetErrorString(status));
 }
 
+// Modules are loaded when their first kernel is: the program has hundreds, and a run starts a few dozen. CUDA
+// reads the variable at its first call; what the user has set stays.
+void load_modules_lazily() {
+  static const bool set = ::setenv("CUDA_MODULE_LOADING", "LAZY", 0) == 0;
+  static_cast<void>(set);
+}
+
 int device_index() {
   static const int index = [] {
+    load_modules_lazily();
     int devices = 0;
     require(cudaGetDeviceCount(&devices), "cannot count the GPUs");
     if (devices == 0) fail_runtime("[cuda] this machine has no NVIDIA GPU");
@@ -114,6 +123,7 @@ void give_blocks_back(Gpu& gpu) {
 }
 
 std::string find_missing() {
+  load_modules_lazily();
   int devices = 0, driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
     return "this machine has no NVIDIA driver (libcuda.so.1)";

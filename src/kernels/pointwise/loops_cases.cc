@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/box.h"
 #include "kernels/optimizer/newton_schulz.h"
 #include "kernels/pointwise/clamp.h"
+#include "kernels/pointwise/random_values.h"
 #include "kernels/pointwise/round_to_e5m2.h"
 #include "kernels/pointwise/soft_cap.h"
 #include "kernels/pointwise/sum_over_dim.h"
@@ -204,6 +206,53 @@ std::vector<Case> normalize_cases(std::uint32_t seed) {
   return cases;
 }
 
+// Blocks of arrays, the last of indices above 2^32. The reference asks for number after number.
+std::vector<Case> random_values_cases(std::uint32_t seed) {
+  struct Block {
+    Shape whole, start, shape;
+  };
+  const Block blocks[] = {{{0, 3}, {0, 0}, {0, 3}},
+                          {{1}, {0}, {1}},
+                          {{7, 130}, {0, 0}, {7, 130}},
+                          {{6, 50, 9}, {2, 5, 3}, {3, 44, 5}},
+                          {{4, 3, 1 << 30}, {3, 1, (1 << 29) - 5}, {1, 2, 700}}};
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const Block& block : blocks) {
+      for (const int kind : {0, 1, 2}) {  // a constant, normal, truncated
+        const RngKey key = rng_key(++seed);
+        RandomValuesArgs args{
+            .to = {}, .whole = block.whole, .start = block.start, .key = key, .factor = 0.37f};
+        if (kind == 1) args.range = normal_range();
+        if (kind == 2) args.range = truncated_normal_range(-2, 2);
+        cases.push_back({dtype,
+                         fmt::format("{} at {} of {}, kind {}, seed {}", to_string(block.shape),
+                                     to_string(block.start), to_string(block.whole), kind, seed),
+                         {},
+                         {{"to", PoisonedArray(dtype, num_elements(block.shape))}},
+                         [=](ThreadPool& pool, const Arrays&, Arrays& out) {
+                           RandomValuesArgs given = args;
+                           given.to = out[0].view(block.shape);
+                           random_values(pool, given);
+                         },
+                         [=](const Arrays&, Arrays& out) {
+                           for_runs(block.whole, {block.start, block.shape},
+                                    [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+                                      for (std::int64_t i = 0; i < count; ++i) {
+                                        const auto index = static_cast<std::uint64_t>(from + i);
+                                        const float x = kind == 0   ? 1.0f
+                                                        : kind == 1 ? rng_normal(key, index)
+                                                                    : rng_truncated_normal(key, index, -2, 2);
+                                        out[0].set(to + i, x * args.factor);
+                                      }
+                                    });
+                         }});
+      }
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<KernelCases> loop_kernels() {
@@ -211,6 +260,7 @@ std::vector<KernelCases> loop_kernels() {
           {"soft_cap", "soft_cap", soft_cap_cases},
           {"round_to_e5m2", "round_to_e5m2", round_to_e5m2_cases},
           {"clamp", "clamp", clamp_cases},
+          {"random_values", "random_values", random_values_cases},
           {"normalize_matrices", "normalize_matrices", normalize_cases},
           {"newton_schulz_polynomial", "newton_schulz_polynomial", polynomial_cases}};
 }
