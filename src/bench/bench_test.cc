@@ -252,6 +252,7 @@ TEST(Bench, Generation) {
     // token chooses half of the 4 experts.
     const double tokens = i == 0 ? 18 : 3, experts = 4 * (1 - std::pow(0.5, tokens));
     expect_near(results[i].at("weight_bytes"), 2 * (1024 + 64 + experts * 768 + 48 + 512), "weights");
+    EXPECT_GT(results[i].at("cache_bytes"), 0);
     expect_near(results[i].at("bytes"),
                 results[i].at("weight_bytes").get<double>() + results[i].at("cache_bytes").get<double>(),
                 "sum");

@@ -12,7 +12,7 @@
 namespace switchyard::bench {
 namespace {
 
-// What makes a case small, and how many results it has; for a case of the host the reason why it refuses.
+// OnDevice: settings that make a case small, and its results; or why the case refuses.
 struct OnDevice {
   std::vector<std::string> settings;
   std::size_t results = 0;
@@ -142,6 +142,18 @@ TEST(BenchOnAGpu, KernelsAndHostReadsOfAStepAreCounted) {
                      .back()
                      .contains("kernels_a_step"));
   }
+}
+
+TEST(BenchOnAGpu, AStepReadsTheCacheOfTheTokensBeforeIt) {
+  const auto results =
+      run_on(case_named("generate"), "cuda_emulated", small_cases().at("generate").settings).at("results");
+  ASSERT_EQ(results.size(), 2u);
+  const double token = 2 * 2 * 8 * 2;  // keys and values of two heads, bfloat16
+  EXPECT_DOUBLE_EQ(results[0].at("cache_bytes").get<double>(), 4 * token);
+  EXPECT_DOUBLE_EQ(results[1].at("cache_bytes").get<double>(), 5 * token);
+  for (const auto& result : results)
+    EXPECT_EQ(result.at("bytes"),
+              result.at("weight_bytes").get<double>() + result.at("cache_bytes").get<double>());
 }
 
 TEST(BenchOnAGpu, ACopysSizeIsRefusedWhereNothingIsCopied) {

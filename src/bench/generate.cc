@@ -52,7 +52,6 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
   for (int text = 0;; ++text) {
     const std::int64_t before = context.memory.in_use();
     Generator generator(context, model, parameters, lengths.rows, lengths.prompt + lengths.tokens);
-    if (text == 0) rounds.cache_bytes += context.memory.in_use() - before;
     std::vector<double> times{now()};
     generator.feed(prompts);
     times.push_back(now());
@@ -60,6 +59,7 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
       generator.feed(next);
       times.push_back(now());
     }
+    if (text == 0) rounds.cache_bytes += context.memory.in_use() - before;
     if (first) {
       if (text > 0) {
         rounds.prefill.push_back(times[1] - times[0]);

@@ -1,4 +1,4 @@
-// What a step gives the GPU: kernels, their time, and values that the host reads.
+// GpuWork: the kernels that a step gives the GPU, their time, and how often the host reads values.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace switchyard::bench {
 struct GpuWork {
   double kernels = 0;     // started in a step, by all ranks of this process
   double host_reads = 0;  // in a step of this rank; each makes the host wait for the GPU
-  // Of one step of this rank, while every kernel was timed:
+  // The rest is measured in one step of this rank, while every kernel is timed.
   nlohmann::ordered_json seconds_by_op = nlohmann::ordered_json::object();  // slowest first
   double kernel_seconds = 0;                                                // the sum of it
   double between_seconds = 0;  // from the first kernel's begin to the last one's end, without it
