@@ -21,6 +21,7 @@ struct AttentionSizes {
   std::int64_t qk_dim = 0;
   std::int64_t v_dim = 0;
   KeyWindow seen = {};
+  std::int64_t documents = 1;  // of equal length, packed into each sequence
   DType dtype = DType::bf16;
 };
 
@@ -28,8 +29,18 @@ struct AttentionSizes {
 // products for v and two for q and k.
 double flops_of(const AttentionSizes& a, bool backward) {
   const auto d = static_cast<double>(a.qk_dim), dv = static_cast<double>(a.v_dim);
-  const double pairs = static_cast<double>(a.batch * a.heads) * a.seen.pairs(a.length);
+  const double pairs =
+      static_cast<double>(a.batch * a.heads * a.documents) * a.seen.pairs(a.length / a.documents);
   return 2 * pairs * (backward ? (d + dv) + (3 * d + 2 * dv) : d + dv);
+}
+
+// The document of each token, [batch,length]; undefined where there is one.
+Tensor documents_of(const AttentionSizes& a, const Memory& memory) {
+  if (a.documents == 1) return {};
+  const Tensor segments(DType::i32, {a.batch, a.length});
+  for (std::int64_t i = 0; i < segments.size(); ++i)
+    segments.data<std::int32_t>()[i] = static_cast<std::int32_t>(1 + i % a.length / (a.length / a.documents));
+  return to_device(memory, segments);
 }
 
 Measurement measure_attention(Bench& bench, const AttentionSizes& a, const std::string& direction) {
@@ -42,9 +53,13 @@ Measurement measure_attention(Bench& bench, const AttentionSizes& a, const std::
                out = make(a.heads, a.v_dim, 5), dq = make(a.heads, a.qk_dim, 6),
                dk = make(a.kv_heads, a.qk_dim, 7), dv = make(a.kv_heads, a.v_dim, 8),
                lse = bench.memory.zeros(DType::f32, {a.batch, a.heads, a.length});
+  const Tensor segments = documents_of(a, bench.memory);
+  const TensorView segment = segments.defined() ? segments.view() : TensorView();
   const AttentionArgs args{.q = q.view(),
                            .k = k.view(),
                            .v = v.view(),
+                           .q_segment = segment,
+                           .kv_segment = segment,
                            .scale = 1 / std::sqrt(static_cast<float>(a.qk_dim)),
                            .window = a.seen.window,
                            .chunk = a.seen.chunk,
@@ -56,6 +71,7 @@ Measurement measure_attention(Bench& bench, const AttentionSizes& a, const std::
              {"kv_heads", a.kv_heads}, {"head_dim", a.qk_dim}, {"v_dim", a.v_dim}};
   if (a.seen.window > 0) m.shape["window"] = a.seen.window;
   if (a.seen.chunk > 0) m.shape["chunk"] = a.seen.chunk;
+  if (a.documents > 1) m.shape["documents"] = a.documents;
   m.dtype = a.dtype;
   m.threads = bench.pool.threads();
   m.direction = direction;
@@ -81,6 +97,7 @@ std::vector<Key> attention_keys() {
           {"v_dim", "", "of values (default head_dim)"},
           {"window", "0", "keys that a query sees (0: all)"},
           {"chunk", "0", "tokens of a chunk, whose queries see its keys only (0: none)"},
+          {"documents", "1", "documents of equal length, packed into a sequence; they do not see each other"},
           {"direction", "all", "fwd, fwd+bwd; or all"},
           {"dtype", "bf16", "bf16 or f32"}};
 }
@@ -96,8 +113,13 @@ std::vector<Job> attention_jobs(const Keys& keys) {
   a.dtype = parse_float_dtype(keys.text("dtype"), "dtype");
   if (a.heads % a.kv_heads != 0)
     fail_usage("[bench] attention kv_heads={}: expected a divisor of heads={}", a.kv_heads, a.heads);
+  a.documents = keys.integer("documents");
+  if (a.documents > 1 && a.seen.chunk > 0)
+    fail_usage("[bench] attention documents={}: expected 1 with chunk={}", a.documents, a.seen.chunk);
   std::vector<Job> jobs;
   for (const std::int64_t seq : keys.integers("seq")) {
+    if (seq % a.documents != 0)
+      fail_usage("[bench] attention documents={}: expected a divisor of seq={}", a.documents, seq);
     a.length = seq;
     const double bytes = static_cast<double>(size_of(a.dtype)) * static_cast<double>(a.batch * seq) * 4 *
                          static_cast<double>(a.heads * (a.qk_dim + a.v_dim));

@@ -73,6 +73,7 @@ std::vector<nlohmann::ordered_json> results_of(const std::string& name, const Se
       EXPECT_EQ(r.at("name"), "peak");
   }
   EXPECT_GE(json.at("results").size(), own.size() + 5) << "peaks come first";
+  EXPECT_EQ(json.at("peaks").at("of"), json.at("machine"));
   EXPECT_EQ(json.at("results")[0].at("name"), "peak");
   return own;
 }
@@ -177,6 +178,9 @@ TEST(Bench, AttentionLossOptimizer) {
   EXPECT_EQ(attention[1].at("flops"), 2.0 * 4 * 136 * (12 + 24 + 8));
   const auto windowed = results_of("attention", {"seq=16", "heads=4", "head_dim=8", "window=3", "chunk=6"});
   ASSERT_EQ(windowed.size(), 2u);
+  const auto packed = results_of("attention", {"seq=16", "heads=4", "head_dim=8", "documents=4"});
+  ASSERT_EQ(packed.size(), 2u);
+  EXPECT_EQ(packed[0].at("flops"), 2.0 * 4 * (4 * 10) * 16);
   EXPECT_EQ(windowed[0].at("flops"), 2.0 * 4 * (2 * 15 + 9) * 16);  // chunks of 6, 6 and 4 queries
   const auto delta =
       results_of("delta", {"seq=20", "key_heads=2", "value_heads=4", "key_dim=8", "value_dim=4", "chunk=8"});
@@ -244,8 +248,14 @@ TEST(Bench, Generation) {
     EXPECT_EQ(results[i].at("shape").at("what"), i == 0 ? "prefill" : "decode");
     EXPECT_NEAR(results[i].at("tokens_per_s").get<double>() * results[i].at("seconds").get<double>(),
                 i == 0 ? 18 : 3, 1e-6);
-    // Attention 4 x 16 x 16, router 16 x 4, experts 2 of 4 (3 x 16 x 16 each), norms 3 x 16, head 16 x 32.
-    EXPECT_EQ(results[i].at("bytes").get<double>(), 2 * (1024 + 64 + 2 * 768 + 48 + 512));
+    // Attention 4 x 16 x 16, router 16 x 4, experts (3 x 16 x 16 each), norms 3 x 16, head 16 x 32. Each
+    // token chooses half of the 4 experts.
+    const double tokens = i == 0 ? 18 : 3, experts = 4 * (1 - std::pow(0.5, tokens));
+    expect_near(results[i].at("weight_bytes"), 2 * (1024 + 64 + experts * 768 + 48 + 512), "weights");
+    EXPECT_GT(results[i].at("cache_bytes"), 0);
+    expect_near(results[i].at("bytes"),
+                results[i].at("weight_bytes").get<double>() + results[i].at("cache_bytes").get<double>(),
+                "sum");
   }
 }
 
@@ -313,6 +323,9 @@ TEST(Bench, WrongInputIsSaidBeforeAnythingIsMeasured) {
   expect_refused("gmm", {"threads=1000"}, "copy_mib=16: expected at least 63");
   expect_refused("gmm", {"tokens=4000000000"}, "from 1 to 2147483647");
   expect_refused("attention", {"heads=8", "kv_heads=3"}, "divisor");
+  expect_refused("attention", {"seq=16", "documents=3"}, "divisor of seq=16");
+  expect_refused("attention", {"seq=16", "documents=2", "chunk=4"}, "expected 1 with chunk=4");
+  expect_refused("checkpoint", {"device=cuda_emulated"}, "disk");
   expect_refused("delta", {"key_heads=3", "value_heads=4"}, "multiple");
   expect_refused("comm", {"kib=3"}, "even number");
   expect_refused("comm", {"threads=2"}, "no key threads");

@@ -15,8 +15,8 @@ struct Case {
   // Lists what to measure. Throws Error(usage) for values that do not fit together, before measuring.
   std::vector<Job> (*jobs)(const Keys& keys);
   bool own_threads = false;  // has as many threads as its ranks need; the key `threads` has no effect
-  bool on_device = false;    // can run on a GPU: has the key `device`
-  bool with_config = false;  // also accepts CONFIG.yml and config keys
+  bool with_config = false;  // also accepts CONFIG.yml and config keys, `device` among them
+  const char* only_on_host = nullptr;  // the reason why no GPU can do the work; null: one can
 };
 
 std::vector<Key> gmm_keys();

@@ -34,10 +34,11 @@ double compulsory_bytes(const CommCall& call) {
 // One rank's buffers and its call.
 class RankSide {
  public:
-  RankSide(Communicator& comm, const CommCall& call) : comm_(comm), call_(call) {
+  RankSide(Communicator& comm, const CommCall& call, const Memory& memory) : comm_(comm), call_(call) {
+    comm.use_device(memory.device());
     group_ = everyone(comm, "data");
-    in_ = Tensor::zeros(DType::bf16, {call.ranks * call.part});
-    out_ = Tensor::zeros(DType::bf16, {call.ranks * call.part});
+    in_ = memory.zeros(DType::bf16, {call.ranks * call.part});
+    out_ = memory.zeros(DType::bf16, {call.ranks * call.part});
     const std::int64_t rows = call.part / kRowElements;
     counts_.assign(group_.ranks.size(), rows);
     for (std::int64_t i = 0; i < call.ranks; ++i) offsets_.push_back(i * rows);
@@ -83,14 +84,14 @@ Measurement measure_comm(const Bench& bench, const CommCall& call) {
   m.bytes = compulsory_bytes(call);
   std::atomic<bool> more{true};
   run_local_ranks(static_cast<int>(call.ranks), kTimeoutSeconds, [&](Communicator& comm) {
-    RankSide side(comm, call);
+    RankSide side(comm, call, bench.memory);
     const auto round = [&] {
       side.wait();
       side.run();
       side.wait();
     };
     if (comm.rank() == 0) {
-      m.time = time_rounds(bench.budget, round);
+      m.time = time_rounds(bench, round);
       more = false;
       side.wait();
       return;

@@ -1,7 +1,13 @@
 // Measures generation: reading a prompt, and generating token by token.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <iterator>
 
 #include "bench/cases.h"
+#include "bench/gpu_work.h"
 #include "bench/model_run.h"
 #include "core/cores.h"
 #include "core/resident_memory.h"
@@ -31,6 +37,8 @@ std::vector<SlotTokens> random_rows(std::int64_t rows, std::int64_t length, std:
 
 struct Rounds {
   std::vector<double> prefill, decode;  // seconds of a prompt, and of each token's step
+  GpuWork prefill_gpu, decode_gpu;
+  std::atomic<std::int64_t> cache_bytes{0};  // of all ranks, for texts of full length
 };
 
 // Rank 0 says after each text whether another follows: at least two after the first, which warms up.
@@ -42,6 +50,7 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
   const auto next = random_rows(lengths.rows, 1, model.vocab);
   const double begin = now();
   for (int text = 0;; ++text) {
+    const std::int64_t before = context.memory.in_use();
     Generator generator(context, model, parameters, lengths.rows, lengths.prompt + lengths.tokens);
     std::vector<double> times{now()};
     generator.feed(prompts);
@@ -50,6 +59,7 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
       generator.feed(next);
       times.push_back(now());
     }
+    if (text == 0) rounds.cache_bytes += context.memory.in_use() - before;
     if (first) {
       if (text > 0) {
         rounds.prefill.push_back(times[1] - times[0]);
@@ -64,18 +74,50 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
   }
 }
 
-// Bytes of the weights that a step must read: all but the embedding's, of experts those of one token.
-double bytes_read(const ModelConfig& model, const std::vector<ParameterSpec>& specs) {
+// Counts what the GPU gets for a prompt, and for a token after it, in a text that is not timed.
+void count_work(Context& context, const ModelConfig& model, const Parameters& parameters,
+                const Lengths& lengths, Rounds& rounds) {
+  const bool first = context.comm->rank() == 0;
+  const auto prompts = random_rows(lengths.rows, lengths.prompt, model.vocab);
+  const auto next = random_rows(lengths.rows, 1, model.vocab);
+  // One token is fed while kernels are timed.
+  const auto counted = static_cast<int>(std::max<std::int64_t>(1, lengths.tokens - 1));
+  Generator generator(context, model, parameters, lengths.rows, lengths.prompt + counted + 1);
+  GpuWork prefill = count_gpu_work(context, 1, [&] {
+    for (std::size_t slot = 0; slot < prompts.size(); ++slot) generator.clear(slot);
+    generator.feed(prompts);
+  });
+  GpuWork decode = count_gpu_work(context, counted, [&] { generator.feed(next); });
+  if (!first) return;
+  rounds.prefill_gpu = std::move(prefill);
+  rounds.decode_gpu = std::move(decode);
+}
+
+// Bytes of the weights that a step of `tokens` tokens must read: all but the embedding's, of experts as many
+// as tokens choose that choose evenly and independently of each other.
+double bytes_read(const ModelConfig& model, const std::vector<ParameterSpec>& specs, std::int64_t tokens) {
+  const double chosen = static_cast<double>(model.moe.slots) / static_cast<double>(model.moe.experts);
+  const double used = tokens == 1 ? chosen : 1 - std::pow(1 - chosen, static_cast<double>(tokens));
   double bytes = 0;
   for (const ParameterSpec& spec : specs) {
     const double size =
         static_cast<double>(num_elements(spec.shape)) * static_cast<double>(size_of(spec.dtype));
     const bool expert = spec.name.find(".moe.w") != std::string::npos;
     if (spec.name == "embedding" && !model.tied) continue;
-    bytes +=
-        expert ? size * static_cast<double>(model.moe.slots) / static_cast<double>(model.moe.experts) : size;
+    bytes += expert ? size * used : size;
   }
   return bytes;
+}
+
+// For people: the shares of the peaks. None where these were not measured.
+std::vector<std::string> generating_shares(const Measurement& m, double weights, double cache,
+                                           const Peaks& peaks) {
+  if (!peaks.measured()) return {};
+  const double bandwidth = m.bytes / m.time.seconds;
+  return {fmt::format(
+      "{:.3f} GB of weights and {:.3f} GB of cache a step: {:.1f} GB/s, {:.1f}% of a copy's {:.1f}",
+      weights * 1e-9, cache * 1e-9, bandwidth * 1e-9, 100 * bandwidth / peaks.stream_bytes,
+      peaks.stream_bytes * 1e-9)};
 }
 
 std::vector<Measurement> measure_generate(const Bench& bench, const Config& config, const Lengths& lengths,
@@ -88,6 +130,7 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
   ranks.run([&](Context& context) {
     const Parameters parameters = ranks.load(context);
     run_texts(context, model, parameters, lengths, bench.budget, more, rounds);
+    if (context.memory.device().is_gpu()) count_work(context, model, parameters, lengths, rounds);
   });
   std::vector<Measurement> measured;
   for (const std::string& what : whats) {
@@ -111,9 +154,20 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
     const double logits = 2.0 * static_cast<double>(model.emb * model.vocab);
     m.flops = (train_flops_per_token(model, seen) / 3 - logits) * static_cast<double>(tokens) +
               logits * static_cast<double>(lengths.rows);
-    m.bytes = bytes_read(model, ranks.specs);
+    // A prompt is written to the cache; a token's step reads what the tokens before it left there.
+    const double weights = bytes_read(model, ranks.specs, tokens),
+                 cache = static_cast<double>(rounds.cache_bytes) * static_cast<double>(seen) /
+                         static_cast<double>(lengths.prompt + lengths.tokens);
+    m.bytes = weights + cache;
     m.more = {{"tokens_per_s", static_cast<double>(tokens) / m.time.seconds},
+              {"weight_bytes", weights},
+              {"cache_bytes", cache},
+              {"bytes_over_stream", share(m.bytes / m.time.seconds, bench.peaks.stream_bytes)},
               {"peak_resident_bytes", peak_resident_bytes()}};
+    const GpuWork& gpu = decode ? rounds.decode_gpu : rounds.prefill_gpu;
+    m.more.update(json_of(gpu));
+    m.lines = generating_shares(m, weights, cache, bench.peaks);
+    std::ranges::move(lines_of(gpu), std::back_inserter(m.lines));
     measured.push_back(std::move(m));
   }
   return measured;

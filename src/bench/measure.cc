@@ -80,13 +80,20 @@ Timing time_rounds(const Bench& bench, const std::function<void()>& body) {
   });
 }
 
+nlohmann::ordered_json share(double rate, double peak) {
+  return peak > 0 ? nlohmann::ordered_json(rate / peak) : nlohmann::ordered_json(nullptr);
+}
+
 double roofline_seconds(const Measurement& m, const Peaks& peaks) {
   return std::max(m.flops / peaks.flops_of(m.dtype), m.bytes / peaks.stream_bytes);
 }
 
 nlohmann::ordered_json result_json(const Measurement& m, const Peaks& peaks) {
-  const double peak = peaks.flops_of(m.dtype), rate = m.flops / m.time.seconds,
-               floor = roofline_seconds(m, peaks);
+  const double peak = peaks.flops_of(m.dtype), rate = m.flops / m.time.seconds;
+  const double floor = peaks.measured() ? roofline_seconds(m, peaks) : 0;
+  const auto known = [&](double value) {
+    return peaks.measured() ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+  };
   nlohmann::ordered_json json{{"name", m.name},
                               {"shape", m.shape},
                               {"dtype", short_name(m.dtype)},
@@ -95,13 +102,13 @@ nlohmann::ordered_json result_json(const Measurement& m, const Peaks& peaks) {
                               {"seconds", m.time.seconds},
                               {"flops", m.flops},
                               {"tflops", rate * 1e-12},
-                              {"peak_tflops", peak * 1e-12},
-                              {"fraction_of_peak", rate / peak},
+                              {"peak_tflops", known(peak * 1e-12)},
+                              {"fraction_of_peak", share(rate, peak)},
                               {"bytes", m.bytes},
                               {"gb_per_s", m.bytes / m.time.seconds * 1e-9},
-                              {"stream_gb_per_s", peaks.stream_bytes * 1e-9},
-                              {"roofline_seconds", floor},
-                              {"fraction_of_roofline", floor / m.time.seconds},
+                              {"stream_gb_per_s", known(peaks.stream_bytes * 1e-9)},
+                              {"roofline_seconds", known(floor)},
+                              {"fraction_of_roofline", known(floor / m.time.seconds)},
                               {"rounds", m.time.rounds},
                               {"best_seconds", m.time.best}};
   if (m.time.processor_seconds > 0) {
@@ -125,9 +132,10 @@ std::string table_row(const Measurement& m, const Peaks& peaks) {
       "{:<10}{:<9}{:<5}{:>11}{:>8}{:>7}{:>8}{:>9}{:>7}  {}", m.name, m.direction,
       computes ? short_name(m.dtype) : "-", duration(m.time.seconds),
       cell(computes, fmt::format("{:.3f}", rate * 1e-12)),
-      cell(computes, fmt::format("{:.1f}%", 100 * rate / peaks.flops_of(m.dtype))),
+      cell(computes && peaks.measured(), fmt::format("{:.1f}%", 100 * rate / peaks.flops_of(m.dtype))),
       cell(moves, fmt::format("{:.2f}", m.bytes / m.time.seconds * 1e-9)),
-      cell(computes || moves, fmt::format("{:.1f}%", 100 * roofline_seconds(m, peaks) / m.time.seconds)),
+      cell((computes || moves) && peaks.measured(),
+           fmt::format("{:.1f}%", 100 * roofline_seconds(m, peaks) / m.time.seconds)),
       m.time.cores > 0 ? fmt::format("{:.2f}", m.time.cores) : "", shape_text(m.shape));
 }
 

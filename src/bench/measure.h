@@ -39,15 +39,17 @@ struct Measurement {
   double flops = 0;  // 2 for each multiply-add
   double bytes = 0;  // compulsory: each input read once, each output written once
   nlohmann::ordered_json more = nlohmann::ordered_json::object();  // fields that only this case has
+  std::vector<std::string> lines = {};                             // for people, below the table's row
 };
 
-// The machine's peak rates on the same number of threads.
+// The peak rates of the CPU, on the same number of threads, or of a GPU. Unmeasured ones are 0.
 struct Peaks {
   double bf16_flops = 0, f32_flops = 0;  // per second
   double stream_bytes = 0;               // per second, copied: read and written
   double read_bytes = 0;                 // per second, only read
   double update_bytes = 0;               // per second, read and written in place
   double flops_of(DType dtype) const { return dtype == DType::bf16 ? bf16_flops : f32_flops; }
+  bool measured() const { return bf16_flops > 0; }
 };
 
 // The resources of a case.
@@ -68,6 +70,9 @@ struct Job {
   std::function<std::vector<Measurement>(Bench&)> run;
   std::vector<std::string> notes = {};  // lines to print first
 };
+
+// rate / peak for JSON; null where the peak was not measured.
+nlohmann::ordered_json share(double rate, double peak);
 
 // A lower bound of the time: products at the peak rate and compulsory bytes at the peak bandwidth.
 double roofline_seconds(const Measurement& m, const Peaks& peaks);

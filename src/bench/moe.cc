@@ -196,8 +196,8 @@ Measurement measure_moe(Bench& bench, const MoeCall& call) {
       const double rate = bits_of(call.experts_dtype()) / 8 * 3 * layer.mean_experts_used() *
                           static_cast<double>(s.emb) * static_cast<double>(s.mlp) / m.time.seconds;
       m.more["weight_gb_per_s"] = rate * 1e-9;
-      m.more["weights_over_stream"] = rate / bench.peaks.stream_bytes;
-      m.more["weights_over_read"] = rate / bench.peaks.read_bytes;
+      m.more["weights_over_stream"] = share(rate, bench.peaks.stream_bytes);
+      m.more["weights_over_read"] = share(rate, bench.peaks.read_bytes);
     }
   });
   return m;

@@ -28,7 +28,7 @@ Measurement measure_optimizer(Bench& bench, std::int64_t count, DType dtype) {
   std::int64_t step = 0;
   m.time = time_rounds(bench, [&] { optimizer->update(bench.pool, {step++, 1e-4}, std::span(&range, 1)); });
   // Most of it is read and written in place, which may go faster than copying.
-  m.more["fraction_of_update_in_place"] = m.bytes / m.time.seconds / bench.peaks.update_bytes;
+  m.more["fraction_of_update_in_place"] = share(m.bytes / m.time.seconds, bench.peaks.update_bytes);
   return m;
 }
 

@@ -1,7 +1,9 @@
-// Measures this machine's peaks, with which every other case is compared.
+// Measures the peaks of the CPU or of a GPU, with which every other case is compared.
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "bench/measure.h"
@@ -22,8 +24,9 @@ std::size_t default_copy_bytes();
 // the time of a core's tile loads and stores and of its reads from each cache.
 PeakReport measure_peaks(int threads, double budget, std::size_t copy_bytes, bool details);
 
-// Measures the GPU's peaks: large products of our own kernels, and copies within its memory.
-PeakReport measure_gpu_peaks(ThreadPool& pool, double budget);
+// Measures the GPU's peaks for about three times `budget` seconds: large products of our own kernels, and
+// copies of `copy_bytes` bytes within its memory, by default 2 GiB. All sizes fit its memory.
+PeakReport measure_gpu_peaks(ThreadPool& pool, double budget, std::optional<std::size_t> copy_bytes);
 std::string gpu_name();
 
 }  // namespace switchyard::bench

@@ -1,8 +1,13 @@
 // Measures whole training steps on synthetic tokens: data, forward, backward, gradient exchange, optimizer.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <map>
 
 #include "bench/cases.h"
+#include "bench/gpu_work.h"
 #include "bench/model_run.h"
 #include "core/cores.h"
 #include "core/resident_memory.h"
@@ -18,6 +23,7 @@ struct Steps {
   std::vector<double> seconds;
   std::map<std::string, double> phases;
   double loss = 0;
+  GpuWork gpu;
 };
 
 // Rank 0 says after each step whether another follows: at least three, at most `steps`.
@@ -42,9 +48,21 @@ void run_steps(Context& context, Trainer& trainer, Dataset& data, double budget,
     context.comm->barrier(world);
     if (!go_on) break;
   }
-  if (!first) return;
-  for (const auto& [phase, seconds] : trainer.timer().totals())
-    steps.phases[phase] = seconds / static_cast<double>(steps.seconds.size());
+  if (first) {
+    for (const auto& [phase, seconds] : trainer.timer().totals())
+      steps.phases[phase] = seconds / static_cast<double>(steps.seconds.size());
+  }
+  GpuWork gpu = count_gpu_work(context, 1, [&] { trainer.step(most, batch); });
+  if (first) steps.gpu = std::move(gpu);
+}
+
+// For people: the share of the card's product peak. None where it was not measured.
+std::vector<std::string> training_shares(const Measurement& m, const Peaks& peaks) {
+  if (!peaks.measured()) return {};
+  const double rate = m.flops / m.time.seconds;
+  return {fmt::format(
+      "{:.2f} TFLOP of the model a step: {:.1f} TFLOP/s, {:.1f}% of the product peak of {:.1f}",
+      m.flops * 1e-12, rate * 1e-12, 100 * rate / peaks.flops_of(m.dtype), peaks.flops_of(m.dtype) * 1e-12)};
 }
 
 Measurement measure_train(const Bench& bench, const Config& config) {
@@ -82,6 +100,9 @@ Measurement measure_train(const Bench& bench, const Config& config) {
             {"peak_tensor_bytes", memory_peak()},
             {"peak_resident_bytes", peak_resident_bytes()},
             {"phase_seconds", steps.phases}};
+  m.more.update(json_of(steps.gpu));
+  m.lines = training_shares(m, bench.peaks);
+  std::ranges::move(lines_of(steps.gpu), std::back_inserter(m.lines));
   return m;
 }
 

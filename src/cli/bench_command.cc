@@ -18,12 +18,13 @@ namespace {
 constexpr const char* kBenchHelp =
     R"(switchyard bench CASE [key=value ...] [--seconds S] [--json FILE]
 
-Measures this machine's peaks (products in registers, copy bandwidth, on the same threads), then the case, and
-prints how close it comes: TFLOP/s and their share of the peak, compulsory bytes a second (each input read once,
+Measures the peaks of what does the work (the CPU: products in registers, copy bandwidth, on the same threads; with
+device=cuda the GPU: large products, copies within its memory), then the case, and prints how close it comes: TFLOP/s and their share of the peak, compulsory bytes a second (each input read once,
 each output written once), and the share of the roofline: the time that peak and bandwidth allow over the time
 taken, which is the median of several rounds. A copy counts the bytes that it reads and those that it writes. Work
 that is updated in place may pass the bandwidth of a copy. Fewer cores at work than threads mean that the machine had
-other work, or the case could not use them all.
+other work, or the case could not use them all. device=cuda_emulated runs a GPU's kernels on the CPU, for tests, and
+reports no shares.
 
   --seconds S  time for each measurement (default 1; at least three rounds are run)
   --json FILE  also write all numbers to FILE
@@ -39,6 +40,7 @@ Examples:
   switchyard bench gmm model=deepseek-v2-lite skew=balanced,zipf --json gmm.json
   switchyard bench moe tokens=1024 emb=512 mlp=1024 experts=8 topk=2 threads=1
   switchyard bench train num_experts=16 max_target_length=512
+  switchyard bench generate device=cuda per_device_batch_size=32
 )";
 
 void print_help() {
@@ -51,10 +53,11 @@ void print_help() {
   for (const auto& one : bench::cases()) {
     fmt::print("  {:<10} {}\n", one.name, one.help);
     print_keys(one.keys());
+    if (one.only_on_host != nullptr) fmt::print("      device=cpu alone: {}\n", one.only_on_host);
     if (one.with_config)
       fmt::print("      CONFIG.yml and the keys of a config (default: a mixtral of 140 M parameters)\n");
   }
-  fmt::print("  every case (comm and train have threads of their own)\n");
+  fmt::print("  every case (comm, sampling, grammar, train and generate have threads of their own)\n");
   const bench::Case& peak = bench::cases().front();
   print_keys(bench::all_keys(peak));
   std::fputs(kExamples, stdout);
