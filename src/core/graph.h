@@ -6,9 +6,8 @@
 // them, are those of the recording. So inputs are written to fixed addresses before each launch, and what the
 // body allocates comes from an arena (core/graph_arena.h).
 //
-// While a graph is recorded nothing runs, so the host can neither read nor write the device's memory, nor
-// wait; and the body must not release memory that it did not allocate. Both are mistakes that record()
-// reports.
+// While a graph is recorded, nothing runs: the host can neither read nor write the device's memory, nor wait.
+// And the body must not release memory that it did not allocate. record() reports such mistakes.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +23,7 @@ namespace switchyard::gpu {
 
 class Graph {
  public:
-  // Of a GPU, real or emulated.
+  // `device` is a GPU, real or emulated.
   Graph(Device& device, std::shared_ptr<GraphArena> arena);
   ~Graph();
   Graph(const Graph&) = delete;

@@ -4,8 +4,7 @@
 // The first run of a key is eager, which loads kernels and fills the arena; the second is recorded and
 // launched; later ones are launched. A key whose recording fails stays eager, with one line in the log. The
 // cache holds 8 graphs: the one that was not used for the longest time goes. SWITCHYARD_GRAPHS=off makes all
-// runs eager. So does a trace of the kernels' times (core/stream_log.h), for what runs inside a graph has
-// none.
+// runs eager. So does a trace of the kernels' times (core/stream_log.h): kernels of a graph have none.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@
 
 namespace switchyard::gpu {
 
-// What SWITCHYARD_GRAPHS says: `on` (also where it is not set) or `off`. Error(usage) for another value.
+// True unless SWITCHYARD_GRAPHS is `off`. Error(usage) for a value other than `on` and `off`.
 bool graphs_are_on();
 
 class GraphCache {

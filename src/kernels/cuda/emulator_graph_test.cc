@@ -153,7 +153,7 @@ TEST(EmulatorGraph, ArenaKeepsItsBlocks) {
   EXPECT_EQ(memory_in_use(), before);
 }
 
-// What a graph cannot hold is found by name, and the key goes on without a graph.
+// The reason names the op that does what a graph cannot hold, and the key goes on without a graph.
 TEST(EmulatorGraph, NamesWhatItCannotHold) {
   const Tensor x = device().zeros(DType::f32, {kCount});
   const auto reason_of = [&](const std::function<void()>& body) {
