@@ -12,6 +12,7 @@
 #include "core/buffer_pool.h"
 #include "core/error.h"
 #include "core/gpu.h"
+#include "core/graph_arena.h"
 
 namespace switchyard {
 namespace {
@@ -163,6 +164,9 @@ std::string_view Device::name() const {
 
 std::byte* Device::allocate(std::size_t bytes) {
   if (is_abstract()) return abstract_address();
+  if (is_gpu()) {
+    if (std::byte* const block = gpu::GraphArena::allocate(*this, bytes)) return block;
+  }
   if (kind_ == DeviceKind::cuda) return gpu::allocate(bytes);
   std::byte* const block = pool().take(bytes);
   if (is_host()) host_blocks().add(block, bytes);
@@ -170,7 +174,7 @@ std::byte* Device::allocate(std::size_t bytes) {
 }
 
 void Device::release(std::byte* block, std::size_t bytes) {
-  if (is_abstract()) return;
+  if (is_abstract() || (is_gpu() && gpu::GraphArena::take_back(block))) return;
   if (kind_ == DeviceKind::cuda) return gpu::release(block, bytes);
   if (is_host()) host_blocks().drop(block);
   pool().give(shifted(block, kernel_offset_), bytes);

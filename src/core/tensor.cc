@@ -7,6 +7,7 @@
 #include "core/current_memory.h"
 #include "core/fence.h"
 #include "core/gpu.h"
+#include "core/graph_recording.h"
 
 namespace switchyard {
 
@@ -136,8 +137,11 @@ Tensor Tensor::cast(DType dtype) const {
 void Tensor::fill_zero() {
   if (bytes() == 0 || abstract()) return;
   std::byte* const to = view().device_address();
-  if (memory().device().kind() == DeviceKind::cuda)
+  const DeviceKind kind = memory().device().kind();
+  if (kind == DeviceKind::cuda)
     gpu::fill_zero(to, bytes());
+  else if (kind == DeviceKind::cuda_emulated)
+    gpu::do_or_record([to, count = bytes()] { std::memset(to, 0, count); });
   else
     std::memset(to, 0, bytes());
 }
@@ -151,7 +155,12 @@ void copy(const TensorView& from, const TensorView& to) {
     return gpu::move(to.device_address(), from.device_address(), from.bytes());
   if (is_cuda(from) || is_cuda(to))
     return gpu::copy(to.device_address(), from.device_address(), from.bytes());
-  std::memcpy(to.device_address(), from.device_address(), from.bytes());
+  const auto move = [to = to.device_address(), from = from.device_address(), count = from.bytes()] {
+    std::memcpy(to, from, count);
+  };
+  if (from.on_gpu() && to.on_gpu()) return gpu::do_or_record(move);
+  if (from.on_gpu() || to.on_gpu()) gpu::forbid_in_graph("a copy to the host or from it");
+  move();
 }
 
 Tensor to_host(const Tensor& x) {

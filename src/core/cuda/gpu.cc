@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "core/cuda/streams.h"
 #include "core/error.h"
 #include "core/free_blocks.h"
+#include "core/graph_recording.h"
 #include "core/local_process.h"
 
 namespace switchyard::gpu {
@@ -122,6 +124,21 @@ void give_blocks_back(Gpu& gpu) {
   require(cudaStreamSynchronize(gpu.communication), "a kernel failed");
 }
 
+// A block that a graph being recorded may keep: memory that is allocated on a captured stream would live in
+// the graph alone.
+cudaError_t allocate_outside_capture(void** block, std::size_t size) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  require(cudaThreadExchangeStreamCaptureMode(&mode), "cannot leave the capture's mode");
+  const cudaError_t status = cudaMalloc(block, size);
+  require(cudaThreadExchangeStreamCaptureMode(&mode), "cannot return to the capture's mode");
+  return status;
+}
+
+cudaError_t allocate_block(void** block, std::size_t size) {
+  if (GraphRecording::of_thread() != nullptr) return allocate_outside_capture(block, size);
+  return cudaMallocAsync(block, size, own_stream());
+}
+
 std::string find_missing() {
   load_modules_lazily();
   int devices = 0, driver = 0;
@@ -157,11 +174,12 @@ std::byte* allocate(std::size_t bytes) {
   const std::size_t size = block_size(bytes);
   if (std::byte* const block = own_blocks(gpu).take(size)) return block;
   void* block = nullptr;
-  cudaError_t status = cudaMallocAsync(&block, size, own_stream());
+  cudaError_t status = allocate_block(&block, size);
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
+    forbid_in_graph("more memory than the GPU has free");
     give_blocks_back(gpu);
-    status = cudaMallocAsync(&block, size, own_stream());
+    status = allocate_block(&block, size);
   }
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
@@ -179,6 +197,7 @@ void release(std::byte* block, std::size_t bytes) {
 
 void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
+  forbid_in_graph("a copy to the host or from it");
   require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, own_stream()), "cannot copy");
   synchronize();
 }
@@ -193,6 +212,7 @@ void fill_zero(void* to, std::size_t bytes) {
 }
 
 void synchronize() {
+  forbid_in_graph("a wait for the stream");
   require(cudaStreamSynchronize(own_stream()), "a kernel failed");
 }
 
@@ -209,10 +229,12 @@ Moment Moment::now_untimed() {
 }
 
 void Moment::wait() const {
+  forbid_in_graph("a wait for a moment");
   require(cudaEventSynchronize(event_of(event_)), "a kernel failed");
 }
 
 bool Moment::has_come() const {
+  forbid_in_graph("a question whether a moment has come");
   choose_device();
   const cudaError_t status = cudaEventQuery(event_of(event_));
   if (status == cudaErrorNotReady) return false;
@@ -235,6 +257,7 @@ std::byte* allocate_host(std::size_t bytes) {
   const std::size_t size = pinned_size(bytes);
   if (std::byte* const block = pinned_blocks().take(size)) return block;
   choose_device();
+  forbid_in_graph("an allocation of pinned memory");
   void* block = nullptr;
   const cudaError_t status = cudaHostAlloc(&block, size, cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
@@ -250,6 +273,7 @@ void release_host(std::byte* block, std::size_t bytes) {
 }
 
 Transfer Transfer::start(void* to, const void* from, std::size_t bytes) {
+  forbid_in_graph("a transfer to the host or from it");
   const Gpu& gpu = the_gpu();
   put_after(gpu.transfers, gpu.computation);
   if (bytes > 0) require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu.transfers), "cannot copy");
@@ -264,11 +288,17 @@ void Transfer::before_later_work() const {
 }
 
 void finish_transfers() {
+  forbid_in_graph("a wait for transfers");
   require(cudaStreamSynchronize(the_gpu().transfers), "a copy between GPU and host failed");
 }
 
 void* stream() {
   return own_stream();
+}
+
+Streams streams() {
+  const Gpu& gpu = the_gpu();
+  return {gpu.computation, gpu.communication, gpu.transfers};
 }
 
 }  // namespace switchyard::gpu

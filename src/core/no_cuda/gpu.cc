@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/error.h"
+#include "core/graph_recording.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -54,8 +55,11 @@ Moment Moment::now() {
 Moment Moment::now_untimed() {
   return now();
 }
-void Moment::wait() const {}
+void Moment::wait() const {
+  forbid_in_graph("a wait for a moment");
+}
 bool Moment::has_come() const {
+  forbid_in_graph("a question whether a moment has come");
   return true;
 }
 void Moment::hold_stream() const {}

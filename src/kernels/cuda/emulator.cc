@@ -10,6 +10,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/graph_recording.h"
 #include "kernels/cuda/emulator_async.h"
 #include "kernels/cuda/emulator_machine.h"
 
@@ -279,6 +280,8 @@ Machine& machine() {
 }
 
 void run(const Grid& grid, const std::function<void()>& thread) {
+  if (GraphRecording* const recording = GraphRecording::of_thread())
+    return recording->add_kernel([grid, thread] { machine().run(grid, thread); });
   machine().run(grid, thread);
 }
 

@@ -21,7 +21,8 @@ struct Grid {
   int cluster = 1;  // blocks that run together and reach each other's shared memory: neighbours in x
 };
 
-// Runs `thread` for every thread of every block, on the calling thread. It must not throw.
+// Runs `thread` for every thread of every block, on the calling thread. It must not throw. While the calling
+// thread records a graph (core/graph.h), keeps a copy of `thread` and runs it when the graph is launched.
 void run(const Grid& grid, const std::function<void()>& thread);
 
 // Fails where an argument of a kernel, number `number`, has the address of a tensor in host memory, which a

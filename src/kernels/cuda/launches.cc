@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/graph.h"
 #include "kernels/cuda/planned.h"
 #include "kernels/cuda/portable.h"
 
@@ -44,7 +45,7 @@ int multiprocessors() {
 }
 
 Started::Started() : log_(StreamLog::of_thread()) {
-  started.fetch_add(1, std::memory_order_relaxed);
+  if (GraphRecording::of_thread() == nullptr) started.fetch_add(1, std::memory_order_relaxed);
   if (log_ != nullptr) log_->begin();
 }
 
@@ -53,7 +54,7 @@ Started::~Started() {
 }
 
 std::int64_t launches() {
-  return started;
+  return started + kernels_of_graphs();
 }
 
 }  // namespace switchyard::gpu

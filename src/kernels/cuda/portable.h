@@ -277,7 +277,7 @@ void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
                  .threads = how.threads,
                  .shared_bytes = how.shared_bytes,
                  .cluster = how.cluster},
-                [&] { kernel(static_cast<Parameters>(args)...); });
+                [kernel, args...] { kernel(static_cast<Parameters>(args)...); });
 }
 
 #endif

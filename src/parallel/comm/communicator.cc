@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/gpu.h"
+#include "core/graph_recording.h"
 #include "parallel/comm/progress_thread.h"
 
 namespace switchyard {
@@ -34,6 +35,8 @@ void copy_own(const TensorView& to, const TensorView& from) {
   if (out == in) return;
   if (to.device().kind() == DeviceKind::cuda)
     gpu::move(out, in, from.bytes());
+  else if (to.device().kind() == DeviceKind::cuda_emulated)
+    gpu::do_or_record([out, in, count = from.bytes()] { std::memmove(out, in, count); });
   else
     std::memmove(out, in, from.bytes());
 }
