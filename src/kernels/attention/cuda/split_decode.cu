@@ -76,7 +76,7 @@ GPU_FUNCTION void load_vectors(unsigned char* tile, const Stored* from, std::int
   }
 }
 
-// Of this thread's key of a tile in int8: its scales, and that of its value.
+// The scales of a key in int8, and of its value. A thread loads those of one key of a tile.
 struct Scales {
   float first, second, value;
 };
@@ -118,7 +118,7 @@ GPU_FUNCTION void score_keys(const SplitDecode& p, const unsigned char* queries,
   }
 }
 
-// Of the two rows of scores that a thread has part of.
+// A thread holds parts of two rows of scores.
 struct Softmax {
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 };
@@ -185,7 +185,8 @@ GPU_FUNCTION void join_totals(Softmax& softmax, float* totals) {
   }
 }
 
-// Of one piece alone the result, else stats[query, piece] = largest score and total, and its sums of values.
+// Writes the result where a sequence is one piece, else stats[query, piece] (the largest score and the total)
+// and the piece's sums of values.
 template <int qk, int vw, typename Stored>
 GPU_KERNEL
 #if defined(__CUDACC__)

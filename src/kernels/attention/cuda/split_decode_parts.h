@@ -1,8 +1,8 @@
-// The parts of split_decode.cu: where chunks of keys, values and weights stand in shared memory, and how
-// products of bfloat16 read them, stored as bfloat16 or in int8.
+// Tiles and products of split_decode.cu: the layout of keys, values and weights in shared memory, and
+// products of bfloat16 over them. Keys and values are stored as bfloat16 or int8.
 //
 // A chunk is 16 bytes of a vector. A product of 16 numbers of int8 reads one chunk, whose four bytes that a
-// lane gets are its numbers 4i to 4i + 3; queries of such products stand in that order (place_of_pair).
+// lane gets are its numbers 4i to 4i + 3; place_of_pair() puts the queries in that order.
 #pragma once
 
 #include <type_traits>
@@ -27,14 +27,15 @@ constexpr int tile_bytes(int rows, int width) {
   return rows * ((width * static_cast<int>(sizeof(Stored)) + kLineBytes - 1) / kLineBytes) * kLineBytes;
 }
 
-// Where chunk `chunk` of vector `row` stands, in bytes: columns of lines, each of `height` rows, in which
-// chunks change places by the row's number, so that eight rows of one chunk are in different banks.
+// Returns the place of chunk `chunk` of vector `row` in bytes. A tile is columns of lines, each of `height`
+// rows, in which chunks change places by the row's number, so that eight rows of one chunk are in different
+// banks.
 template <int height>
 GPU_FUNCTION int place_of_chunk(int row, int chunk) {
   return (chunk / 8 * height + row) * kLineBytes + ((chunk % 8) ^ (row % 8)) * kChunkBytes;
 }
 
-// Where a query's numbers 2 * pair and the next stand, for products with keys of type Stored.
+// Returns the place of a query's numbers 2 * pair and the next, for products with keys of type Stored.
 template <typename Stored>
 GPU_FUNCTION int place_of_pair(int row, int pair) {
   int column = pair;
