@@ -28,8 +28,7 @@ constexpr int tile_bytes(int rows, int width) {
 }
 
 // Returns the place of chunk `chunk` of vector `row` in bytes. A tile is columns of lines, each of `height`
-// rows, in which chunks change places by the row's number, so that eight rows of one chunk are in different
-// banks.
+// rows. Chunks of a line change places by the row's number, so eight rows of a chunk are in different banks.
 template <int height>
 GPU_FUNCTION int place_of_chunk(int row, int chunk) {
   return (chunk / 8 * height + row) * kLineBytes + ((chunk % 8) ^ (row % 8)) * kChunkBytes;
