@@ -191,7 +191,7 @@ Tensor Generator::logits_of(const Batch& batch, ForwardOptions& options) {
         options.block = pass.block;
         options.input = input;
         options.caches = &caches_;
-        ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
+        ForwardResult out = forward(context_, model_, parameters_, place_tokens(context_, batch), options);
         if (options.keep_hidden) count_broken(out, context_.stage.block(pass.block));
         if (out.logits.defined()) logits = gather_to_first(context_, out.logits, "logits");
         if (!drafts && routing_) {

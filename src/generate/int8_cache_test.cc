@@ -79,7 +79,7 @@ TEST(Generator, CacheIn8BitsTakesHalfTheMemory) {
     EXPECT_LT(static_cast<double>(int8), 0.56 * static_cast<double>(dense));
   };
   expect_bytes(grouped, 2 * 2 * (64 + 64), 2 * 2 * 2);  // layers, heads
-  expect_bytes(mla, 3 * (120 + 40 + 120), 3 * 3);       // a scale each
+  expect_bytes(mla, 3 * (120 + 40), 3 * 2);  // the latent, which is the value too, and what is turned
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "models/decoder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "autograd/remat.h"
@@ -224,6 +225,29 @@ DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows
 DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions) {
   const OwnRows own = own_rows(context, whole.inputs.shape());
   return place_own_rows(context, BatchRows(whole).read(own.begin, own.end), whole.inputs.dim(0), predictions);
+}
+
+DeviceBatch place_tokens(Context& context, const Batch& whole) {
+  const Shape& shape = whole.inputs.shape();
+  const OwnRows own = own_rows(context, shape);
+  const Sharding sharding = batch_sharding(context, shape);
+  const Shape local = local_shape(*context.mesh, shape, sharding);
+  const Shape offset{own.begin, local_offset(*context.mesh, context.rank, shape, sharding)[1]};
+  const std::array<const Tensor*, 3> parts{&whole.inputs, &whole.inputs_position, &whole.inputs_segmentation};
+  const Tensor there = context.empty(DType::i32, {std::ssize(parts) * local[0], local[1]});
+  if (!context.memory.device().is_abstract()) {
+    const Tensor here(Memory(), DType::i32, there.shape());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i) * local[0];
+      copy(slice_block(*parts[i], offset, local).view(), here.slice_rows(row, row + local[0]).view());
+    }
+    copy(here.view(), there.view());
+  }
+  const auto part = [&](std::int64_t i) {
+    return make_leaf(there.slice_rows(i * local[0], (i + 1) * local[0]), shape, sharding, false);
+  };
+  const Array tokens = part(0), positions = part(1), segments = part(2);
+  return {tokens, positions, segments, tokens, segments, {}};
 }
 
 Array output_logits(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& hidden) {

@@ -23,6 +23,9 @@ struct DeviceBatch {
 };
 // Places a whole batch on the mesh. `predictions`: the number of prediction layers to place targets for.
 DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions = 0);
+// Places a batch whose targets are its inputs, as generation's, with one copy to the device. The targets
+// share the memory of the inputs.
+DeviceBatch place_tokens(Context& context, const Batch& whole);
 
 // The part of a batch of `shape` [B,S] that this rank holds: batch rows
 // [begin, end). `axes` are the mesh axes that split the batch dim.
@@ -37,9 +40,9 @@ DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows
                            std::int64_t predictions = 0, std::int64_t chunk = 0);
 
 struct ForwardOptions {
-  std::int64_t step = 0;       // the step's number, for random routing
-  double target_count = 1;     // targets with weight above 0 in the whole (accumulated) batch
-  double further_count = 1;    // the same count for all prediction layers together
+  std::int64_t step = 0;     // the step's number, for random routing
+  double target_count = 1;   // targets with weight above 0 in the whole (accumulated) batch
+  double further_count = 1;  // the same count for all prediction layers together
   // Factor on balance and indexer losses, which are means over this pass: the pass's share of the step.
   double balance_share = 1;
   std::int64_t first_row = 0;  // first batch row of this microbatch in the step's batch, for random routing

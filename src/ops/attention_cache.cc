@@ -44,6 +44,17 @@ TensorView scales_of_slot(const TensorView& x) {
   return x.block(0, {x.dim(1), x.dim(2)}, {x.stride(1), x.stride(2)});
 }
 
+// The values, and their scales, that are the first part of keys.
+TensorView first_part_of(const TokenVectors& keys) {
+  return keys.values.view().slice(3, 0, keys.first_part);
+}
+TensorView scales_of(const TokenVectors& x) {
+  return x.scales.defined() ? x.scales.view() : TensorView();
+}
+TensorView first_scales_of(const TokenVectors& keys) {
+  return keys.scales.defined() ? keys.scales.view().slice(3, 0, 1) : TensorView();
+}
+
 // The tokens of a slot from index `at` on.
 struct SlotRange {
   const TokenVectors& vectors;
@@ -214,6 +225,11 @@ struct SlotVectors {
       column += width;
     }
   }
+  // A copy of vectors, without gaps.
+  SlotVectors(Context& c, const TensorView& vectors)
+      : copied(c.empty(vectors.dtype(), vectors.shape())), view(copied.view()) {
+    strided_copy(*c.pool, vectors, view);
+  }
 };
 
 // Inputs: q [B,S,N,D], its positions [B,S], maybe sinks [N] or an indexer's queries and weights.
@@ -231,13 +247,13 @@ class CacheAttentionOp : public Op {
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
-    out.shape.back() = out.local.back() = cache_.v.values.dim(3);
+    out.shape.back() = out.local.back() = value_width();
     return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     const Tensor& q = in[0];
-    const Shape shape{q.dim(0), q.dim(1), q.dim(2), cache_.v.values.dim(3)};
+    const Shape shape{q.dim(0), q.dim(1), q.dim(2), value_width()};
     // Zeros for padding, which nobody reads.
     const bool padded = std::find(slots_.begin(), slots_.end(), -1) != slots_.end();
     const Tensor out = padded ? c.zeros(q.dtype(), shape) : c.empty(q.dtype(), shape);
@@ -312,10 +328,10 @@ class CacheAttentionOp : public Op {
                               .out = chosen.view().reshaped({batch * count, width})});
       return chosen;
     };
-    const Tensor k = gathered(cache_.k), v = gathered(cache_.v);
+    const Tensor k = gathered(cache_.k), v = values_apart() ? gathered(cache_.v) : Tensor();
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, 1, q.dim(2), q.dim(3)}),
                                .k = k.view(),
-                               .v = v.view(),
+                               .v = values_apart() ? v.view() : k.view().slice(3, 0, value_width()),
                                .lengths = there.view().rows(0, batch),
                                .rows = there.view().rows(batch, 2 * batch),
                                .scale = options_.scale,
@@ -331,7 +347,7 @@ class CacheAttentionOp : public Op {
     const Tensor there = numbers_of(c, numbers_, std::move(numbers));
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
                                .k = cache_.k.values.view(),
-                               .v = cache_.v.values.view(),
+                               .v = values_apart() ? cache_.v.values.view() : first_part_of(cache_.k),
                                .lengths = there.view().rows(0, batch),
                                .rows = there.view().rows(batch, 2 * batch),
                                .scale = options_.scale,
@@ -340,7 +356,7 @@ class CacheAttentionOp : public Op {
                                .chunk = options_.chunk,
                                .sinks = sinks,
                                .k_scales = scales_of(cache_.k),
-                               .v_scales = scales_of(cache_.v),
+                               .v_scales = values_apart() ? scales_of(cache_.v) : first_scales_of(cache_.k),
                                .first_key_part = cache_.k.first_part});
   }
   // Several tokens a slot: one slot after the other, since their numbers of keys differ.
@@ -360,7 +376,8 @@ class CacheAttentionOp : public Op {
         return SlotVectors(c, x, there, first - cached_first, keys - cached_first, q.dtype());
       };
       const SlotVectors k = vectors_of(overflows ? overflow->k : cache_.k),
-                        v = vectors_of(overflows ? overflow->v : cache_.v);
+                        v = values_apart() ? vectors_of(overflows ? overflow->v : cache_.v)
+                                           : SlotVectors(c, k.view.slice(3, 0, value_width()));
       const Tensor kv_index = key_places(c, first, keys);
       Tensor chosen;
       if (index.chooses) {
@@ -395,9 +412,8 @@ class CacheAttentionOp : public Op {
     std::iota(places.begin(), places.end(), static_cast<std::int32_t>(begin));
     return uploaded(c, places).reshaped({1, end - begin});
   }
-  static TensorView scales_of(const TokenVectors& x) {
-    return x.scales.defined() ? x.scales.view() : TensorView();
-  }
+  bool values_apart() const { return cache_.v.values.defined(); }
+  std::int64_t value_width() const { return values_apart() ? cache_.v.values.dim(3) : cache_.k.first_part; }
   std::int64_t length_of(std::int64_t slot) const {
     return slot < 0 ? 0 : cache_.lengths[static_cast<std::size_t>(slot)];
   }
@@ -424,15 +440,16 @@ Tensor CallNumbers::of(Context& context, std::vector<std::int32_t> numbers) {
 
 void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
                   std::span<const Array> v, const TokenPlaces& places, const Array* index_key) {
-  Store keys(context, cache, cache.k, q, k), values(context, cache, cache.v, q, v);
-  std::optional<Store> index_keys;
+  Store keys(context, cache, cache.k, q, k);
+  std::optional<Store> values, index_keys;
+  if (!v.empty()) values.emplace(context, cache, cache.v, q, v);
   if (index_key != nullptr) {
     CHECK(!cache.window.seen.limits() && !cache.int8, "[attention cache] an indexer of a window or of int8");
     index_keys.emplace(context, cache, cache.index_keys, q, std::span(index_key, 1));
   }
   const auto slots_here = static_cast<std::int64_t>(cache.lengths.size());
   keys.allocate(slots_here, cache.window.tokens());
-  values.allocate(slots_here, cache.window.tokens());
+  if (values) values->allocate(slots_here, cache.window.tokens());
   if (index_keys) index_keys->allocate(slots_here, cache.window.tokens());
   cache.firsts.resize(cache.lengths.size());
   cache.overflow.clear();
@@ -441,7 +458,8 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
       static_cast<std::int64_t>(places.slots.size()) == batch && places.tokens.size() == places.slots.size(),
       "{} slots and {} token counts for a batch of {}", places.slots.size(), places.tokens.size(), batch);
   std::vector<AppendedRow> rows(static_cast<std::size_t>(batch));  // that stay in their slots
-  std::vector<Store*> stores{&keys, &values};
+  std::vector<Store*> stores{&keys};
+  if (values) stores.push_back(&*values);
   if (index_keys) stores.push_back(&*index_keys);
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t slot = places.slots[static_cast<std::size_t>(b)],
@@ -457,9 +475,11 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
         move_down(context, store->cached, slot, begins.during - first, length - begins.during);
       rows[static_cast<std::size_t>(b)] = appended(slot, length - begins.during, tokens);
     } else {
-      cache.overflow.push_back({b, begins.during,
-                                keys.append_overflow(b, tokens, slot, first, length, begins),
-                                values.append_overflow(b, tokens, slot, first, length, begins)});
+      const auto overflow_of = [&](const Store& store) {
+        return store.append_overflow(b, tokens, slot, first, length, begins);
+      };
+      cache.overflow.push_back(
+          {b, begins.during, overflow_of(keys), values ? overflow_of(*values) : TokenVectors()});
     }
     length += tokens;
     first = begins.after;

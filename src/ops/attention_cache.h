@@ -33,15 +33,16 @@ struct DeltaState {
 struct OverflowTokens {
   std::int64_t batch_row = 0;  // the sequence's row in the call's batch
   std::int64_t first = 0;      // position of the first token
-  TokenVectors k, v;           // for one slot
+  TokenVectors k, v;           // for one slot; v as in AttentionCache
 };
 
 // The cache of one layer: keys and values of this rank's slots and heads, in the order of positions.
 struct AttentionCache {
   CacheWindow window;  // the tokens that a slot keeps
   bool int8 = false;   // stores values in 8 bits, whatever their dtype; set before the first token
-  TokenVectors k, v;
-  TokenVectors index_keys;               // for a layer with an indexer: one head
+  TokenVectors k;
+  TokenVectors v;           // undefined where a value is the first part of its key (latent attention)
+  TokenVectors index_keys;  // for a layer with an indexer: one head
   std::vector<std::int64_t> lengths;     // [slots] tokens appended, evicted ones included
   std::vector<std::int64_t> firsts;      // [slots] position of the first cached token
   std::vector<OverflowTokens> overflow;  // between cache_append() and attend() of a call
@@ -84,9 +85,9 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 
 // Appends the tokens' keys and values to the cache, with the heads that this rank's heads of
 // q [B,S,N,D] read. k and v are each one array [B,S,Nkv,D], or several [B,S,D] that form one
-// head together, side by side. Rows may be split as q's are, the sequence in any way. When a
-// slot has no space for all tokens, it evicts tokens that no later token sees. `index_key`
-// [B,S,D] is an indexer's key, or null. CHECKs that no slot exceeds its capacity;
+// head together, side by side; without arrays v is the first of k, which is kept once. Rows may be split as
+// q's are, the sequence in any way. When a slot has no space for all tokens, it evicts tokens that no later
+// token sees. `index_key` [B,S,D] is an indexer's key, or null. CHECKs that no slot exceeds its capacity;
 // Error(usage) when the axis rules give this rank other heads than in earlier calls.
 void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
                   std::span<const Array> v, const TokenPlaces& places, const Array* index_key = nullptr);

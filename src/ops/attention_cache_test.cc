@@ -1,6 +1,8 @@
 // Attention over the cache: tokens appended in pieces or alone give the results of one call with all tokens.
 #include "ops/attention_cache.h"
 
+#include <algorithm>
+
 #include "autograd/testing.h"
 
 namespace switchyard {
@@ -114,6 +116,50 @@ TEST(AttentionCache, PiecesAndSingleTokensSeeWhatTheWholeSequenceSees) {
             expect_part(pieces.next(i, i + 1, options, sinks), whole, i, what + " alone");
         });
       }
+    }
+  }
+}
+
+// The results for all tokens, given in pieces and alone, of keys that are two arrays side by side.
+std::vector<Tensor> latent_results(Context& c, bool int8, const KeyWindow& seen, bool values_in_keys) {
+  const Tensor q = random_tensor({kCacheRows, kCacheTokens, kCacheHeads, 24}, 1),
+               latent = random_tensor({kCacheRows, kCacheTokens, 16}, 2),
+               turned = random_tensor({kCacheRows, kCacheTokens, 8}, 3);
+  const Tensor positions = CacheInputs().positions;
+  AttentionCache cache;
+  cache.window = {kCacheTokens, seen};
+  cache.int8 = int8;
+  cache.lengths.assign(kCacheRows, 0);
+  std::vector<Tensor> results;
+  for (const auto& [begin, end] : {std::pair{0, 7}, {7, 12}, {12, 13}, {13, 14}, {14, 23}}) {
+    const auto part = [&, from = begin, to = end](const Tensor& x) {
+      return leaf(c, tokens_of(x, from, to), replicated(x.shape().size()), false);
+    };
+    const std::vector<std::int64_t> rows{0, 1}, tokens(kCacheRows, end - begin);
+    const TokenPlaces places{part(positions), rows, tokens, begin == 0};
+    const Array keys[] = {part(latent), part(turned)}, queries = part(q);
+    const std::span<const Array> values(keys, values_in_keys ? 0 : 1);
+    cache_append(c, cache, queries, keys, values, places);
+    EXPECT_EQ(cache.v.values.defined(), !values_in_keys);
+    results.push_back(
+        attend(c, cache, queries, places, {kCacheScale, false, seen.window, seen.chunk}).tensor());
+  }
+  return results;
+}
+
+TEST(AttentionCache, ValuesThatAreTheFirstPartOfKeysAreKeptOnce) {
+  for (const KeyWindow seen : {KeyWindow{}, {6, 0}, {0, 8}}) {
+    for (const bool int8 : {false, true}) {
+      on_mesh(Mesh(), [&](Context& c) {
+        const NoGrad no_grad(c);
+        const std::vector<Tensor> once = latent_results(c, int8, seen, true),
+                                  apart = latent_results(c, int8, seen, false);
+        ASSERT_EQ(once.size(), apart.size());
+        for (std::size_t i = 0; i < once.size(); ++i) {
+          const auto found = once[i].span<float>(), expected = apart[i].span<float>();
+          EXPECT_TRUE(std::ranges::equal(found, expected)) << "piece " << i;  // bit for bit
+        }
+      });
     }
   }
 }

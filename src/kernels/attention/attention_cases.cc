@@ -1,5 +1,7 @@
 // Attention on normal numbers. The reference computes in double; what the others may differ by is in
 // docs/numerics.md: fp32 sums, exponentials within 3e-6, and in tiles weights rounded to bf16.
+#include "kernels/attention/attention_cases.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -8,7 +10,6 @@
 
 #include "kernels/attention/append_tokens.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/decode_attention.h"
 #include "kernels/attention/int8_vectors.h"
 #include "kernels/attention/reference/attention_rounding.h"
 #include "kernels/testing/cases.h"
@@ -127,10 +128,6 @@ void AttentionData::compute() {
 }
 
 // The bound of a result that is rounded on both sides.
-Bound attention_bound(DType dtype, double absolute) {
-  return {dtype == DType::bf16 ? 0x1p-7 : 3e-6, absolute};
-}
-
 // Places and segments, as inputs of a case.
 Arrays mask_arrays(const AttentionData& d) {
   return {i32_array(d.q_index), i32_array(d.kv_index), i32_array(d.q_segment), i32_array(d.kv_segment),
@@ -227,129 +224,6 @@ std::vector<Case> attention_cases(std::uint32_t seed) {
   return cases;
 }
 
-struct DecodeShape {
-  std::vector<std::int32_t> lengths;
-  std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
-  KeyWindow seen = {};
-};
-
-const std::vector<DecodeShape>& decode_shapes() {
-  static const std::vector<DecodeShape> shapes = {
-      {{}, 3, 1, 1, 8, 8},
-      {{1}, 1, 1, 1, 1, 1},
-      {{128, 0, 129}, 129, 2, 2, 24, 20},
-      {{300, 7}, 300, 4, 2, 64, 64},
-      {{150}, 150, 1, 16, 72, 64},  // one key head for all
-      {{260}, 260, 3, 5, 17, 33},
-      {{260, 0, 3}, 260, 2, 2, 17, 33, {130, 0}},
-      {{300}, 300, 1, 3, 16, 16, {0, 128}},
-  };
-  return shapes;
-}
-
-// Rows of keys: the last row of queries has the first.
-std::vector<std::int32_t> rows_of_keys(std::int64_t rows) {
-  std::vector<std::int32_t> of_keys;
-  for (std::int64_t b = rows; b-- > 0;) of_keys.push_back(static_cast<std::int32_t>(b));
-  return of_keys;
-}
-
-std::vector<Case> decode_cases(std::uint32_t seed) {
-  std::vector<Case> cases;
-  for (const DType dtype : kFloatTypes) {
-    for (const DecodeShape& s : decode_shapes()) {
-      Draw draw(seed);
-      const auto rows = static_cast<std::int64_t>(s.lengths.size()), keys = rows * s.capacity * s.kv_heads,
-                 queries = rows * s.kv_heads * s.group;
-      Case c{dtype, fmt::format("{} rows, {} key heads of {} queries, widths {} and {}, seed {}", rows,
-                                s.kv_heads, s.group, s.qk_dim, s.v_dim, seed)};
-      for (const std::int64_t count : {queries * s.qk_dim, keys * s.qk_dim, keys * s.v_dim})
-        c.inputs.push_back(draw.normal(dtype, count));
-      const std::int64_t heads = s.kv_heads * s.group;
-      c.inputs.push_back(draw.normal(DType::f32, heads));
-      c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
-      c.run = [s, rows, heads](ThreadPool& pool, const Arrays& in, Arrays& out) {
-        const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
-        const Tensor lengths = beside(in[0], TensorView::of_host(s.lengths.data(), {rows})),
-                     key_rows = beside(in[0], TensorView::of_host(of_keys.data(), {rows}));
-        decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
-                                .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
-                                .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
-                                .lengths = lengths.view(),
-                                .rows = key_rows.view(),
-                                .scale = 0.3f,
-                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
-                                .window = s.seen.window,
-                                .chunk = s.seen.chunk,
-                                .sinks = s.seen.limits() ? in[3].view({heads}) : TensorView()});
-      };
-      cases.push_back(std::move(c));
-      seed = draw.seed();
-    }
-  }
-  return cases;
-}
-
-PoisonedArray random_int8(std::int64_t count, std::uint32_t seed) {
-  const PoisonedArray numbers = PoisonedArray::integers(DType::f32, count, seed, 127);
-  PoisonedArray made(DType::i8, count);
-  for (std::int64_t i = 0; i < count; ++i)
-    static_cast<std::int8_t*>(made.data())[i] = static_cast<std::int8_t>(numbers.at(i));
-  return made;
-}
-
-// Scales of numbers around 1.
-PoisonedArray random_scales(std::int64_t count, std::uint32_t seed) {
-  PoisonedArray made = PoisonedArray::normal(DType::f32, count, seed, 0x1p-8f);
-  for (std::int64_t i = 0; i < count; ++i) made.set(i, std::abs(made.at(i)));
-  return made;
-}
-
-// Keys and values in int8; wide keys in two parts.
-std::vector<Case> decode_int8_cases(std::uint32_t seed) {
-  std::vector<Case> cases;
-  for (const DType dtype : kFloatTypes) {
-    for (const DecodeShape& s : decode_shapes()) {
-      const std::int64_t first_part = s.qk_dim > 17 ? s.qk_dim - 9 : s.qk_dim, scales = s.qk_dim > 17 ? 2 : 1;
-      const auto rows = static_cast<std::int64_t>(s.lengths.size()), keys = rows * s.capacity * s.kv_heads,
-                 queries = rows * s.kv_heads * s.group;
-      Case c{dtype,
-             fmt::format("int8: {} rows, {} key heads of {} queries, widths {} in {} parts and {}, seed {}",
-                         rows, s.kv_heads, s.group, s.qk_dim, scales, s.v_dim, seed),
-             {PoisonedArray::normal(dtype, queries * s.qk_dim, seed), random_int8(keys * s.qk_dim, seed + 1),
-              random_int8(keys * s.v_dim, seed + 2), random_scales(keys * scales, seed + 3),
-              random_scales(keys, seed + 4)},
-             {{"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)}}};
-      c.run = [s, rows, scales, first_part](ThreadPool& pool, const Arrays& in, Arrays& out) {
-        const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
-        const Tensor lengths = beside(in[0], TensorView::of_host(s.lengths.data(), {rows})),
-                     key_rows = beside(in[0], TensorView::of_host(of_keys.data(), {rows}));
-        decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
-                                .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
-                                .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
-                                .lengths = lengths.view(),
-                                .rows = key_rows.view(),
-                                .scale = 0.3f,
-                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
-                                .window = s.seen.window,
-                                .chunk = s.seen.chunk,
-                                .k_scales = in[3].view({rows, s.capacity, s.kv_heads, scales}),
-                                .v_scales = in[4].view({rows, s.capacity, s.kv_heads, 1}),
-                                .first_key_part = first_part});
-      };
-      cases.push_back(std::move(c));
-      seed += 5;
-    }
-  }
-  return cases;
-}
-
-std::vector<Case> all_decode_cases(std::uint32_t seed) {
-  std::vector<Case> cases = decode_cases(seed);
-  for (Case& c : decode_int8_cases(seed)) cases.push_back(std::move(c));
-  return cases;
-}
-
 // The same bits everywhere.
 std::vector<Case> to_int8_cases(std::uint32_t seed) {
   std::vector<Case> cases;
@@ -425,7 +299,7 @@ std::vector<KernelCases> attention_kernels() {
   return {{"attention", "attention", attention_cases<attention_forward_case>},
           {"attention_top", "attention", attention_cases<attention_top_case>},
           {"attention_backward", "attention_backward", attention_cases<attention_backward_case>},
-          {"decode_attention", "decode_attention", all_decode_cases},
+          {"decode_attention", "decode_attention", decode_attention_cases},
           {"to_int8", "to_int8", to_int8_cases},
           {"from_int8", "from_int8", from_int8_cases},
           {"append_tokens", "append_tokens", append_cases}};

@@ -47,19 +47,14 @@ void join_pieces(const float* sums, std::int64_t pieces, std::int64_t stride, st
   }
 }
 
-DecodeAttentionSpec spec_of(const DecodeAttentionArgs& a) {
-  const bool int8 = a.k.dtype() == DType::i8;
-  return {.batch = a.q.dim(0),
-          .capacity = a.k.dim(1),
-          .kv_heads = a.q.dim(1),
-          .group = a.q.dim(2),
-          .qk_dim = a.q.dim(3),
-          .v_dim = a.v.dim(3),
-          .scale = a.scale,
-          .dtype = a.q.dtype(),
-          .int8 = int8,
-          .key_scales = int8 ? a.k_scales.dim(3) : 0,
-          .first_key_part = int8 ? a.first_key_part : a.q.dim(3)};
+// Fails unless v is of the shape and has no gaps, or is the beginning of the vectors of k.
+void check_values(const char* name, const TensorView& v, const TensorView& k, DType dtype,
+                  const Shape& shape) {
+  CHECK(v.dtype() == dtype && v.shape() == shape &&
+            (v.is_contiguous() ||
+             (v.strides() == k.strides() && (v.is_abstract() || v.device_address() == k.device_address()))),
+        "[decode_attention] {} {} of {}, expected {} of {}", name, to_string(v.shape()), name_of(v.dtype()),
+        to_string(shape), name_of(dtype));
 }
 
 void check(const DecodeAttentionArgs& a) {
@@ -73,16 +68,16 @@ void check(const DecodeAttentionArgs& a) {
           "[decode_attention] scales {} of keys of {}, the first of {}", to_string(a.k_scales.shape()), width,
           a.first_key_part);
   }
-  const DecodeAttentionSpec s = spec_of(a);
+  const DecodeAttentionSpec s = decode_attention_spec(a);
   const auto check_own = [](const char* name, const TensorView& x, DType dtype, const Shape& shape) {
     check_view("decode_attention", name, x, dtype, shape);
   };
   check_own("q", a.q, s.dtype, a.q.shape());
   check_own("k", a.k, s.stored(), {a.k.dim(0), s.capacity, s.kv_heads, s.qk_dim});
-  check_own("v", a.v, s.stored(), {a.k.dim(0), s.capacity, s.kv_heads, s.v_dim});
+  check_values("v", a.v, a.k, s.stored(), {a.k.dim(0), s.capacity, s.kv_heads, s.v_dim});
   if (s.int8) {
     check_own("k_scales", a.k_scales, DType::f32, {a.k.dim(0), s.capacity, s.kv_heads, s.key_scales});
-    check_own("v_scales", a.v_scales, DType::f32, {a.k.dim(0), s.capacity, s.kv_heads, 1});
+    check_values("v_scales", a.v_scales, a.k_scales, DType::f32, {a.k.dim(0), s.capacity, s.kv_heads, 1});
   }
   check_own("out", a.out, s.dtype, {s.batch, s.kv_heads, s.group, s.v_dim});
   if (a.sinks.defined()) check_own("sinks", a.sinks, DType::f32, {s.kv_heads * s.group});
@@ -113,21 +108,23 @@ Sequence sequence_of(const DecodeAttentionArgs& a, std::int64_t b, std::int64_t 
 }
 
 Work work_of(const DecodeAttentionArgs& given) {
-  const DecodeAttentionSpec a = spec_of(given);
+  const DecodeAttentionSpec a = decode_attention_spec(given);
   std::int64_t keys = 0;
   for (std::int64_t b = 0; b < a.batch; ++b) keys += sequence_of(given, b, 0).keys;
   const std::int64_t heads = a.kv_heads * a.group, element = static_cast<std::int64_t>(size_of(a.dtype)),
                      stored = static_cast<std::int64_t>(size_of(a.stored())),
                      of_scales = a.int8 ? static_cast<std::int64_t>(sizeof(float)) * (a.key_scales + 1) : 0;
-  const double widths = static_cast<double>(a.qk_dim + a.v_dim);
+  const double widths = static_cast<double>(a.qk_dim + a.v_dim),
+               read = a.values_in_keys() ? static_cast<double>(a.qk_dim) : widths;
   return {.dtype = a.dtype,
           .flops = 2 * static_cast<double>(keys * heads) * widths,
-          .bytes = static_cast<double>(keys * a.kv_heads * stored + a.batch * heads * element) * widths +
+          .bytes = static_cast<double>(keys * a.kv_heads * stored) * read +
+                   static_cast<double>(a.batch * heads * element) * widths +
                    static_cast<double>(keys * a.kv_heads * of_scales)};
 }
 
 void share_pieces(ThreadPool& pool, const DecodeAttentionArgs& given, DecodeAttentionKernel* kernel) {
-  const DecodeAttentionSpec args = spec_of(given);
+  const DecodeAttentionSpec args = decode_attention_spec(given);
   std::vector<Sequence> sequences;
   std::int64_t pieces = 0;
   for (std::int64_t b = 0; b < args.batch; ++b) {
@@ -158,9 +155,9 @@ void share_pieces(ThreadPool& pool, const DecodeAttentionArgs& given, DecodeAtte
                          first = sequence.first_key + before;
       const std::int64_t key = (row_of_keys[b] * args.capacity + first) * args.kv_heads;
       kernel({&args, q + b * heads * args.qk_dim * element, k + key * args.qk_dim * stored,
-              v + key * args.v_dim * stored, std::min(kKeysOfPiece, sequence.keys - before),
-              args.int8 ? k_scales + key * args.key_scales : nullptr, args.int8 ? v_scales + key : nullptr,
-              sums + i * heads * width});
+              v + key * args.v_row * stored, std::min(kKeysOfPiece, sequence.keys - before),
+              args.int8 ? k_scales + key * args.key_scales : nullptr,
+              args.int8 ? v_scales + key * args.v_scale_row : nullptr, sums + i * heads * width});
     }
   });
   pool.for_range(args.batch * heads, 8, [&](std::int64_t begin, std::int64_t end) {
@@ -182,11 +179,31 @@ void on_pieces(ThreadPool& pool, const DecodeAttentionArgs& args) {
 }
 
 constexpr Implementation<DecodeAttentionArgs> kDecodes[] = {
-    {"cuda", Gpu::any, gpu::decode_attention}, SWITCHYARD_SIMD_ROWS(on_pieces, decode_attention)};
+    {"cuda_split", Gpu::any, gpu::split_decode_attention, gpu::split_decode_refuses},
+    {"cuda", Gpu::any, gpu::decode_attention},
+    SWITCHYARD_SIMD_ROWS(on_pieces, decode_attention)};
 constexpr Kernel<DecodeAttentionArgs> kDecodeAttention{"decode_attention", work_of, &DecodeAttentionArgs::q,
                                                        kDecodes};
 
 }  // namespace
+
+DecodeAttentionSpec decode_attention_spec(const DecodeAttentionArgs& a) {
+  const bool int8 = a.k.dtype() == DType::i8;
+  const auto row_of = [](const TensorView& x) { return x.is_contiguous() ? x.dim(3) : x.stride(2); };
+  return {.batch = a.q.dim(0),
+          .capacity = a.k.dim(1),
+          .kv_heads = a.q.dim(1),
+          .group = a.q.dim(2),
+          .qk_dim = a.q.dim(3),
+          .v_dim = a.v.dim(3),
+          .scale = a.scale,
+          .dtype = a.q.dtype(),
+          .int8 = int8,
+          .key_scales = int8 ? a.k_scales.dim(3) : 0,
+          .first_key_part = int8 ? a.first_key_part : a.q.dim(3),
+          .v_row = row_of(a.v),
+          .v_scale_row = int8 ? row_of(a.v_scales) : 0};
+}
 
 void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& args) {
   check(args);

@@ -11,7 +11,8 @@ namespace switchyard {
 // v; the others are not read. Without keys out is zero. q, k, v and out have one dtype, f32 or bf16; or k and
 // v are int8, each vector with scales of its own (int8_vectors.h), whose numbers are not rounded to q's
 // dtype. A key in int8 may be several vectors side by side, two at most, with a scale each. Views have no
-// gaps. Scores, softmax and sums are fp32 (FlashDecoding, Dao et al. 2023: keys are cut into pieces that
+// gaps, but values may be the first Dv numbers of the keys, then v is a part of k, and v_scales of k_scales.
+// Scores, softmax and sums are fp32 (FlashDecoding, Dao et al. 2023: keys are cut into pieces that
 // threads share; the pieces follow from the lengths alone, and so do the bits). The token of row b stands at
 // place lengths[b]-1: keys before its window or its chunk (attention.h) are not read. A sink is one more
 // score of every query of its head, with a value of zero.

@@ -221,7 +221,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
     const Array keys[] = {normed, key};
-    cache_append(c, *call.cache, q, keys, std::span(&normed, 1), *call.places, index ? &index->k : nullptr);
+    cache_append(c, *call.cache, q, keys, {}, *call.places, index ? &index->k : nullptr);  // values: `normed`
     if (!call.places->from_beginning)
       return project_out(call, attend_latent(call, q, q_layout, index ? &*index : nullptr));
     // What tokens see of others does not depend on the call in which these came.

@@ -189,7 +189,7 @@ HWY_INLINE void add_values(const float* weights, const T* v, std::int64_t v_row,
 // Weighted values of `count` queries of one key head.
 template <int count, typename T>
 void sum_values(const DecodeAttentionPiece& p, const T* v, const float* weights, float* out) {
-  const std::int64_t width = p.args->v_dim, row = p.args->kv_heads * width;
+  const std::int64_t width = p.args->v_dim, row = p.args->kv_heads * p.args->v_row;
   std::int64_t d = 0;
   for (; d + kVectors * kStep <= width; d += kVectors * kStep)
     add_values<count, kVectors>(weights, v, row, d, width, p.keys, out, p.width());
@@ -229,12 +229,13 @@ void score_keys(const DecodeAttentionPiece& p, const float* q, std::int64_t q_ro
   const DecodeAttentionSpec& a = *p.args;
   using Scores = void(const float*, std::int64_t, const T*, std::int64_t, float*);
   constexpr Scores* kScores[] = {make_scores<1, T>, make_scores<2, T>, make_scores<3, T>, make_scores<4, T>};
+  const std::size_t fetched =
+      a.values_in_keys() ? 0 : static_cast<std::size_t>(a.kv_heads * a.v_dim) * sizeof(T);
   for (std::int64_t j = 0; j < p.keys; ++j) {
     const T* const k = static_cast<const T*>(p.k) + j * a.kv_heads * a.qk_dim;
     const auto* const v =
-        reinterpret_cast<const std::byte*>(static_cast<const T*>(p.v) + j * a.kv_heads * a.v_dim);
-    for (std::size_t line = 0; line < static_cast<std::size_t>(a.kv_heads * a.v_dim) * sizeof(T); line += 64)
-      __builtin_prefetch(v + line);
+        reinterpret_cast<const std::byte*>(static_cast<const T*>(p.v) + j * a.kv_heads * a.v_row);
+    for (std::size_t line = 0; line < fetched; line += 64) __builtin_prefetch(v + line);
     each_block(a, [&](std::int64_t head, std::int64_t first, std::int64_t count) {
       kScores[count - 1](q + first * q_row, q_row, k + head * a.qk_dim, a.qk_dim,
                          weights + first * kKeysOfPiece + j);
@@ -250,7 +251,7 @@ void score_int8_keys(const DecodeAttentionPiece& p, const float* q, std::int64_t
   constexpr Scores* kScores[] = {make_int8_scores<1>, make_int8_scores<2>, make_int8_scores<3>,
                                  make_int8_scores<4>};
   const auto *const k = static_cast<const std::int8_t*>(p.k), *const v = static_cast<const std::int8_t*>(p.v);
-  const std::int64_t k_row = a.kv_heads * a.qk_dim, v_row = a.kv_heads * a.v_dim,
+  const std::int64_t k_row = a.kv_heads * a.qk_dim, v_row = a.kv_heads * a.v_row,
                      lines = (kStep * std::max(k_row, v_row) + 63) / 64,
                      calls = a.kv_heads * ((a.group + kQueries - 1) / kQueries) * a.key_scales *
                              (kStep / kKeysAtOnce);  // of fetch() for kStep keys
@@ -283,14 +284,15 @@ void run_piece(const DecodeAttentionPiece& p) {
     p.sums[i * p.width()] = softmax.largest;
     p.sums[i * p.width() + 1] = softmax.sum;
     if (!a.int8) continue;
-    const float* const scales = p.v_scales + i / a.group;
-    for (std::int64_t j = 0; j < p.keys; ++j) weights[i * kKeysOfPiece + j] *= scales[j * a.kv_heads];
+    const float* const scales = p.v_scales + i / a.group * a.v_scale_row;
+    for (std::int64_t j = 0; j < p.keys; ++j)
+      weights[i * kKeysOfPiece + j] *= scales[j * a.kv_heads * a.v_scale_row];
   }
   using Values = void(const DecodeAttentionPiece&, const Stored*, const float*, float*);
   constexpr Values* kValues[] = {sum_values<1, Stored>, sum_values<2, Stored>, sum_values<3, Stored>,
                                  sum_values<4, Stored>};
   each_block(a, [&](std::int64_t head, std::int64_t first, std::int64_t count) {
-    kValues[count - 1](p, static_cast<const Stored*>(p.v) + head * a.v_dim, weights + first * kKeysOfPiece,
+    kValues[count - 1](p, static_cast<const Stored*>(p.v) + head * a.v_row, weights + first * kKeysOfPiece,
                        p.sums + first * p.width() + 2);
   });
 }

@@ -14,7 +14,8 @@ constexpr std::int64_t kKeysOfWarp = 64, kKeysOfBlock = kWarps * kKeysOfWarp;
 struct Decode {
   const std::int32_t *lengths, *rows;
   const float *k_scales, *v_scales, *sinks;
-  std::int64_t batch, capacity, kv_heads, group, qk_dim, v_dim, key_scales, first_key_part, pieces;
+  std::int64_t batch, capacity, kv_heads, group, qk_dim, v_dim, key_scales, first_key_part, v_row,
+      v_scale_row, pieces;
   float scale;
   KeyWindow seen;
 
@@ -67,13 +68,13 @@ GPU_KERNEL decode_pieces(Decode p, const T* q, const Stored* k, const Stored* v,
     const float weight = key < end ? expf(score - largest) : 0.0f;
     const float shrink = before == -INFINITY ? 0.0f : expf(before - largest);
     total = total * shrink + warp_sum(weight);
-    weights[lane] = key < end && p.v_scales != nullptr ? weight * p.v_scales[vector] : weight;
+    weights[lane] = key < end && p.v_scales != nullptr ? weight * p.v_scales[vector * p.v_scale_row] : weight;
     warp_barrier();
     const std::int64_t count = end - at < kWarp ? end - at : kWarp;
     for (std::int64_t d = lane; d < p.v_dim; d += kWarp) {
       float value = out[2 + d] * shrink;
       for (std::int64_t j = 0; j < count; ++j)
-        value += weights[j] * number_of(v[(first_vector + (at + j) * p.kv_heads) * p.v_dim + d]);
+        value += weights[j] * number_of(v[(first_vector + (at + j) * p.kv_heads) * p.v_row + d]);
       out[2 + d] = value;
     }
     warp_barrier();
@@ -109,7 +110,8 @@ GPU_KERNEL join_decoded(Decode p, const float* sums, T* out) {
 }  // namespace
 
 void decode_attention(const DecodeAttentionArgs& a) {
-  const bool int8 = a.k.dtype() == DType::i8;
+  const DecodeAttentionSpec spec = decode_attention_spec(a);
+  const bool int8 = spec.int8;
   Decode p{.lengths = a.lengths.device_data<std::int32_t>(),
            .rows = a.rows.device_data<std::int32_t>(),
            .k_scales = a.k_scales.device_data<float>(),
@@ -123,6 +125,8 @@ void decode_attention(const DecodeAttentionArgs& a) {
            .v_dim = a.v.dim(3),
            .key_scales = int8 ? a.k_scales.dim(3) : 1,
            .first_key_part = int8 ? a.first_key_part : a.q.dim(3),
+           .v_row = spec.v_row,
+           .v_scale_row = spec.v_scale_row,
            .pieces = 0,
            .scale = a.scale,
            .seen = {a.window, a.chunk}};

@@ -35,8 +35,8 @@ void decode_typed(const DecodeAttentionPiece& p) {
     for (std::int64_t j = 0; j < p.keys; ++j) {
       const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
       const std::int64_t vector = j * a.kv_heads + head;
-      const double scale = a.int8 ? static_cast<double>(p.v_scales[vector]) : 1.0;
-      const Stored* const v = static_cast<const Stored*>(p.v) + vector * a.v_dim;
+      const double scale = a.int8 ? static_cast<double>(p.v_scales[vector * a.v_scale_row]) : 1.0;
+      const Stored* const v = static_cast<const Stored*>(p.v) + vector * a.v_row;
       for (std::int64_t d = 0; d < a.v_dim; ++d)
         values[static_cast<std::size_t>(d)] +=
             weight * (scale * static_cast<double>(static_cast<float>(v[d])));
