@@ -138,8 +138,7 @@ GPU_FUNCTION void arrive(std::uint64_t* at) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(at)) : "memory");
 }
 
-// Until the number in the GPU's memory, which other blocks raise, is `value`. Blocks that this one waits for must
-// have started.
+// Until the number in the GPU's memory is `value`. Blocks that raise it must have started before this one.
 GPU_FUNCTION void wait_for_number(const std::int32_t* at, std::int32_t value) {
   std::int32_t now;
   do {

@@ -67,7 +67,7 @@ struct ForwardTiles {
         out(Shape::result_apart ? v + Shape::stages * Shape::v_bytes : q) {}
 };
 
-// What the walks of both roles have in common.
+// Both roles walk through the same tiles.
 template <typename Shape>
 GPU_FUNCTION bool next_tile(const TileMasks& m, const HeadTile& at, TileWalk<true>& walk) {
   return walk.next([&](int tile) {
@@ -114,7 +114,7 @@ GPU_FUNCTION void bring_tiles(const ForwardTask& task, const ForwardMaps& maps,
   }
 }
 
-// Of two rows of a thread: the largest score so far and the sum of powers of this thread's columns.
+// A thread has two rows: the largest score of each so far, and the sum of powers of its own columns.
 struct RunningSoftmax {
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
   float shrink[2] = {1, 1};  // what is left of the sums before the last tile
@@ -332,7 +332,7 @@ hopper_forward(GPU_CONSTANT(ForwardTask) task, GPU_CONSTANT(ForwardMaps) maps) {
     show_barriers();
   }
   barrier();
-  // The same for all threads of a warp, as the compiler is to see.
+  // All threads of a warp have the same role, as the compiler is to see.
   const int role = shuffle(thread_index() / kGroupThreads, 0);
   if (role == 0) {
     give_up_registers<Shape::producer_registers>();

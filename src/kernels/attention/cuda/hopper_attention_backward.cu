@@ -17,13 +17,16 @@ namespace {
 
 using namespace hopper;
 
-// Sizes of the kernel: both widths in whole blocks of columns, queries of a step, and whether the gradients
-// of queries are made, too.
-template <int qk_width, int v_width, int queries_of_step, bool adds_queries>
+// Which gradients the kernel makes. The sums of heads of 256 fill the registers of two warpgroups: one makes
+// the gradients of keys, the other, of the same keys, those of values.
+enum class Makes { keys_and_queries, keys, keys_and_values_apart };
+
+// Sizes of the kernel: both widths in whole blocks of columns, and queries of a step.
+template <int qk_width, int v_width, int queries_of_step, Makes what>
 struct KeyShape {
   static constexpr int qk = qk_width, vw = v_width, rows = queries_of_step;
-  static constexpr bool once = adds_queries;
-  static constexpr int keys = 2 * kGroupRows, stages = 2, threads = 3 * kGroupThreads;
+  static constexpr bool once = what == Makes::keys_and_queries, apart = what == Makes::keys_and_values_apart;
+  static constexpr int keys = apart ? kGroupRows : 2 * kGroupRows, stages = 2, threads = 3 * kGroupThreads;
   static constexpr std::uint32_t k_bytes = keys * qk * 2, v_bytes = keys * vw * 2, q_bytes = rows * qk * 2,
                                  dout_bytes = rows * vw * 2, number_bytes = rows * 4,
                                  slope_bytes = once ? keys * rows * 2 : 0;
@@ -180,8 +183,8 @@ GPU_FUNCTION void add_queries(const KeyTask& task, const KeyTiles<Shape>& tiles,
   });
 }
 
-// One of the two warpgroups that multiply: 64 keys.
-template <typename Shape>
+// A warpgroup that multiplies: 64 keys.
+template <typename Shape, bool makes_keys, bool makes_values>
 class KeyConsumer {
  public:
   GPU_FUNCTION KeyConsumer(const KeyTask& task, KeyShared<Shape>& shared, const KeyTiles<Shape>& tiles,
@@ -195,7 +198,8 @@ class KeyConsumer {
 
   GPU_FUNCTION void run(const KeyMaps& maps, const KeyTile& at) {
     const int lane = thread_index() % kWarp, warp = thread_index() % kGroupThreads / kWarp,
-              row = at.tile * Shape::keys + group_ * kGroupRows + warp * kRowsOfWarp + lane / 4;
+              row = at.tile * Shape::keys + (Shape::apart ? 0 : group_ * kGroupRows) + warp * kRowsOfWarp +
+                    lane / 4;
     float dk[Shape::qk / 2], dv[Shape::vw / 2];
     GPU_UNROLL
     for (float& sum : dk) sum = 0;
@@ -210,21 +214,22 @@ class KeyConsumer {
     named_barrier(kBothMeet, 2 * kGroupThreads);  // both have read the keys and values
     const float one[2] = {1, 1}, scale[2] = {task_.masks.a.scale, task_.masks.a.scale};
     unsigned char *const k = own_rows(tiles_.k), *const v = own_rows(tiles_.v);
-    put_rows<Shape::qk, Shape::keys>(k, dk, scale);
-    put_rows<Shape::vw, Shape::keys>(v, dv, one);
+    if constexpr (makes_keys) put_rows<Shape::qk, Shape::keys>(k, dk, scale);
+    if constexpr (makes_values) put_rows<Shape::vw, Shape::keys>(v, dv, one);
     show_to_tensor_cores();
     named_barrier(kOneMeets + group_, kGroupThreads);
     if (!leads_) return;
-    const int first = at.tile * Shape::keys + group_ * kGroupRows;
-    store_columns<Shape::qk, Shape::keys>(maps.dk, k, at.kv_head, first, at.batch);
-    store_columns<Shape::vw, Shape::keys>(maps.dv, v, at.kv_head, first, at.batch);
+    const int first = at.tile * Shape::keys + (Shape::apart ? 0 : group_ * kGroupRows);
+    if constexpr (makes_keys) store_columns<Shape::qk, Shape::keys>(maps.dk, k, at.kv_head, first, at.batch);
+    if constexpr (makes_values)
+      store_columns<Shape::vw, Shape::keys>(maps.dv, v, at.kv_head, first, at.batch);
     end_stores();
     wait_for_stores<0, false>();
   }
 
  private:
   GPU_FUNCTION unsigned char* own_rows(unsigned char* tile) const {
-    return tile + group_ * kGroupRows * kTileWidth * 2;
+    return tile + (Shape::apart ? 0 : group_ * kGroupRows) * kTileWidth * 2;
   }
   GPU_FUNCTION void release(std::uint64_t* empty) {
     if (leads_) arrive(empty);
@@ -235,52 +240,67 @@ class KeyConsumer {
     const int s = stage_.at;
     const unsigned char *const q = tiles_.q + s * Shape::q_bytes, *const dout =
                                                                       tiles_.dout + s * Shape::dout_bytes;
-    float weights[Shape::rows / 2], slopes[Shape::rows / 2];
+    float weights[Shape::rows / 2];
     wait_for_phase(&shared_.q_full[s], stage_.phase);
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::qk; depth += 16)
-      multiply<Shape::rows, 0, 0>(weights, rows_at<Shape::keys>(own_rows(tiles_.k), depth),
-                                  rows_at<Shape::rows>(q, depth), depth > 0);
-    end_multiplying();
+    multiply_rows<Shape::qk>(weights, own_rows(tiles_.k), q);
     wait_for_phase(&shared_.dout_full[s], stage_.phase);
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::vw; depth += 16)
-      multiply<Shape::rows, 0, 0>(slopes, rows_at<Shape::keys>(own_rows(tiles_.v), depth),
-                                  rows_at<Shape::rows>(dout, depth), depth > 0);
-    end_multiplying();
-    wait_for_products<1>();
+    [[maybe_unused]] float slopes[Shape::rows / 2];
+    if constexpr (makes_keys) multiply_rows<Shape::vw>(slopes, own_rows(tiles_.v), dout);
+    wait_for_products<makes_keys ? 1 : 0>();
+    if constexpr (!makes_keys) release(&shared_.q_empty[s]);
     if (!is_whole) hide_unseen<Shape::rows, true>(task_.masks, at.batch, tile, row, weights);
-    std::uint32_t rounded_weights[Shape::rows / 4], rounded_slopes[Shape::rows / 4];
+    [[maybe_unused]] std::uint32_t rounded_weights[Shape::rows / 4], rounded_slopes[Shape::rows / 4];
     for_pairs([&](int j, int half, int column) {
       float* const x = weights + j * 4 + half * 2;
       x[0] = power_of_two(fmaf(x[0], scale_, -shared_.lse[s][column]));
       x[1] = power_of_two(fmaf(x[1], scale_, -shared_.lse[s][column + 1]));
-      rounded_weights[j * 2 + half] = rounded_pair(x[0], x[1]);
+      if constexpr (makes_values) rounded_weights[j * 2 + half] = rounded_pair(x[0], x[1]);
     });
-    wait_for_products<0>();
-    for_pairs([&](int j, int half, int column) {
-      const float *const x = weights + j * 4 + half * 2, *const y = slopes + j * 4 + half * 2;
-      rounded_slopes[j * 2 + half] = rounded_pair(x[0] * (y[0] - shared_.delta[s][column]),
-                                                  x[1] * (y[1] - shared_.delta[s][column + 1]));
-    });
+    if constexpr (makes_keys) {
+      wait_for_products<0>();
+      if constexpr (!makes_values) release(&shared_.dout_empty[s]);
+      for_pairs([&](int j, int half, int column) {
+        const float *const x = weights + j * 4 + half * 2, *const y = slopes + j * 4 + half * 2;
+        rounded_slopes[j * 2 + half] = rounded_pair(x[0] * (y[0] - shared_.delta[s][column]),
+                                                    x[1] * (y[1] - shared_.delta[s][column + 1]));
+      });
+    }
     if constexpr (Shape::once) put_slopes(rounded_slopes);
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::rows; depth += 16)
-      multiply_registers<Shape::vw, 1>(dv, rounded_weights + depth / 4, columns_at<Shape::rows>(dout, depth));
-    end_multiplying();
+    if constexpr (makes_values) multiply_columns<Shape::vw>(dv, rounded_weights, dout);
     if constexpr (Shape::once) {
       show_to_tensor_cores();
       named_barrier(kBothMeet, 2 * kGroupThreads);  // the slopes of both are there
       if (Shape::in_halves || step_ % 2 == group_) return end_step_with_queries(q, rounded_slopes, dk);
     }
-    multiply_queries(q, rounded_slopes, dk);
-    wait_for_products<1>();
-    release(&shared_.dout_empty[s]);
+    if constexpr (makes_keys) multiply_columns<Shape::qk>(dk, rounded_slopes, q);
+    wait_for_products<makes_keys && makes_values ? 1 : 0>();
+    if constexpr (makes_values) release(&shared_.dout_empty[s]);
     wait_for_products<0>();
-    release(&shared_.q_empty[s]);
+    if constexpr (makes_keys) release(&shared_.q_empty[s]);
+  }
+
+  // sums = keys · rowsᵀ, of 64 keys or values and of a step's queries or gradients; begun.
+  template <int width>
+  GPU_FUNCTION void multiply_rows(float (&sums)[Shape::rows / 2], const unsigned char* keys,
+                                  const unsigned char* rows) {
+    begin_multiplying();
+    GPU_UNROLL
+    for (int depth = 0; depth < width; depth += 16)
+      multiply<Shape::rows, 0, 0>(sums, rows_at<Shape::keys>(keys, depth), rows_at<Shape::rows>(rows, depth),
+                                  depth > 0);
+    end_multiplying();
+  }
+
+  // sums += factors [64 keys x queries] · rows, begun.
+  template <int width>
+  GPU_FUNCTION void multiply_columns(float (&sums)[width / 2],
+                                     const std::uint32_t (&factors)[Shape::rows / 4],
+                                     const unsigned char* rows) {
+    begin_multiplying();
+    GPU_UNROLL
+    for (int depth = 0; depth < Shape::rows; depth += 16)
+      multiply_registers<width, 1>(sums, factors + depth / 4, columns_at<Shape::rows>(rows, depth));
+    end_multiplying();
   }
 
   // Calls body(j, half, column) for each pair of columns of both rows.
@@ -291,16 +311,6 @@ class KeyConsumer {
       GPU_UNROLL
       for (int half = 0; half < 2; ++half) body(j, half, j * 8 + thread_index() % 4 * 2);
     }
-  }
-
-  // dk += slopesᵀ · q, begun.
-  GPU_FUNCTION void multiply_queries(const unsigned char* q, const std::uint32_t (&slopes)[Shape::rows / 4],
-                                     float (&dk)[Shape::qk / 2]) {
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::rows; depth += 16)
-      multiply_registers<Shape::qk, 1>(dk, slopes + depth / 4, columns_at<Shape::rows>(q, depth));
-    end_multiplying();
   }
 
   // Slopes [keys, queries] in shared memory: an operand that is transposed.
@@ -330,7 +340,7 @@ class KeyConsumer {
     end_multiplying();
     wait_for_products<1>();
     release(&shared_.dout_empty[s]);
-    multiply_queries(q, rounded_slopes, dk);
+    multiply_columns<Shape::qk>(dk, rounded_slopes, q);
     wait_for_products<1>();
     if (has_given_sums_) named_barrier(kSumsEmpty + group_, kWithAdder);  // the last sums have left
     has_given_sums_ = true;
@@ -377,7 +387,7 @@ hopper_key_gradients(GPU_CONSTANT(KeyTask) task, GPU_CONSTANT(KeyMaps) maps) {
   }
   barrier();
   const KeyTile at = KeyTile::of(task.masks, shared->taken);
-  // The same for all threads of a warp, as the compiler is to see.
+  // All threads of a warp have the same role, as the compiler is to see.
   const int role = shuffle(thread_index() / kGroupThreads, 0);
   if (role == 0) {
     give_up_registers<48>();
@@ -387,7 +397,13 @@ hopper_key_gradients(GPU_CONSTANT(KeyTask) task, GPU_CONSTANT(KeyMaps) maps) {
       add_queries<Shape>(task, tiles, at);
   } else {
     take_registers<232>();
-    KeyConsumer<Shape>(task, *shared, tiles, role - 1).run(maps, at);
+    const int group = role - 1;
+    if constexpr (!Shape::apart)
+      KeyConsumer<Shape, true, true>(task, *shared, tiles, group).run(maps, at);
+    else if (group == 0)
+      KeyConsumer<Shape, true, false>(task, *shared, tiles, group).run(maps, at);
+    else
+      KeyConsumer<Shape, false, true>(task, *shared, tiles, group).run(maps, at);
   }
 #endif
 }
@@ -456,7 +472,6 @@ const char* hopper_attention_backward_refuses(const AttentionBackwardArgs& args)
   const AttentionArgs& a = args.forward;
   if (const char* const reason = hopper_attention_refuses(a)) return reason;
   if (a.q.dim(1) == 0) return "there are no queries";
-  if (a.q.dim(3) > 128 || a.v.dim(3) > 128) return "heads are wider than 128";
   return are_aligned({&args.dout, &args.dq, &args.dk, &args.dv}) ? nullptr
                                                                  : "a gradient is not aligned to 16 bytes";
 }
@@ -465,8 +480,15 @@ void hopper_attention_backward(const AttentionBackwardArgs& args) {
   const AttentionProblem p = attention_problem(args);
   const AttentionSpec& a = p.args;
   if (a.batch == 0 || a.heads == 0) return;
-  if (a.qk_dim <= 64 && a.v_dim <= 64) return run_key_gradients<KeyShape<64, 64, 64, true>>(args, p);
-  run_key_gradients<KeyShape<128, 128, 64, true>>(args, p);
+  if (a.qk_dim <= 64 && a.v_dim <= 64)
+    return run_key_gradients<KeyShape<64, 64, 64, Makes::keys_and_queries>>(args, p);
+  if (a.qk_dim <= 128 && a.v_dim <= 128)
+    return run_key_gradients<KeyShape<128, 128, 64, Makes::keys_and_queries>>(args, p);
+  if (a.qk_dim <= 192 && a.v_dim <= 128)
+    run_key_gradients<KeyShape<192, 128, 32, Makes::keys>>(args, p);
+  else
+    run_key_gradients<KeyShape<256, 256, 64, Makes::keys_and_values_apart>>(args, p);
+  hopper_query_gradients(args, p);
 }
 
 }  // namespace switchyard::gpu

@@ -5,8 +5,8 @@
 
 namespace switchyard::gpu::hopper {
 
-// Of each row of queries, [B,N,padded]: lse in powers of two, and delta = <dout, out>. Rows past the end, and
-// those that see no key, have an lse of infinity, which makes their weights 0.
+// Numbers of each row of queries, [B,N,padded]: lse in powers of two, and delta = <dout, out>. Rows past the
+// end, and those that see no key, have an lse of infinity, which makes their weights 0.
 struct RowNumbers {
   const float *lse, *delta;
   std::int64_t padded;  // rows of a head, a multiple of a tile's
@@ -41,9 +41,9 @@ static GPU_KERNEL find_row_numbers(AttentionSpec a, const bfloat16* dout, const 
 class RowNumberMemory {
  public:
   // Also sets `cleared` numbers of `counts` to 0.
-  RowNumberMemory(const AttentionBackwardArgs& args, const AttentionProblem& p, std::int32_t* counts,
-                  std::int64_t cleared)
-      : padded_(divide_up(p.args.q_length, kGroupRows) * kGroupRows),
+  RowNumberMemory(const AttentionBackwardArgs& args, const AttentionProblem& p,
+                  std::int32_t* counts = nullptr, std::int64_t cleared = 0)
+      : padded_(divide_up(p.args.q_length, 2 * kGroupRows) * 2 * kGroupRows),
         count_(p.args.batch * p.args.heads * padded_),
         memory_(args.dq, static_cast<std::size_t>(2 * count_) * sizeof(float)) {
     constexpr int kThreads = 256;
@@ -60,3 +60,10 @@ class RowNumberMemory {
 };
 
 }  // namespace switchyard::gpu::hopper
+
+namespace switchyard::gpu {
+
+// dq alone, by tiles of queries, of heads up to 256 wide.
+void hopper_query_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p);
+
+}  // namespace switchyard::gpu

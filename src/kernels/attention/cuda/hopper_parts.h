@@ -13,7 +13,7 @@ namespace switchyard::gpu::hopper {
 
 constexpr int kGroupRows = 64, kGroupThreads = 128, kRowsOfWarp = 16;
 constexpr float kLog2e = 1.44269504088896340736f;
-// Of a block's shared memory, 1 KB is the system's; barriers and their like need less than another.
+// The system takes 1 KB of a block's shared memory; barriers and their like need less than another.
 constexpr std::size_t kMostShared = 227 * 1024, kStaticShared = 1024;
 
 // A place in a ring of tiles, and the parity of the round.
@@ -57,16 +57,15 @@ GPU_FUNCTION std::uint64_t columns_at(const unsigned char* tile, int depth) {
   return matrix_at(tile + depth * kTileWidth * 2, rows * kTileWidth * 2);
 }
 
-// Where this thread's row of two tiles of 8 x 8 and the two below them is, of a warpgroup's 64 rows of 64
-// columns; `chunk`: the first of 8 columns.
+// This thread's address for store_tiles() into 64 rows of 64 columns: two tiles of the warp's first 8 rows
+// and two of its next 8, from column 8 * chunk on.
 GPU_FUNCTION unsigned char* place_of_tiles(unsigned char* block, int chunk) {
   const int lane = thread_index() % kWarp,
             row = thread_index() % kGroupThreads / kWarp * kRowsOfWarp + lane % kRowsOfWarp;
   return block + row * kTileWidth * 2 + (((chunk + lane / kRowsOfWarp) ^ (row % 8)) * kChunk) * 2;
 }
 
-// The sums of a warpgroup, 64 rows, times the factors of their rows, as bfloat16 in 64 rows of a tile of
-// `rows`.
+// Rounds a warpgroup's sums, times the factors of their rows, into 64 rows of a tile of `rows` rows.
 template <int width, int rows = kGroupRows>
 GPU_FUNCTION void put_rows(unsigned char* tile, const float (&sums)[width / 2], const float (&factor)[2]) {
   GPU_UNROLL
@@ -85,6 +84,15 @@ GPU_FUNCTION void store_columns(const TensorMap& map, const unsigned char* from,
                                 std::int64_t first, std::int64_t batch) {
   for (int block = 0; block < width / kTileWidth; ++block)
     store_box(map, from + block * rows * kTileWidth * 2, block * kTileWidth, head, first, batch);
+}
+
+// The number itself, which the compiler takes for a new one: what is computed of it in a loop is not kept in
+// registers from one round to the next.
+GPU_FUNCTION int computed_again(int number) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+r"(number));
+#endif
+  return number;
 }
 
 // ---- Scores

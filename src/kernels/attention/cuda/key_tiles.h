@@ -159,8 +159,8 @@ GPU_FUNCTION std::uint32_t low_bits(std::int64_t count) {
   return count >= 32 ? ~0u : (1u << count) - 1;
 }
 
-// Bits of `columns` columns of a tile, for two rows of a thread. `seen(column)` has a bit for each row. The four
-// lanes of a row share the work; all lanes of the warp must call.
+// Bits of `columns` columns of a tile, for two rows of a thread. `seen(column)` has a bit for each row. The
+// four lanes of a row share the work; all lanes of the warp must call.
 template <int columns, int words_of_tile = (columns + 31) / 32, typename Seen>
 GPU_FUNCTION void ask_columns(const Seen& seen, std::uint32_t (&words)[2][words_of_tile]) {
   const int own = thread_index() % 4, first_lane = thread_index() % kWarp / 4 * 4;
@@ -217,8 +217,8 @@ GPU_FUNCTION void find_seen_keys(const TileMasks& m, std::int64_t batch, std::in
       words);
 }
 
-// Bit i of words[half][w]: key `row` + half · 8 is seen by query w · 32 + i of the tile of queries. Queries past
-// the end see some.
+// Bit i of words[half][w]: key `row` + half · 8 is seen by query w · 32 + i of the tile of queries. Queries
+// past the end see some.
 template <int queries, int words_of_tile = (queries + 31) / 32>
 GPU_FUNCTION void find_seeing_queries(const TileMasks& m, std::int64_t batch, std::int64_t tile, int row,
                                       std::uint32_t (&words)[2][words_of_tile]) {
@@ -246,12 +246,13 @@ GPU_FUNCTION void find_seeing_queries(const TileMasks& m, std::int64_t batch, st
       words);
 }
 
-// Scores of keys that are not seen become -infinity. Rows of the scores are queries, or keys where `transposed`.
+// Scores of keys that are not seen become -infinity. Rows of the scores are queries, or keys where
+// `transposed`.
 template <int columns, bool transposed>
 GPU_FUNCTION void hide_unseen(const TileMasks& m, std::int64_t batch, std::int64_t tile, int row,
                               float (&scores)[columns / 2]) {
   constexpr int kWords = (columns + 31) / 32;
-  std::uint32_t words[2][kWords];
+  std::uint32_t words[2][kWords] = {};
   if constexpr (transposed)
     find_seeing_queries<columns>(m, batch, tile, row, words);
   else
