@@ -33,11 +33,10 @@ class Adam : public Optimizer {
       updates.push_back({range.weight, range.grad, range.state[0].view(), range.state[1].view(),
                          range.squares, range.decay});
     }
-    adam_update(pool, terms_of(step), updates);
+    adam_update(pool, terms_of(step), updates, step.numbers);
   }
 
- private:
-  AdamTerms terms_of(const OptimizerStep& step) const {
+  AdamTerms terms_of(const OptimizerStep& step) const override {
     const double t = static_cast<double>(step.step) + 1;
     double b1 = config_.b1, b2 = config_.b2;
     double correction1 = 1 / (1 - std::pow(b1, t)), correction2 = 1 / (1 - std::pow(b2, t)), grad_share = 0;
@@ -64,6 +63,7 @@ class Adam : public Optimizer {
             .weight_decay = f(config_.weight_decay)};
   }
 
+ private:
   const OptimizerConfig config_;
   const bool pax_;
 };
@@ -79,8 +79,15 @@ class GradientDescent : public Optimizer {
       check_range(step, range, 0);
       updates.push_back({range.weight, range.grad, range.squares});
     }
-    descent_update(pool, static_cast<float>(step.learning_rate), static_cast<float>(step.grad_scale),
-                   updates);
+    descent_update(pool, static_cast<float>(step.learning_rate), static_cast<float>(step.grad_scale), updates,
+                   step.numbers);
+  }
+
+  AdamTerms terms_of(const OptimizerStep& step) const override {
+    AdamTerms terms{};
+    terms.grad_scale = static_cast<float>(step.grad_scale);
+    terms.learning_rate = static_cast<float>(step.learning_rate);
+    return terms;
   }
 };
 

@@ -24,6 +24,7 @@
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "kernels/optimizer/weight_update.h"
 
 namespace switchyard {
 
@@ -42,6 +43,9 @@ struct OptimizerStep {
   std::int64_t step = 0;  // counts from 0
   double learning_rate = 0;
   double grad_scale = 1;  // factor of the gradient, applied first
+  // On a GPU only: the UpdateNumbers that the kernels read in place of all above (kernels/optimizer/
+  // step_judge.h). Undefined: they get what is above.
+  TensorView numbers = {};
 };
 
 // A range of weights to update. Weight and gradient are float32 or bfloat16 and have equally many elements.
@@ -62,6 +66,9 @@ class Optimizer {
   // Zero state for a range of `count` weights, in `memory`: for the Adams the first moment [count] in
   // mu_dtype and the second [count] in the weight's dtype, for sgd nothing.
   virtual std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const = 0;
+
+  // Returns the numbers that the kernels compute with in such a step.
+  virtual AdamTerms terms_of(const OptimizerStep& step) const = 0;
 
   // Updates ranges of weights in place. The sums of squares equal those of sums_of_squares
   // (kernels/pointwise/elementwise.h); the update computes them without another pass.

@@ -38,10 +38,6 @@ void flip_a_bit(const Parameters& parameters) {
   change_first(parameters.all().front().array.tensor(), [](const Tensor& x) { x.raw()[0] ^= std::byte{1}; });
 }
 
-// Places of a step's losses among its sums. In a pipeline the balance loss of each MoE layer has one behind
-// them: their sum then does not depend on which layers a stage has.
-enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kIndexerLoss, kLosses };
-
 double norm_of(const std::vector<float>& x) {
   double squares = 0;
   for (const float v : x) squares += static_cast<double>(v) * static_cast<double>(v);
@@ -175,6 +171,8 @@ Trainer::UnderRules::~UnderRules() {
 
 StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   CHECK(!moved_, "step {} under the rules of an evaluation", step);
+  if (needs_host().empty()) return step_on_device(step, batch);
+  say_why_host();
   StepResult result;
   Position& position = context_.comm->position();
   position.step = step;
@@ -183,8 +181,7 @@ StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   if (context_.suffers(Fault::Kind::nan, "gradients")) break_a_gradient(parameters_);
   if (on_gradients_) on_gradients_(parameters_);
   judge(step, result);
-  const bool clipped = config_.clip > 0 && result.raw_grad_norm >= config_.clip;
-  const double factor = clipped ? config_.clip / result.raw_grad_norm : 1.0;
+  const double factor = clip_factor(result.raw_grad_norm);
   result.grad_norm = result.raw_grad_norm * factor;
   auto phase = timer_.scope("optimizer");
   const PhaseMark mark(position, "optimizer");
@@ -208,13 +205,21 @@ void Trainer::judge(std::int64_t step, StepResult& result) {
   sums.push_back(speaks ? result.loss : 0.0);
   sum_over_run(context_, sums);
   const double norm = std::sqrt(std::accumulate(sums.begin(), sums.end() - 1, 0.0));
-  const StepHealth health{.loss = sums.back(),
+  judge_by(step, norm, sums.back(), result);
+}
+
+void Trainer::judge_by(std::int64_t step, double norm, double loss, StepResult& result) {
+  const StepHealth health{.loss = loss,
                           .gradient_norm = norm,
                           .clipped_norm = config_.clip > 0 ? std::min(norm, config_.clip) : norm};
   result.raw_grad_norm = health.gradient_norm;
   result.loss = health.loss;
   result.bad = bad_steps_.judge(step, health);
   result.skipped = bad_steps_.skipped();
+}
+
+double Trainer::clip_factor(double norm) const {
+  return config_.clip > 0 && norm >= config_.clip ? config_.clip / norm : 1.0;
 }
 
 void Trainer::update(std::int64_t step, StepResult& result, double factor) {
@@ -255,43 +260,46 @@ Trainer::OwnBatch Trainer::read_own(const BatchRows& batch, std::int64_t microba
   return result;
 }
 
-void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& result) {
+double Trainer::balance_share(const OwnBatch& own) const {
+  const std::int64_t count = config_.accumulation * config_.stage_microbatches;
+  const double counted_rows = model_.moe_execution.balance.count_padding
+                                  ? static_cast<double>(own.rows * count)
+                                  : std::max(1.0, own.filled_rows);
+  return static_cast<double>(own.rows) / counted_rows;
+}
+
+Trainer::Passes Trainer::run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
+                                    std::span<const DeviceBatch> given) {
   for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
   const std::int64_t count = config_.accumulation * config_.stage_microbatches;
-  const OwnBatch own = read_own(batch, count);
   const std::int64_t rows = own.rows;
-  result.total_weights = own.targets;
   const bool piped = context_.stage.count > 1;
-  std::vector<LayerLoad> loads;
-  std::vector<Array> losses;        // of all passes
-  std::vector<std::size_t> places;  // of each, among the sums
-  std::vector<HeadScores> scores;
+  Passes passes;
   const auto keep_loss = [&](const Array& loss, std::size_t place) {
     if (!loss.defined()) return;
-    losses.push_back(loss);
-    places.push_back(place);
+    passes.losses.push_back(loss);
+    passes.places.push_back(place);
   };
   const std::vector<std::int64_t> moe_layers = model_.moe_layers();
-  const double counted_rows = model_.moe_execution.balance.count_padding ? static_cast<double>(rows * count)
-                                                                         : std::max(1.0, own.filled_rows);
-  const double balance_share = static_cast<double>(rows) / counted_rows;
-  result.layer_bytes.assign(static_cast<std::size_t>(model_.depth()), 0);
+  passes.layer_bytes.assign(static_cast<std::size_t>(model_.depth()), 0);
   const auto run_stage = [&](const PipelinePass& pass, const Array& input) {
     const std::int64_t i = pass.microbatch;
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
-    const DeviceBatch placed = place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows,
-                                              model_.predictions, model_.chunk_of_documents());
+    const DeviceBatch placed = given.empty()
+                                   ? place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows,
+                                                    model_.predictions, model_.chunk_of_documents())
+                                   : given[static_cast<std::size_t>(i)];
     ForwardOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
     options.first_row = i % config_.stage_microbatches * rows;
     const auto divisor = [&](double targets) {
       return targets + (model_.compat || targets == 0 ? 1e-8 : 0.0);
     };
-    options.target_count = divisor(result.total_weights);
+    options.target_count = divisor(own.targets);
     options.further_count = divisor(own.further_targets);
     options.head_scores = config_.qk_clip > 0;
-    options.balance_share = balance_share;
+    options.balance_share = balance_share(own);
     options.block = pass.block;
     options.input = input;
     if (routing_ != nullptr) routing_->begin_pass(i * rows);
@@ -309,44 +317,60 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
       keep_loss(out.layer_balance[l],
                 kLosses + static_cast<std::size_t>(std::ranges::lower_bound(moe_layers, out.loads[l].layer) -
                                                    moe_layers.begin()));
-    std::ranges::move(out.scores, std::back_inserter(scores));
-    std::ranges::move(out.loads, std::back_inserter(loads));
+    std::ranges::move(out.scores, std::back_inserter(passes.scores));
+    std::ranges::move(out.loads, std::back_inserter(passes.loads));
     for (std::size_t l = 0; l < out.layer_bytes.size(); ++l) {
-      if (out.layer_bytes[l] != 0) result.layer_bytes[l] = out.layer_bytes[l];
+      if (out.layer_bytes[l] != 0) passes.layer_bytes[l] = out.layer_bytes[l];
     }
     return StageOutput{out.output, out.loss};
   };
-  if (routing_ != nullptr) routing_->begin_step(step, batch);
   if (context_.ahead != nullptr) context_.ahead->begin_step();
-  pipeline(rows, batch.sequence).train(count, run_stage, [&](const std::function<void()>& go_back) {
+  pipeline(rows, length).train(count, run_stage, [&](const std::function<void()>& go_back) {
     auto phase = timer_.scope("backward");
     const PhaseMark mark(context_.comm->position(), "backward");
     go_back();
     context_.comm->position().layer = -1;
   });
   if (context_.ahead != nullptr) context_.ahead->end_step(context_);
-  const std::vector<double> values = read_losses(losses);
+  return passes;
+}
+
+void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& result) {
+  const OwnBatch own = read_own(batch, config_.accumulation * config_.stage_microbatches);
+  result.total_weights = own.targets;
+  if (routing_ != nullptr) routing_->begin_step(step, batch);
+  Passes passes = run_passes(step, batch.sequence, own, {});
+  result.layer_bytes = passes.layer_bytes;
+  add_losses(read_losses(passes.losses), passes, own, result);
+  const PhaseMark mark(context_.comm->position(), "statistics");
+  read_loads(context_, passes.loads);
+  gather_statistics(passes.loads, result);
+  if (routing_ != nullptr) {
+    StepRouting::Result routing = routing_->end_step(context_);
+    if (routing_->replays()) result.routing = routing.agreement;
+    result.routing_records = std::move(routing.records);
+  }
+  if (config_.qk_clip > 0) result.scores = largest_scores_of_stacks(context_, model_, passes.scores);
+}
+
+void Trainer::add_losses(std::span<const double> values, const Passes& passes, const OwnBatch& own,
+                         StepResult& result) {
+  const bool piped = context_.stage.count > 1;
+  const std::vector<std::int64_t> moe_layers = model_.moe_layers();
   std::vector<double> sums(kLosses + (piped ? moe_layers.size() : 0), 0.0);
-  for (std::size_t i = 0; i < values.size(); ++i) sums[places[i]] += values[i];
+  for (std::size_t i = 0; i < values.size(); ++i) sums[passes.places[i]] += values[i];
   const PhaseMark mark(context_.comm->position(), "statistics");
   if (piped) {
     context_.comm->all_reduce(context_.stage.across, host_view(std::span(sums)));
     if (!moe_layers.empty())
-      sums[kBalanceLoss] =
-          std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) * balance_share / layers_averaged(model_);
+      sums[kBalanceLoss] = std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) * balance_share(own) /
+                           layers_averaged(model_);
     sums[kLoss] = sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss] + sums[kIndexerLoss];
   }
   result.loss = context_.suffers(Fault::Kind::nan, "forward") ? NAN : sums[kLoss];
   result.lm_loss = sums[kLmLoss], result.z_loss = sums[kZLoss];
   result.balance_loss = sums[kBalanceLoss], result.prediction_loss = sums[kPredictionLoss];
   result.indexer_loss = sums[kIndexerLoss];
-  gather_statistics(loads, result);
-  if (routing_ != nullptr) {
-    StepRouting::Result routing = routing_->end_step(context_);
-    if (routing_->replays()) result.routing = routing.agreement;
-    result.routing_records = std::move(routing.records);
-  }
-  if (config_.qk_clip > 0) result.scores = largest_scores_of_stacks(context_, model_, scores);
 }
 
 std::vector<double> Trainer::read_losses(std::span<const Array> losses) {
@@ -369,7 +393,6 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
   const std::vector<std::int64_t> numbers = model_.moe_layers();
   const std::size_t layers = numbers.size();
   if (layers == 0) return;
-  read_loads(context_, loads);
   const bool counts_passes =
       model_.moe_execution.further_passes && model_.moe_execution.ragged_buffer_factor > 0;
   const std::size_t of_layer = 2 * experts + (counts_passes ? 2 : 0);

@@ -49,6 +49,10 @@ struct LayerStatistics {
   double rows_dropped() const;
 };
 
+// Places of a step's losses among its sums. In a pipeline the balance loss of each MoE layer has one behind
+// them: their sum then does not depend on which layers a stage has.
+enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kIndexerLoss, kLosses };
+
 // Totals over the steps of a Trainer, when moe_dropless_fallback has a cap.
 struct PassTotals {
   std::int64_t runs = 0;       // MoE layer runs: one for each layer and microbatch
@@ -128,8 +132,32 @@ class Trainer {
   OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
   void forward_only(const ModelConfig& model, const OwnBatch& batch, ForwardOptions options,
                     const std::function<void(const ForwardResult&)>& use);
+  // Results of all passes of a step, on the device.
+  struct Passes {
+    std::vector<Array> losses;
+    std::vector<std::size_t> places;  // of each, among the sums (LossPlace)
+    std::vector<LayerLoad> loads;
+    std::vector<HeadScores> scores;
+    std::vector<std::int64_t> layer_bytes;
+  };
   void accumulate(std::int64_t step, const BatchRows& batch, StepResult& result);
+  // `placed`: the microbatches on the device; empty: they are placed here.
+  Passes run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
+                    std::span<const DeviceBatch> placed);
+  double balance_share(const OwnBatch& own) const;
+  void add_losses(std::span<const double> values, const Passes& passes, const OwnBatch& own,
+                  StepResult& result);
+  // A step on the device alone (train/step_on_device.cc), and why this trainer has none: in words, or empty.
+  struct OnDevice;
+  struct Issued;
+  std::string needs_host() const;
+  void say_why_host();
+  StepResult step_on_device(std::int64_t step, const BatchRows& batch);
+  Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own);
+  void read_report(std::int64_t step, const Issued& issued, const OwnBatch& own, StepResult& result);
   void judge(std::int64_t step, StepResult& result);
+  void judge_by(std::int64_t step, double norm, double loss, StepResult& result);
+  double clip_factor(double norm) const;
   void update(std::int64_t step, StepResult& result, double factor);
   void update_bias(StepResult& result);
   std::vector<float> host_copy(const std::string& name);
@@ -152,6 +180,8 @@ class Trainer {
   PassTotals passes_;
   std::function<void(const Parameters&)> on_gradients_;
   std::shared_ptr<StepRouting> routing_;  // null: the router chooses, nothing is recorded
+  std::shared_ptr<OnDevice> on_device_;   // null: not needed so far
+  bool said_why_host_ = false;
 };
 
 }  // namespace switchyard

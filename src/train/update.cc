@@ -144,33 +144,51 @@ std::vector<double> Updater::by_layer(const Tensor& squares, std::span<const Par
 std::vector<double> Updater::gradient_squares() {
   const InsideOp inside(context_, "gradient_norm", "update");
   const Tensor squares = context_.zeros(DType::f64, {std::ssize(ranges_)});
-  std::vector<SquareSumArgs> sums;
   std::vector<const Parameter*> parameters;
+  sum_gradients(squares, parameters);
+  return by_layer(squares, parameters, "gradient norm");
+}
+
+void Updater::sum_gradients(const Tensor& to, std::vector<const Parameter*>& parameters) {
+  std::vector<SquareSumArgs> sums;
   for (const Range& range : ranges_) {
     const std::int64_t place = std::ssize(sums);
     if (!range.grad.defined()) continue;
-    sums.push_back({range.grad.view(), squares.view().rows(place, place + 1)});
+    sums.push_back({range.grad.view(), to.view().rows(place, place + 1)});
     parameters.push_back(range.parameter);
   }
   sums_of_squares(*context_.pool, sums);
-  return by_layer(squares, parameters, "gradient norm");
+}
+
+void Updater::put_gradient_squares(const Tensor& to) {
+  const InsideOp inside(context_, "gradient_norm", "update");
+  std::vector<const Parameter*> parameters;
+  sum_gradients(to, parameters);
+}
+
+void Updater::put_weight_squares(const Tensor& to) const {
+  copy(squares_.view(), to.view());
 }
 
 void Updater::drop_gradients() {
   for (Range& range : ranges_) range.grad = Tensor();
 }
 
-double Updater::weight_norm() {
-  const InsideOp inside(context_, "weight_norm", "update");
+void Updater::know_weights() {
   std::vector<SquareSumArgs> unknown;
-  std::vector<const Parameter*> parameters;
   for (Range& range : ranges_) {
-    parameters.push_back(range.parameter);
     if (!range.parameter->spec.counted) continue;
     if (!range.squares_known) unknown.push_back({weight_of(range), range.squares});
     range.squares_known = true;
   }
   sums_of_squares(*context_.pool, unknown);
+}
+
+double Updater::weight_norm() {
+  const InsideOp inside(context_, "weight_norm", "update");
+  know_weights();
+  std::vector<const Parameter*> parameters;
+  for (const Range& range : ranges_) parameters.push_back(range.parameter);
   std::vector<double> squares = by_layer(squares_, parameters, "weight norm");
   sum_over_run(context_, squares);
   return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
@@ -180,7 +198,7 @@ double Updater::weight_norm() {
 void Updater::update(std::int64_t step, double learning_rate, double factor) {
   const InsideOp inside(context_, "update_weights", "update");
   std::atomic<std::int64_t>& layer = context_.comm->position().layer;
-  const OptimizerStep how{step, learning_rate, factor};
+  const OptimizerStep how{step, learning_rate, factor, {}};
   if (!offloads()) update_elements(how);
   std::vector<ArrivingTensor> coming = start_state(ranges_.begin());
   for (auto at = ranges_.begin(); at != ranges_.end(); ++at) {
@@ -215,6 +233,22 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
   }
   layer = -1;
   if (offloads()) context_.offload->finish();
+}
+
+void Updater::update_by_numbers(const TensorView& numbers) {
+  const InsideOp inside(context_, "update_weights", "update");
+  update_elements({.numbers = numbers});
+}
+
+std::string Updater::works_by_numbers() const {
+  if (config_.muon) return "opt_type=muon";
+  if (offloads()) return "optimizer_memory_host_offload=true";
+  if (context_.comm->size() > 1) return "more than one rank";
+  return "";
+}
+
+AdamTerms Updater::terms_of(std::int64_t step, double learning_rate) const {
+  return optimizer_->terms_of({.step = step, .learning_rate = learning_rate});
 }
 
 std::vector<ArrivingTensor> Updater::start_state(std::vector<Range>::const_iterator at) const {

@@ -60,8 +60,23 @@ class Updater {
   // L2 norm over all parameters, the same on all ranks, without router biases that the optimizer does not
   // update. Collective; it sums over all ranks, so no rank reads a weight before all are written.
   double weight_norm();
+  // For a step without the host (one rank on a GPU), which reads no norm: writes the sums of squares of the
+  // gradients, and of all weights, to f64 [parameters()] each. The norm is the root of their sum, term by
+  // term. Call know_weights() before the step: it sums the weights that no update has summed yet.
+  void put_gradient_squares(const Tensor& to);
+  void put_weight_squares(const Tensor& to) const;
+  void know_weights();
+  std::int64_t parameters() const { return std::ssize(ranges_); }
+
   // Takes one step on gradients times `factor`; `step` counts from 0. Collective.
   void update(std::int64_t step, double learning_rate, double factor);
+  // Likewise, with the numbers that are in a GPU's memory (kernels/optimizer/step_judge.h). For one rank,
+  // with its state on the device, and no Muon: see works_by_numbers().
+  void update_by_numbers(const TensorView& numbers);
+  // Why update_by_numbers() cannot be called; empty when it can.
+  std::string works_by_numbers() const;
+  // The host's part of those numbers, for a step.
+  AdamTerms terms_of(std::int64_t step, double learning_rate) const;
   // Call it after updates and additions: ranks that share no memory exchange their shares. Collective.
   void publish() const;
   // weight[i] += increments[i], for a float32 parameter that every rank holds whole; skips a frozen one.
@@ -100,6 +115,8 @@ class Updater {
   // Sums of squares for gradient_squares(), given one for each parameter in the order of `parameters`.
   std::vector<double> by_layer(const Tensor& squares, std::span<const Parameter* const> parameters,
                                const char* what) const;
+  // The sums of squares of the gradients, in the order of `parameters`, which gets theirs.
+  void sum_gradients(const Tensor& to, std::vector<const Parameter*>& parameters);
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
   static TensorView weight_of(const Range& range);  // the part of the weight in the range

@@ -110,9 +110,11 @@ GPU_FUNCTION double squares_of(const float* numbers, int count) {
   return squares;
 }
 
-// quad(item, i, count) does the item's elements [i, i + count) and returns the sum of their squares.
+// quad(item, i, count) does the item's elements [i, i + count) and returns the sum of their squares. Nothing
+// is done where `goes` is given and is 0.
 template <typename Quad>
-GPU_KERNEL go_through(GPU_CONSTANT(Quad) quad, GPU_CONSTANT(List) list, double* sums) {
+GPU_KERNEL go_through(GPU_CONSTANT(Quad) quad, GPU_CONSTANT(List) list, double* sums, const float* goes) {
+  if (goes != nullptr && *goes == 0) return;
   const ListItem& item = List::of_block(list, block_index());
   const std::int64_t begin = (block_index() - item.first_block) * kListElements,
                      end = begin + kListElements < item.size ? begin + kListElements : item.size;
@@ -124,7 +126,8 @@ GPU_KERNEL go_through(GPU_CONSTANT(Quad) quad, GPU_CONSTANT(List) list, double* 
 }
 
 // A block an item.
-inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums) {
+inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums, const float* goes) {
+  if (goes != nullptr && *goes == 0) return;
   const ListItem& item = list.items[block_index()];
   const std::int64_t blocks = (item.size + kListElements - 1) / kListElements;
   double sum = 0;
@@ -133,9 +136,11 @@ inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums
 }
 
 // Runs `quad` on all items, which item_of(args[i]) says but for their first blocks. Memory is as `like` has.
+// `goes`, of the GPU's memory: as go_through has it.
 template <typename Args, typename Quad>
-void run_list(std::span<const Args> args, const TensorView& like, const Quad& quad, const auto& item_of) {
-  static_assert(sizeof(Quad) + sizeof(List) + sizeof(double*) <= 4096, "a kernel's arguments");
+void run_list(std::span<const Args> args, const TensorView& like, const Quad& quad, const auto& item_of,
+              const float* goes = nullptr) {
+  static_assert(sizeof(Quad) + sizeof(List) + 2 * sizeof(void*) <= 4096, "a kernel's arguments");
   for (std::size_t begin = 0; begin < args.size(); begin += List::kItems) {
     List list;
     std::int64_t blocks = 0;
@@ -145,8 +150,10 @@ void run_list(std::span<const Args> args, const TensorView& like, const Quad& qu
       blocks += divide_up(item.size, kListElements);
     }
     const Workspace sums(like, static_cast<std::size_t>(blocks) * sizeof(double));
-    launch({.blocks = blocks, .threads = kListThreads}, go_through<Quad>, quad, list, sums.data<double>());
-    launch({.blocks = list.count, .threads = kListThreads}, add_sums_of_blocks, list, sums.data<double>());
+    launch({.blocks = blocks, .threads = kListThreads}, go_through<Quad>, quad, list, sums.data<double>(),
+           goes);
+    launch({.blocks = list.count, .threads = kListThreads}, add_sums_of_blocks, list, sums.data<double>(),
+           goes);
   }
 }
 

@@ -128,22 +128,31 @@ void check_squares(const char* op, const TensorView& squares) {
         to_string(squares.shape()), name_of(squares.dtype()));
 }
 
+void check_numbers(const char* op, const TensorView& numbers) {
+  CHECK(!numbers.defined() || (numbers.on_gpu() && numbers.size() == 16 && numbers.dtype() == DType::f32),
+        "[{}] numbers {} of {}", op, to_string(numbers.shape()), name_of(numbers.dtype()));
+}
+
 }  // namespace
 
-void adam_update(ThreadPool& pool, const AdamTerms& terms, std::span<const AdamArrays> updates) {
+void adam_update(ThreadPool& pool, const AdamTerms& terms, std::span<const AdamArrays> updates,
+                 const TensorView& numbers) {
+  check_numbers("adam", numbers);
   for (const AdamArrays& a : updates) {
     check_arrays("adam", a.weight.size(), {&a.weight, &a.grad, &a.mu, &a.nu});
     check_squares("adam", a.squares);
   }
-  if (!updates.empty()) run(pool, kAdam, {terms, updates});
+  if (!updates.empty()) run(pool, kAdam, {terms, updates, numbers});
 }
 
-void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<const DescentArrays> updates) {
+void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<const DescentArrays> updates,
+                    const TensorView& numbers) {
+  check_numbers("sgd", numbers);
   for (const DescentArrays& a : updates) {
     check_arrays("sgd", a.weight.size(), {&a.weight, &a.grad});
     check_squares("sgd", a.squares);
   }
-  if (!updates.empty()) run(pool, kDescent, {rate, grad_scale, updates});
+  if (!updates.empty()) run(pool, kDescent, {rate, grad_scale, updates, numbers});
 }
 
 void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,

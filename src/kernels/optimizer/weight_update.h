@@ -33,14 +33,18 @@ struct AdamArrays {
   TensorView squares;  // [1] f64
   bool decays = true;  // false: without weight_decay
 };
-void adam_update(ThreadPool& pool, const AdamTerms& terms, std::span<const AdamArrays> updates);
+// On a GPU, `numbers` may be UpdateNumbers in its memory (step_judge.h): they replace all terms but
+// weight_decay, and nothing is updated where they say that the step is bad.
+void adam_update(ThreadPool& pool, const AdamTerms& terms, std::span<const AdamArrays> updates,
+                 const TensorView& numbers = {});
 
-// weight -= rate * (grad * grad_scale), and squares as above.
+// weight -= rate * (grad * grad_scale), and squares and `numbers` as above.
 struct DescentArrays {
   TensorView weight, grad;
   TensorView squares;  // [1] f64
 };
-void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<const DescentArrays> updates);
+void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<const DescentArrays> updates,
+                    const TensorView& numbers = {});
 
 // With g = grad * grad_scale: momentum = decay*momentum + gain*g, and, before that is rounded,
 // direction = of_gradient*g + of_momentum*momentum, which is float32.

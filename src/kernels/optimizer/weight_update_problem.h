@@ -11,10 +11,12 @@ namespace switchyard {
 struct AdamArgs {
   AdamTerms terms;
   std::span<const AdamArrays> updates;
+  TensorView numbers = {};
 };
 struct DescentArgs {
   float rate, grad_scale;
   std::span<const DescentArrays> updates;
+  TensorView numbers = {};
 };
 struct MomentumArgs {
   MomentumTerms terms;

@@ -1,0 +1,150 @@
+// A step that a GPU does without the host gives the bits of one in which the host looks on, and so does the
+// graph of such a step.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "core/graph.h"
+#include "data/dataset.h"
+#include "engine/session.h"
+#include "train/trainer.h"
+
+namespace switchyard {
+namespace {
+
+enum class How { host, eager, graph };
+
+struct Trained {
+  std::vector<StepResult> steps;
+  std::map<std::string, std::vector<float>> weights;
+  std::int64_t kernels_of_graphs = 0;
+};
+
+Config config_of(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments{"decoder_block=mixtral",
+                                     "base_emb_dim=32",
+                                     "base_num_decoder_layers=2",
+                                     "num_experts=4",
+                                     "num_experts_per_tok=2",
+                                     "base_mlp_dim=32",
+                                     "base_num_query_heads=2",
+                                     "base_num_kv_heads=1",
+                                     "head_dim=16",
+                                     "vocab_size=64",
+                                     "max_target_length=16",
+                                     "weight_dtype=float32",
+                                     "load_balance_loss_weight=0.01",
+                                     "steps=50",
+                                     "gradient_clipping_threshold=0.5",
+                                     "gradient_accumulation_steps=2",
+                                     "dataset_type=synthetic",
+                                     "learning_rate=0.01",
+                                     "device=cuda_emulated"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return Config::from_args(arguments);
+}
+
+// `spoiled`: the step before which a weight becomes infinite.
+Trained run(How how, int steps, const std::vector<std::string>& more = {}, int spoiled = -1) {
+  setenv("SWITCHYARD_GRAPHS", how == How::graph ? "on" : "off", 1);
+  const Config config = config_of(more);
+  const Mesh mesh = mesh_from_config(config);
+  const ModelConfig model = model_config(config);
+  const BatchSizes sizes = batch_sizes(config, mesh);
+  Trained result;
+  const std::int64_t before = gpu::kernels_of_graphs();
+  run_session(config, mesh, [&](Context& context) {
+    Trainer trainer(context, model, train_config(config, model, 1),
+                    Parameters::create(context, parameter_specs(model), 0, nullptr, nullptr));
+    if (how == How::host) trainer.on_gradients([](const Parameters&) {});  // such a step needs the host
+    const auto data = make_synthetic(7, sizes.sequence, model.vocab);      // every step has other rows
+    for (int step = 0; step < steps; ++step) {
+      if (step == spoiled) {
+        const Tensor weight = trainer.parameters().all().back().array.tensor();
+        const Tensor host = to_host(weight);
+        host.data<float>()[0] = INFINITY;
+        copy(host.view(), weight.view());
+      }
+      result.steps.push_back(
+          trainer.step(step, BatchRows(*data, step * sizes.step, sizes.step, sizes.sequence)));
+    }
+    for (const Parameter& p : trainer.parameters().all()) {
+      const Tensor host = to_host(p.array.tensor().cast(DType::f32));
+      result.weights[p.spec.name] = {host.span<float>().begin(), host.span<float>().end()};
+    }
+  });
+  unsetenv("SWITCHYARD_GRAPHS");
+  result.kernels_of_graphs = gpu::kernels_of_graphs() - before;
+  return result;
+}
+
+bool same_bits(double a, double b) {
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+void expect_same(const Trained& found, const Trained& expected) {
+  ASSERT_EQ(found.steps.size(), expected.steps.size());
+  for (std::size_t i = 0; i < found.steps.size(); ++i) {
+    const StepResult &a = found.steps[i], &b = expected.steps[i];
+    EXPECT_TRUE(same_bits(a.loss, b.loss)) << i << ": " << a.loss << " " << b.loss;
+    EXPECT_TRUE(same_bits(a.lm_loss, b.lm_loss) && same_bits(a.balance_loss, b.balance_loss)) << i;
+    EXPECT_TRUE(same_bits(a.raw_grad_norm, b.raw_grad_norm)) << i << ": " << a.raw_grad_norm;
+    EXPECT_TRUE(same_bits(a.grad_norm, b.grad_norm)) << i;
+    EXPECT_TRUE(same_bits(a.param_norm, b.param_norm)) << i << ": " << a.param_norm << " " << b.param_norm;
+    EXPECT_EQ(a.bad, b.bad);
+    EXPECT_EQ(a.skipped, b.skipped);
+    EXPECT_EQ(a.total_weights, b.total_weights);
+    ASSERT_EQ(a.layers.size(), b.layers.size());
+    for (std::size_t l = 0; l < a.layers.size(); ++l) {
+      EXPECT_EQ(a.layers[l].rows, b.layers[l].rows) << i;
+      EXPECT_EQ(a.layers[l].dropped, b.layers[l].dropped) << i;
+    }
+  }
+  ASSERT_FALSE(expected.weights.empty());
+  for (const auto& [name, values] : expected.weights) {
+    const std::vector<float>& other = found.weights.at(name);
+    ASSERT_EQ(other.size(), values.size());
+    EXPECT_EQ(std::memcmp(other.data(), values.data(), values.size() * sizeof(float)), 0) << name;
+  }
+}
+
+TEST(DeviceStep, FiftyStepsToTheBit) {
+  const Trained host = run(How::host, 50), eager = run(How::eager, 50), graph = run(How::graph, 50);
+  EXPECT_NE(host.steps.front().loss, host.steps.back().loss);
+  EXPECT_EQ(host.kernels_of_graphs, 0);
+  EXPECT_EQ(eager.kernels_of_graphs, 0);
+  EXPECT_GT(graph.kernels_of_graphs, 49 * 100);
+  expect_same(eager, host);
+  expect_same(graph, host);
+}
+
+TEST(DeviceStep, OtherOptimizers) {
+  for (const auto& more : std::vector<std::vector<std::string>>{
+           {"opt_type=sgd"},
+           {"opt_type=adam_pax", "gradient_clipping_threshold=0", "gradient_accumulation_steps=1"},
+           {"weight_dtype=bfloat16", "trainable_parameters_mask=attention"}}) {
+    SCOPED_TRACE(more[0]);
+    const Trained host = run(How::host, 4, more), graph = run(How::graph, 4, more);
+    EXPECT_GT(graph.kernels_of_graphs, 0);
+    expect_same(graph, host);
+  }
+}
+
+TEST(DeviceStep, BadStepsChangeNothing) {
+  const Trained host = run(How::host, 5, {}, 3), graph = run(How::graph, 5, {}, 3), before = run(How::graph, 3);
+  EXPECT_FALSE(graph.steps[3].bad.empty());
+  EXPECT_EQ(graph.steps[4].skipped, 2);
+  expect_same(graph, host);
+  int same = 0;
+  for (const auto& [name, values] : before.weights) same += graph.weights.at(name) == values ? 1 : 0;
+  EXPECT_EQ(same + 1, static_cast<int>(before.weights.size()));  // all but the one that was spoiled
+}
+
+}  // namespace
+}  // namespace switchyard
