@@ -2,8 +2,6 @@
 // pinned memory that the host does not wait for.
 #pragma once
 
-#include <memory>
-
 #include "core/gpu.h"
 #include "core/offload.h"
 #include "core/tensor.h"
@@ -12,16 +10,17 @@ namespace switchyard {
 
 class StepUpload {
  public:
-  // On the memory's device, which is a GPU, real or emulated.
+  // On the memory's device, which is a GPU: real, emulated or planned. Charged there.
   StepUpload(const Memory& memory, std::size_t bytes)
       : pinned_(memory),
         host_(pinned_.empty(DType::i32, {words(bytes)})),
-        there_(memory.uncharged().empty(DType::i32, {words(bytes)})) {}
+        there_(memory.empty(DType::i32, {words(bytes)})) {}
 
-  // The host's bytes, to be written before start(). Waits until the copy before is done.
+  // The host's bytes, to be written before start(); null for a planned GPU. Waits until the copy before is
+  // done.
   std::byte* host() const {
     if (is_real()) copied_.wait();
-    return host_.raw();
+    return host_.abstract() ? nullptr : host_.raw();
   }
   // Copies them all. Work issued from now on sees them.
   void start() {

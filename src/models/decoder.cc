@@ -187,14 +187,17 @@ Array last_of(Context& c, const Array& hidden, const Array& segments) {
 // Of what prediction layers give: the mean over all their targets together, times the model's factor.
 Array prediction_loss(Context& c, const ModelConfig& m, const Parameters& parameters,
                       std::span<const Array> further, const Array& head, const DeviceBatch& batch,
-                      double count) {
+                      const ForwardOptions& options) {
   Array sum;
   for (std::size_t k = 0; k < further.size(); ++k) {
     const Array hidden =
         final_hidden_of(c, m, further[k], prediction_norm(m, parameters, static_cast<std::int64_t>(k)));
     const FurtherTokens& tokens = batch.further[k];
     const Array loss = linear_cross_entropy(c, hidden, head, m.tied, tokens.targets, tokens.target_segments,
-                                            {count, 0, m.logit_soft_cap})
+                                            {.count = options.further_count,
+                                             .count_there = options.further_count_there,
+                                             .z_loss_multiplier = 0,
+                                             .logit_soft_cap = m.logit_soft_cap})
                            .loss;
     sum = sum.defined() ? add(c, sum, loss) : loss;
   }
@@ -209,6 +212,11 @@ OwnRows own_rows(const Context& context, const Shape& shape) {
   return {begin, begin + local_shape(*context.mesh, shape, sharding)[0], sharding.dims[0]};
 }
 
+Tensor packed_chunk_segments(const Batch& batch, std::int64_t chunk) {
+  if (chunk == 0 || batch.inputs.abstract() || !is_packed(batch)) return {};
+  return chunk_segments_of(batch, chunk);
+}
+
 DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows, std::int64_t predictions,
                            std::int64_t chunk) {
   const auto placed = [&](const Tensor& x) { return place(context, x, rows); };
@@ -217,8 +225,8 @@ DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows
   for (const Batch& further : further_batches(own, predictions))
     result.further.push_back(
         {placed(further.inputs), placed(further.targets), placed(further.targets_segmentation)});
-  if (chunk > 0 && !context.abstract() && is_packed(own))
-    result.chunk_segments = placed(chunk_segments_of(own, chunk));
+  if (const Tensor chunks = packed_chunk_segments(own, chunk); chunks.defined())
+    result.chunk_segments = placed(chunks);
   return result;
 }
 
@@ -360,7 +368,10 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   if (m.trains_indexer_alone() && c.grad_enabled) {
     result.lm_loss = result.z_loss = make_leaf(c.zeros(DType::f32, {}), {}, Sharding{}, false);
   } else {
-    const CrossEntropyOptions loss{options.target_count, m.z_loss, m.logit_soft_cap};
+    const CrossEntropyOptions loss{.count = options.target_count,
+                                   .count_there = options.target_count_there,
+                                   .z_loss_multiplier = m.z_loss,
+                                   .logit_soft_cap = m.logit_soft_cap};
     const CrossEntropy entropy =
         linear_cross_entropy(c, hidden, dense_head, m.tied, batch.targets, batch.target_segments, loss);
     result.lm_loss = entropy.loss;
@@ -368,8 +379,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loss = entropy.loss;
   }
   if (!further.empty()) {
-    result.prediction_loss =
-        prediction_loss(c, m, parameters, further, dense_head, batch, options.further_count);
+    result.prediction_loss = prediction_loss(c, m, parameters, further, dense_head, batch, options);
     result.loss =
         result.loss.defined() ? add(c, result.loss, result.prediction_loss) : result.prediction_loss;
   }

@@ -38,11 +38,17 @@ OwnRows own_rows(const Context& context, const Shape& shape);
 // from the start of each document. 0: no layer attends within chunks, or chunks count from the row's start.
 DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows,
                            std::int64_t predictions = 0, std::int64_t chunk = 0);
+// The DeviceBatch::chunk_segments of a batch on the host, i32 [B,S]; undefined where the positions tell the
+// chunks, and for a chunk of 0.
+Tensor packed_chunk_segments(const Batch& batch, std::int64_t chunk);
 
 struct ForwardOptions {
   std::int64_t step = 0;     // the step's number, for random routing
   double target_count = 1;   // targets with weight above 0 in the whole (accumulated) batch
   double further_count = 1;  // the same count for all prediction layers together
+  // Both counts, f64 [] each on the device: where defined, they replace those above. For a graph, whose steps
+  // have other counts than the recorded one.
+  Tensor target_count_there = {}, further_count_there = {};
   // Factor on balance and indexer losses, which are means over this pass: the pass's share of the step.
   double balance_share = 1;
   std::int64_t first_row = 0;  // first batch row of this microbatch in the step's batch, for random routing

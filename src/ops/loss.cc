@@ -63,6 +63,7 @@ class LinearCrossEntropyOp : public Op {
                                                   .softmax_coefficient = softmax.view().rows(begin, end),
                                                   .target_coefficient = target_share.view().rows(begin, end),
                                                   .count = options_.count,
+                                                  .count_there = options_.count_there.view(),
                                                   .z_loss_multiplier = options_.z_loss_multiplier});
                     }});
       out.push_back(dhidden);
@@ -77,6 +78,7 @@ class LinearCrossEntropyOp : public Op {
                              .loss = loss.view(),
                              .z_loss = z_loss.view(),
                              .count = options_.count,
+                             .count_there = options_.count_there.view(),
                              .z_loss_multiplier = options_.z_loss_multiplier});
     return out;
   }
@@ -101,6 +103,7 @@ class LinearCrossEntropyOp : public Op {
                                 .softmax_coefficient = softmax.view(),
                                 .target_coefficient = target.view(),
                                 .count = options_.count,
+                                .count_there = options_.count_there.view(),
                                 .z_loss_multiplier = options_.z_loss_multiplier});
     linear_cross_entropy_backward(*c.pool, {.logits = logits_of(c, hidden, head, call.input_info(1), targets),
                                             .lse = lse.view(),

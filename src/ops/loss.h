@@ -6,6 +6,8 @@ namespace switchyard {
 
 struct CrossEntropyOptions {
   double count = 1;  // targets with weight in the whole batch: sums are divided by it
+  // [] f64: replaces `count`. For a step that runs again as a graph (core/graph.h) with another count there.
+  Tensor count_there = {};
   double z_loss_multiplier = 0;
   float logit_soft_cap = 0;
 };

@@ -32,6 +32,15 @@ void newton_schulz(ThreadPool& pool, const Memory& memory, const TensorView& x) 
   if (kSteps % 2 == 1) convert(pool, other.view(), x);  // where the last step left them
 }
 
+Tensor direction_by(ThreadPool& pool, const MomentumTerms& terms, const TensorView& numbers,
+                    const Tensor& grad, const Tensor& momentum) {
+  const std::int64_t count = grad.size();
+  CHECK(momentum.size() == count, "{} of momentum for {} of gradient", momentum.size(), count);
+  const Tensor direction = grad.memory().empty(DType::f32, {count});
+  momentum_update(pool, terms, grad.view(), momentum.view(), direction.view(), numbers);
+  return direction;
+}
+
 }  // namespace
 
 void check(const MuonConfig& config) {
@@ -40,21 +49,25 @@ void check(const MuonConfig& config) {
   if (!(config.eps >= 0)) fail_usage("[optim] expected adam_eps to be at least 0, got {}", config.eps);
 }
 
-Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t step, double grad_scale,
-                      const Tensor& grad, const Tensor& momentum) {
-  const std::int64_t count = grad.size();
-  CHECK(momentum.size() == count && step >= 0, "{} of momentum for {} of gradient, step {}", momentum.size(),
-        count, step);
+MomentumTerms muon_terms(const MuonConfig& config, std::int64_t step, double grad_scale) {
+  CHECK(step >= 0, "step {}", step);
   const double t = static_cast<double>(step) + 1;
   const auto f = [](double value) { return static_cast<float>(value); };
-  const MomentumTerms terms{.grad_scale = f(grad_scale),
-                            .decay = f(config.beta),
-                            .gain = f(1 - config.beta),
-                            .of_momentum = f(config.beta / (1 - std::pow(config.beta, t + 1))),
-                            .of_gradient = f((1 - config.beta) / (1 - std::pow(config.beta, t)))};
-  const Tensor direction = grad.memory().empty(DType::f32, {count});
-  momentum_update(pool, terms, grad.view(), momentum.view(), direction.view());
-  return direction;
+  return {.grad_scale = f(grad_scale),
+          .decay = f(config.beta),
+          .gain = f(1 - config.beta),
+          .of_momentum = f(config.beta / (1 - std::pow(config.beta, t + 1))),
+          .of_gradient = f((1 - config.beta) / (1 - std::pow(config.beta, t)))};
+}
+
+Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t step, double grad_scale,
+                      const Tensor& grad, const Tensor& momentum) {
+  return direction_by(pool, muon_terms(config, step, grad_scale), {}, grad, momentum);
+}
+
+Tensor muon_direction_by_numbers(ThreadPool& pool, const MuonConfig& config, const TensorView& numbers,
+                                 const Tensor& grad, const Tensor& momentum) {
+  return direction_by(pool, muon_terms(config, 0, 1), numbers, grad, momentum);
 }
 
 void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices) {
@@ -79,6 +92,8 @@ double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out) {
 
 void muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight,
                 const TensorView& squares) {
+  if (step.numbers.defined())
+    return direction_update_by_numbers(pool, step.scale, step.decay, step.numbers, {update, weight, squares});
   direction_update(pool, static_cast<float>(step.learning_rate * step.scale),
                    static_cast<float>(step.learning_rate * step.decay), {update, weight, squares});
 }

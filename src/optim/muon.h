@@ -19,6 +19,7 @@
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "kernels/optimizer/weight_update.h"
 
 namespace switchyard {
 
@@ -37,6 +38,12 @@ void check(const MuonConfig& config);
 // or bf16; `step` counts from 0.
 Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t step, double grad_scale,
                       const Tensor& grad, const Tensor& momentum);
+// The same by numbers in a GPU's memory, UpdateNumbers (kernels/optimizer/step_judge.h); where they say that
+// the step is bad, the momentum stays and what is returned is not initialised.
+Tensor muon_direction_by_numbers(ThreadPool& pool, const MuonConfig& config, const TensorView& numbers,
+                                 const Tensor& grad, const Tensor& momentum);
+// The terms that muon_direction computes with in a step.
+MomentumTerms muon_terms(const MuonConfig& config, std::int64_t step, double grad_scale);
 
 // d f32 [matrices, in, out] becomes U in place. A zero matrix stays zero.
 void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices);
@@ -47,6 +54,7 @@ double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out);
 // weight is f32 or bf16; squares [1] f64 receives the sum of squares of the new weights.
 struct MuonStep {
   double learning_rate, scale, decay;
+  TensorView numbers = {};  // as muon_direction_by_numbers takes them; undefined: learning_rate counts
 };
 void muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight,
                 const TensorView& squares);

@@ -3,7 +3,9 @@
 // recorded and launched as a graph (core/graph_cache.h).
 #pragma once
 
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/step_upload.h"
@@ -12,38 +14,52 @@
 
 namespace switchyard {
 
+// By which a step's losses are divided (ForwardOptions).
+struct StepCounts {
+  double targets = 1, further_targets = 1;
+};
+
 // A step's batches and numbers in a GPU's memory, at addresses that stay.
 class StepInputs {
  public:
-  // Places the first step's microbatches of `rows` rows; later ones have as many tensors of the same shapes.
-  // For one rank, which holds whole batches.
-  StepInputs(Context& context, std::span<const Batch> micro, std::int64_t rows, std::int64_t predictions);
+  // Has room for the microbatches of such a step, of `rows` rows each, and for no others: see takes(). For
+  // one rank, which holds whole batches. `predictions` and `chunk`: as for place_own_rows.
+  StepInputs(Context& context, std::span<const Batch> micro, std::int64_t rows, std::int64_t predictions,
+             std::int64_t chunk);
 
   // True when `micro` has the shapes that these inputs have.
   bool takes(std::span<const Batch> micro) const;
   // Sends a step's batches and numbers.
-  void send(std::span<const Batch> micro, const UpdateNumbers& numbers);
+  void send(std::span<const Batch> micro, const StepCounts& counts, const UpdateNumbers& numbers);
   const std::vector<DeviceBatch>& batches() const { return batches_; }
-  TensorView numbers() const { return numbers_.view(); }
+  // Which batches have chunk_segments: 0 or 1 for each.
+  const std::string& form() const { return form_; }
+  const Tensor& target_count() const { return target_count_; }    // f64 []
+  const Tensor& further_count() const { return further_count_; }  // f64 []
+  TensorView numbers() const { return numbers_.view(); }          // UpdateNumbers
 
  private:
-  std::vector<Tensor> tensors_of(std::span<const Batch> micro) const;
+  std::vector<Tensor> tensors_of(const Batch& batch) const;
+  std::vector<Shape> shapes_of(std::span<const Batch> micro) const;
+  void take_part(DeviceBatch& batch, std::size_t first);
 
-  const std::int64_t predictions_;
-  std::vector<Shape> shapes_;         // of all tensors, in the order of tensors_of()
+  const std::int64_t predictions_, chunk_;
+  std::vector<Shape> shapes_;         // of all tensors, batch after batch, in the order of tensors_of()
   std::vector<std::size_t> offsets_;  // of each in the upload
-  std::size_t numbers_offset_ = 0;
+  std::size_t numbers_offset_ = 0, counts_offset_ = 0;
   std::unique_ptr<StepUpload> upload_;
   std::vector<DeviceBatch> batches_;
-  Tensor numbers_;
+  std::vector<Array> chunk_segments_;  // of each batch, if there are chunks
+  std::string form_;
+  Tensor numbers_, target_count_, further_count_;
 };
 
 // What a step gives: one block of the GPU's memory, in parts.
 class StepReport {
  public:
-  // f64 [ranges] each, f32 [passes, losses], i32 [layers, experts]; empty where a size is 0.
+  // f64 [ranges] each, f32 [passes, losses], i32 [loads, experts]; empty where a size is 0.
   struct Sizes {
-    std::int64_t ranges = 0, passes = 0, losses = 0, layers = 0, experts = 0;
+    std::int64_t ranges = 0, passes = 0, losses = 0, loads = 0, experts = 0;
   };
   StepReport() = default;
   StepReport(const Memory& memory, const Sizes& sizes);
@@ -51,9 +67,9 @@ class StepReport {
   const Sizes& sizes() const { return sizes_; }
   Tensor gradient_squares() const { return part(DType::f64, {sizes_.ranges}, 0); }
   Tensor weight_squares() const { return part(DType::f64, {sizes_.ranges}, 1); }
-  Tensor numbers() const { return part(DType::f32, {16}, 2); }
+  Tensor numbers() const { return part(DType::f32, {kUpdateNumbers}, 2); }
   Tensor losses() const { return part(DType::f32, {sizes_.passes, sizes_.losses}, 3); }
-  Tensor loads() const { return part(DType::i32, {sizes_.layers, sizes_.experts}, 4); }
+  Tensor loads() const { return part(DType::i32, {sizes_.loads, sizes_.experts}, 4); }
   // The same parts in memory of the host, by one copy.
   StepReport on_host(Context& context) const;
 

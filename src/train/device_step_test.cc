@@ -137,7 +137,8 @@ TEST(DeviceStep, OtherOptimizers) {
 }
 
 TEST(DeviceStep, BadStepsChangeNothing) {
-  const Trained host = run(How::host, 5, {}, 3), graph = run(How::graph, 5, {}, 3), before = run(How::graph, 3);
+  const Trained host = run(How::host, 5, {}, 3), graph = run(How::graph, 5, {}, 3),
+                before = run(How::graph, 3);
   EXPECT_FALSE(graph.steps[3].bad.empty());
   EXPECT_EQ(graph.steps[4].skipped, 2);
   expect_same(graph, host);

@@ -1,8 +1,10 @@
 // Trainer's step on a GPU without the host in between: issued, judged and updated there, read back once.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 
 #include "core/graph_cache.h"
 #include "kernels/pointwise/strided_copy.h"
@@ -12,29 +14,34 @@
 namespace switchyard {
 
 struct Trainer::OnDevice {
-  OnDevice(Context& context, const OwnBatch& own, std::int64_t predictions)
-      : inputs(context, own.micro, own.rows, predictions),
-        graphs(context.memory.device(), "[train] the step") {}
+  OnDevice(Context& context, const OwnBatch& own, const ModelConfig& model)
+      : inputs(context, own.micro, own.rows, model.predictions, model.chunk_of_documents()) {
+    if (!context.abstract()) graphs.emplace(context.memory.device(), "[train] the step");
+  }
   StepInputs inputs;
-  gpu::GraphCache graphs;
+  std::optional<gpu::GraphCache> graphs;  // none in a plan
 };
 
 struct Trainer::Issued {
   StepReport report;
-  Passes passes;  // without their losses, which are in the report
+  Passes passes;                        // without their losses, which are in the report
+  std::vector<std::int64_t> load_rows;  // of the loads in the report: by layer, then by pass
 };
 
+// A plan for a GPU counts on the device `abstract`, and offloads as a GPU does.
+bool Trainer::is_on_gpu() const {
+  return context_.memory.device().is_gpu() || (context_.abstract() && context_.offload != nullptr);
+}
+
 std::string Trainer::needs_host() const {
-  const DeviceKind kind = context_.memory.device().kind();
-  if (kind != DeviceKind::cuda && kind != DeviceKind::cuda_emulated) return "the device is not a GPU";
+  if (!is_on_gpu()) return "the device is not a GPU";
   if (const std::string reason = updater_.works_by_numbers(); !reason.empty()) return reason;
-  if (model_.bias_update_rate > 0) return "routed_bias_update_rate";
+  if (config_.log_bias_norms && model_.bias_update_rate > 0) return "log_moe_bias_norms=true";
   if (config_.qk_clip > 0) return "use_qk_clip=true";
   if (config_.bad_steps.skip_spikes) return "skip_step_on_spikes=true";
   if (config_.log_required_factor) return "log_required_ragged_buffer_factor=true";
   if (config_.log_load_ratio) return "moe_log_max_load_ratio=true";
   if (model_.moe.random_routing) return "use_random_routing=true";
-  if (model_.chunk_of_documents() > 0) return "attention within chunks of documents";
   if (routing_ != nullptr) return "experts are recorded or replayed";
   if (on_gradients_) return "gradients are looked at";
   if (context_.fault) return "SWITCHYARD_FAULT";
@@ -49,58 +56,83 @@ StepResult Trainer::step_on_device(std::int64_t step, const BatchRows& batch) {
   result.total_weights = own.targets;
   auto phase = timer_.scope("step");
   if (on_device_ == nullptr || !on_device_->inputs.takes(own.micro))
-    on_device_ = std::make_shared<OnDevice>(context_, own, model_.predictions);
+    on_device_ = std::make_shared<OnDevice>(context_, own, model_);
   updater_.know_weights();
-  on_device_->inputs.send(own.micro, {.adam = updater_.terms_of(step, result.learning_rate)});
-  const std::string key = fmt::format("{} {} {:a} {:a} {:a}", own.rows, batch.sequence, own.targets,
-                                      own.further_targets, balance_share(own));
-  const auto issued = on_device_->graphs.run<std::shared_ptr<const Issued>>(
-      key, [&] { return std::make_shared<const Issued>(issue(step, batch.sequence, own)); });
-  read_report(step, *issued, own, result);
+  StepInputs& inputs = on_device_->inputs;
+  inputs.send(own.micro, {divisor(own.targets), divisor(own.further_targets)},
+              updater_.numbers_of(step, result.learning_rate));
+  const auto issued = [&] { return std::make_shared<const Issued>(issue(step, batch.sequence, own)); };
+  const std::string key =
+      fmt::format("{} {} {} {:a}", own.rows, batch.sequence, inputs.form(), balance_share(own));
+  read_report(
+      step,
+      on_device_->graphs ? *on_device_->graphs->run<std::shared_ptr<const Issued>>(key, issued) : *issued(),
+      own, result);
   return result;
 }
 
 Trainer::Issued Trainer::issue(std::int64_t step, std::int64_t length, const OwnBatch& own) {
   Issued issued;
-  issued.passes = run_passes(step, length, own, on_device_->inputs.batches());
-  auto phase = timer_.scope("optimizer");
-  const PhaseMark mark(context_.comm->position(), "optimizer");
-  std::vector<Array> losses = std::move(issued.passes.losses);
+  issued.passes = run_passes(step, length, own, &on_device_->inputs);
+  const std::vector<Array> losses = std::move(issued.passes.losses);
   issued.passes.losses.clear();
   const std::span<const std::size_t> places = issued.passes.places;
   const std::int64_t passes = std::ssize(own.micro), each = std::ssize(places) / passes;
   for (std::size_t i = 0; i < places.size(); ++i)
     CHECK(places[i] == places[i % static_cast<std::size_t>(each)], "passes with different losses");
-  std::vector<Tensor> counted;
-  for (LayerLoad& load : issued.passes.loads) {
-    if (load.counted.defined()) counted.push_back(load.counted);
-  }
+  std::vector<LayerLoad>& loads = issued.passes.loads;
   issued.report = StepReport(context_.memory, {.ranges = updater_.parameters(),
                                                .passes = passes,
                                                .losses = each,
-                                               .layers = std::ssize(counted),
-                                               .experts = counted.empty() ? 0 : counted[0].size()});
+                                               .loads = std::ssize(loads),
+                                               .experts = loads.empty() ? 0 : loads[0].counted.size()});
   const StepReport& report = issued.report;
-  const TensorView numbers = on_device_->inputs.numbers();
   const TensorView values = report.losses().view().reshaped({passes * each});
   for (std::int64_t i = 0; i < std::ssize(losses); ++i)
     strided_copy(*context_.pool, losses[static_cast<std::size_t>(i)].tensor().view().reshaped({1}),
                  values.rows(i, i + 1));
-  losses.clear();
-  for (std::int64_t i = 0; i < std::ssize(counted); ++i)
-    strided_copy(*context_.pool, counted[static_cast<std::size_t>(i)].view(),
-                 report.loads().view().rows(i, i + 1).reshaped({report.sizes().experts}));
-  updater_.reduce_gradients();
-  updater_.put_gradient_squares(report.gradient_squares());
-  judge_step({.squares = report.gradient_squares().view(),
-              .losses = report.losses().view(),
-              .column = std::ranges::find(places, kLoss) - places.begin(),
-              .clip = config_.clip,
-              .numbers = numbers});
+  std::vector<std::int64_t> passes_of(model_.moe_layers().size(), 0);
+  for (LayerLoad& load : loads) {
+    const std::size_t place = place_of(load.layer);
+    const std::int64_t row = static_cast<std::int64_t>(place) * passes + passes_of[place]++;
+    strided_copy(*context_.pool, load.counted.view(),
+                 report.loads().view().rows(row, row + 1).reshaped({report.sizes().experts}));
+    issued.load_rows.push_back(row);
+    load.counted = Tensor();
+  }
+  update_on_device(issued);
+  return issued;
+}
+
+void Trainer::update_on_device(const Issued& issued) {
+  const StepReport& report = issued.report;
+  const TensorView numbers = on_device_->inputs.numbers();
+  {
+    auto phase = timer_.scope("gradients");
+    const PhaseMark mark(context_.comm->position(), "gradients");
+    updater_.reduce_gradients();
+    updater_.put_gradient_squares(report.gradient_squares());
+    judge_step(*context_.pool,
+               {.squares = report.gradient_squares().view(),
+                .losses = report.losses().view(),
+                .column = std::ranges::find(issued.passes.places, kLoss) - issued.passes.places.begin(),
+                .clip = config_.clip,
+                .numbers = numbers});
+  }
+  auto phase = timer_.scope("optimizer");
+  const PhaseMark mark(context_.comm->position(), "optimizer");
   updater_.update_by_numbers(numbers);
+  if (model_.bias_update_rate > 0) {
+    const std::int64_t passes = report.sizes().passes;
+    for (const std::int64_t layer : model_.moe_layers()) {
+      const auto row = static_cast<std::int64_t>(place_of(layer)) * passes;
+      updater_.balance_by_numbers(fmt::format("layers.{}.moe.gate_bias", layer),
+                                  report.loads().view().rows(row, row + passes), model_.bias_update_rate,
+                                  numbers);
+    }
+  }
   updater_.put_weight_squares(report.weight_squares());
   copy(numbers, report.numbers().view());
-  return issued;
 }
 
 void Trainer::read_report(std::int64_t step, const Issued& issued, const OwnBatch& own, StepResult& result) {
@@ -111,12 +143,10 @@ void Trainer::read_report(std::int64_t step, const Issued& issued, const OwnBatc
              own, result);
   std::vector<LayerLoad> loads = issued.passes.loads;
   const Tensor counts = host.loads();
-  const std::int32_t* count = counts.data<std::int32_t>();
-  for (LayerLoad& load : loads) {
-    if (!load.counted.defined()) continue;
-    load.rows.assign(count, count + host.sizes().experts);
-    load.counted = Tensor();
-    count += host.sizes().experts;
+  const std::int64_t experts = host.sizes().experts;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const std::int32_t* const count = counts.data<std::int32_t>() + issued.load_rows[i] * experts;
+    loads[i].rows.assign(count, count + experts);
   }
   gather_statistics(loads, result);
   const auto norm_of_sum = [](const Tensor& squares) {
@@ -125,18 +155,16 @@ void Trainer::read_report(std::int64_t step, const Issued& issued, const OwnBatc
   };
   judge_by(step, norm_of_sum(host.gradient_squares()), result.loss, result);
   const bool went = host.numbers().data<float>()[offsetof(UpdateNumbers, goes) / sizeof(float)] != 0;
-  CHECK(went == result.bad.empty(), "the device {} step {}, the host says '{}'", went ? "made" : "skipped",
-        step, result.bad);
+  CHECK(context_.abstract() || went == result.bad.empty(), "the device {} step {}, the host says '{}'",
+        went ? "made" : "skipped", step, result.bad);
   result.grad_norm = result.raw_grad_norm * clip_factor(result.raw_grad_norm);
   result.param_norm = norm_of_sum(host.weight_squares());
 }
 
 // On a GPU, says once why steps wait for the host.
 void Trainer::say_why_host() {
-  if (said_why_host_ || context_.comm->rank() != 0) return;
+  if (said_why_host_ || context_.comm->rank() != 0 || context_.abstract() || !is_on_gpu()) return;
   said_why_host_ = true;
-  const DeviceKind kind = context_.memory.device().kind();
-  if (kind != DeviceKind::cuda && kind != DeviceKind::cuda_emulated) return;
   fmt::print(stderr, "switchyard: [train] steps wait for the host, and are no graph: {}\n", needs_host());
 }
 

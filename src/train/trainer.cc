@@ -12,6 +12,7 @@
 #include "moe/balance.h"
 #include "moe/dispatch/common.h"
 #include "ops/reshard.h"
+#include "train/device_step.h"
 
 namespace switchyard {
 namespace {
@@ -268,8 +269,12 @@ double Trainer::balance_share(const OwnBatch& own) const {
   return static_cast<double>(own.rows) / counted_rows;
 }
 
+double Trainer::divisor(double targets) const {
+  return targets + (model_.compat || targets == 0 ? 1e-8 : 0.0);
+}
+
 Trainer::Passes Trainer::run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
-                                    std::span<const DeviceBatch> given) {
+                                    const StepInputs* inputs) {
   for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
   const std::int64_t count = config_.accumulation * config_.stage_microbatches;
   const std::int64_t rows = own.rows;
@@ -286,18 +291,20 @@ Trainer::Passes Trainer::run_passes(std::int64_t step, std::int64_t length, cons
     const std::int64_t i = pass.microbatch;
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
-    const DeviceBatch placed = given.empty()
-                                   ? place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows,
-                                                    model_.predictions, model_.chunk_of_documents())
-                                   : given[static_cast<std::size_t>(i)];
+    const auto number = static_cast<std::size_t>(i);
+    const DeviceBatch placed = inputs == nullptr
+                                   ? place_own_rows(context_, own.micro[number], rows, model_.predictions,
+                                                    model_.chunk_of_documents())
+                                   : inputs->batches()[number];
     ForwardOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
     options.first_row = i % config_.stage_microbatches * rows;
-    const auto divisor = [&](double targets) {
-      return targets + (model_.compat || targets == 0 ? 1e-8 : 0.0);
-    };
     options.target_count = divisor(own.targets);
     options.further_count = divisor(own.further_targets);
+    if (inputs != nullptr) {
+      options.target_count_there = inputs->target_count();
+      options.further_count_there = inputs->further_count();
+    }
     options.head_scores = config_.qk_clip > 0;
     options.balance_share = balance_share(own);
     options.block = pass.block;
@@ -339,7 +346,7 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   const OwnBatch own = read_own(batch, config_.accumulation * config_.stage_microbatches);
   result.total_weights = own.targets;
   if (routing_ != nullptr) routing_->begin_step(step, batch);
-  Passes passes = run_passes(step, batch.sequence, own, {});
+  Passes passes = run_passes(step, batch.sequence, own, nullptr);
   result.layer_bytes = passes.layer_bytes;
   add_losses(read_losses(passes.losses), passes, own, result);
   const PhaseMark mark(context_.comm->position(), "statistics");

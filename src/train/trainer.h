@@ -73,6 +73,8 @@ struct StepResult {
   std::vector<std::int64_t> layer_bytes;    // kept for backward by each decoder layer of this rank
 };
 
+class StepInputs;
+
 class Trainer {
  public:
   Trainer(Context& context, ModelConfig model, TrainConfig config, Parameters parameters);
@@ -141,10 +143,10 @@ class Trainer {
     std::vector<std::int64_t> layer_bytes;
   };
   void accumulate(std::int64_t step, const BatchRows& batch, StepResult& result);
-  // `placed`: the microbatches on the device; empty: they are placed here.
-  Passes run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
-                    std::span<const DeviceBatch> placed);
+  // `inputs`: the microbatches and their counts on the device; null: they are placed here.
+  Passes run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own, const StepInputs* inputs);
   double balance_share(const OwnBatch& own) const;
+  double divisor(double targets) const;  // by which a loss over so many targets is divided
   void add_losses(std::span<const double> values, const Passes& passes, const OwnBatch& own,
                   StepResult& result);
   // A step on the device alone (train/step_on_device.cc), and why this trainer has none: in words, or empty.
@@ -152,8 +154,10 @@ class Trainer {
   struct Issued;
   std::string needs_host() const;
   void say_why_host();
+  bool is_on_gpu() const;
   StepResult step_on_device(std::int64_t step, const BatchRows& batch);
   Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own);
+  void update_on_device(const Issued& issued);
   void read_report(std::int64_t step, const Issued& issued, const OwnBatch& own, StepResult& result);
   void judge(std::int64_t step, StepResult& result);
   void judge_by(std::int64_t step, double norm, double loss, StepResult& result);

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <numeric>
 #include <utility>
 
 #include "kernels/attention/head_scores.h"
+#include "kernels/moe/router_bias.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "models/pipeline.h"
@@ -194,11 +196,19 @@ double Updater::weight_norm() {
   return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
-// Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
 void Updater::update(std::int64_t step, double learning_rate, double factor) {
+  take_step({step, learning_rate, factor, {}});
+}
+
+void Updater::update_by_numbers(const TensorView& numbers) {
+  CHECK(works_by_numbers().empty(), "{}", works_by_numbers());
+  take_step({.numbers = numbers});
+}
+
+// Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
+void Updater::take_step(const OptimizerStep& how) {
   const InsideOp inside(context_, "update_weights", "update");
   std::atomic<std::int64_t>& layer = context_.comm->position().layer;
-  const OptimizerStep how{step, learning_rate, factor, {}};
   if (!offloads()) update_elements(how);
   std::vector<ArrivingTensor> coming = start_state(ranges_.begin());
   for (auto at = ranges_.begin(); at != ranges_.end(); ++at) {
@@ -229,26 +239,27 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
   }
   for (Range& range : ranges_) {
     layer = layer_of(range.parameter->spec.name);
-    if (range.exchange) apply_matrices(range, learning_rate);
+    if (range.exchange) apply_matrices(range, how);
   }
   layer = -1;
   if (offloads()) context_.offload->finish();
 }
 
-void Updater::update_by_numbers(const TensorView& numbers) {
-  const InsideOp inside(context_, "update_weights", "update");
-  update_elements({.numbers = numbers});
-}
-
 std::string Updater::works_by_numbers() const {
-  if (config_.muon) return "opt_type=muon";
   if (offloads()) return "optimizer_memory_host_offload=true";
   if (context_.comm->size() > 1) return "more than one rank";
   return "";
 }
 
-AdamTerms Updater::terms_of(std::int64_t step, double learning_rate) const {
-  return optimizer_->terms_of({.step = step, .learning_rate = learning_rate});
+UpdateNumbers Updater::numbers_of(std::int64_t step, double learning_rate) const {
+  UpdateNumbers numbers{.adam = optimizer_->terms_of({.step = step, .learning_rate = learning_rate}),
+                        .learning_rate = learning_rate};
+  if (config_.muon) {
+    const MomentumTerms terms = muon_terms(*config_.muon, step, 1);
+    numbers.of_momentum = terms.of_momentum;
+    numbers.of_gradient = terms.of_gradient;
+  }
+  return numbers;
 }
 
 std::vector<ArrivingTensor> Updater::start_state(std::vector<Range>::const_iterator at) const {
@@ -319,17 +330,21 @@ void Updater::update_elements(const OptimizerStep& step) {
 }
 
 void Updater::gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const {
-  const Tensor direction =
-      muon_direction(*context_.pool, *config_.muon, step.step, step.grad_scale, range.grad, momentum);
+  const MuonConfig& muon = *config_.muon;
+  ThreadPool& pool = *context_.pool;
+  const Tensor direction = step.numbers.defined()
+                               ? muon_direction_by_numbers(pool, muon, step.numbers, range.grad, momentum)
+                               : muon_direction(pool, muon, step.step, step.grad_scale, range.grad, momentum);
   range.matrices = range.exchange->gather(context_, direction);
 }
 
-void Updater::apply_matrices(Range& range, double learning_rate) const {
+void Updater::apply_matrices(Range& range, const OptimizerStep& how) const {
   const MuonConfig& muon = *config_.muon;
   const Tensor update = range.exchange->scatter(context_, range.matrices);
   range.matrices = Tensor();
-  const MuonStep step{learning_rate, muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
-                      range.decay ? muon.weight_decay : 0.0};
+  const MuonStep step{how.learning_rate,
+                      muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
+                      range.decay ? muon.weight_decay : 0.0, how.numbers};
   muon_apply(*context_.pool, step, update.view(), weight_of(range), range.squares);
   range.squares_known = true;
 }
@@ -344,6 +359,20 @@ void Updater::add(const std::string& name, const std::vector<float>& increments)
     range.squares_known = false;
     const Tensor some = to_device(context_.memory, host).slice_rows(range.begin, range.begin + range.count);
     switchyard::add(*context_.pool, weight_of(range), some.view(), weight_of(range));
+  }
+}
+
+void Updater::balance_by_numbers(const std::string& name, const TensorView& counts, double rate,
+                                 const TensorView& numbers) {
+  constexpr std::int64_t goes = offsetof(UpdateNumbers, goes) / sizeof(float);
+  for (const Range& range : ranges_) {
+    const ParameterSpec& spec = range.parameter->spec;
+    if (spec.name != name || spec.frozen) continue;
+    update_router_bias(
+        *context_.pool,
+        {.counts = counts, .goes = numbers.rows(goes, goes + 1), .bias = weight_of(range), .rate = rate});
+    const SquareSumArgs sum{weight_of(range), range.squares};
+    if (spec.counted) sums_of_squares(*context_.pool, std::span(&sum, 1));
   }
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/offload.h"
+#include "kernels/optimizer/step_judge.h"
 #include "models/name_patterns.h"
 #include "models/parameters.h"
 #include "optim/muon.h"
@@ -71,12 +72,16 @@ class Updater {
   // Takes one step on gradients times `factor`; `step` counts from 0. Collective.
   void update(std::int64_t step, double learning_rate, double factor);
   // Likewise, with the numbers that are in a GPU's memory (kernels/optimizer/step_judge.h). For one rank,
-  // with its state on the device, and no Muon: see works_by_numbers().
+  // with its state on the device: see works_by_numbers().
   void update_by_numbers(const TensorView& numbers);
   // Why update_by_numbers() cannot be called; empty when it can.
   std::string works_by_numbers() const;
   // The host's part of those numbers, for a step.
-  AdamTerms terms_of(std::int64_t step, double learning_rate) const;
+  UpdateNumbers numbers_of(std::int64_t step, double learning_rate) const;
+  // Moves the router bias `name` by the experts' loads (kernels/moe/router_bias.h): counts i32 [P,E] on the
+  // GPU. Not where the numbers say that the step is bad. Skips a frozen bias. For one rank.
+  void balance_by_numbers(const std::string& name, const TensorView& counts, double rate,
+                          const TensorView& numbers);
   // Call it after updates and additions: ranks that share no memory exchange their shares. Collective.
   void publish() const;
   // weight[i] += increments[i], for a float32 parameter that every rank holds whole; skips a frozen one.
@@ -125,10 +130,11 @@ class Updater {
   // on that has a gradient; empty when the state is already there.
   std::vector<ArrivingTensor> start_state(std::vector<Range>::const_iterator at) const;
   static OptimizerRange optimizer_range(const Range& range, std::span<const Tensor> state);
+  void take_step(const OptimizerStep& how);
   // Updates all ranges together, except Muon's; their state is on the device.
   void update_elements(const OptimizerStep& step);
   void gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const;
-  void apply_matrices(Range& range, double learning_rate) const;
+  void apply_matrices(Range& range, const OptimizerStep& how) const;
 
   Context& context_;
   UpdateConfig config_;

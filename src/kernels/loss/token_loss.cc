@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::int64_t kTokensAtOnce = 512;
 
+double count_of(const auto& args) {
+  return args.count_there.defined() ? *args.count_there.template kernel_data<double>() : args.count;
+}
+
 void combine(ThreadPool& pool, const CombineLogSumsArgs& args) {
   const std::int64_t count = args.parts.dim(0), rows = args.lse.size();
   const float* const part = args.parts.kernel_data<float>();
@@ -30,13 +34,14 @@ void combine(ThreadPool& pool, const CombineLogSumsArgs& args) {
 
 void make_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args) {
   const float g = args.gradient.defined() ? *args.gradient.kernel_data<float>() : 1.0f;
+  const double count = count_of(args);
   const auto* const segment = args.segments.kernel_data<std::int32_t>();
   const float* const lse = args.lse.kernel_data<float>();
   float* const softmax = args.softmax_coefficient.kernel_data<float>();
   float* const target = args.target_coefficient.kernel_data<float>();
   pool.for_range(args.lse.size(), kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
-      const double w = segment[r] != 0 ? g / args.count : 0.0;
+      const double w = segment[r] != 0 ? g / count : 0.0;
       target[r] = static_cast<float>(w);
       const double z = 2 * args.z_loss_multiplier * static_cast<double>(lse[r]);
       softmax[r] = static_cast<float>(w * (1 + z));
@@ -48,6 +53,7 @@ void sum_tokens(ThreadPool&, const SumTokenLossArgs& args) {
   const auto* const segment = args.segments.kernel_data<std::int32_t>();
   const float* const lse = args.lse.kernel_data<float>();
   const float* const target = args.target_logit.kernel_data<float>();
+  const double count = count_of(args);
   double loss = 0, z_loss = 0;
   for (std::int64_t r = 0; r < args.lse.size(); ++r) {
     if (segment[r] == 0) continue;
@@ -55,8 +61,8 @@ void sum_tokens(ThreadPool&, const SumTokenLossArgs& args) {
     loss += l - static_cast<double>(target[r]);
     z_loss += args.z_loss_multiplier * l * l;
   }
-  *args.loss.kernel_data<float>() = static_cast<float>((loss + z_loss) / args.count);
-  *args.z_loss.kernel_data<float>() = static_cast<float>(z_loss / args.count);
+  *args.loss.kernel_data<float>() = static_cast<float>((loss + z_loss) / count);
+  *args.z_loss.kernel_data<float>() = static_cast<float>(z_loss / count);
 }
 
 void scale_unless_one(ThreadPool& pool, const ScaleInPlaceArgs& args) {
@@ -123,6 +129,8 @@ void loss_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args) {
   check_rows(args.target_coefficient, DType::f32, rows, "loss_coefficients", "target_coefficient");
   if (args.gradient.defined())
     check_rows(args.gradient, DType::f32, 1, "loss_coefficients", "the gradient of the loss");
+  if (args.count_there.defined())
+    check_rows(args.count_there, DType::f64, 1, "loss_coefficients", "the count");
   run(pool, kLossCoefficients, args);
 }
 
@@ -133,6 +141,7 @@ void sum_token_loss(ThreadPool& pool, const SumTokenLossArgs& args) {
   check_rows(args.segments, DType::i32, rows, "sum_token_loss", "segments");
   check_rows(args.loss, DType::f32, 1, "sum_token_loss", "loss");
   check_rows(args.z_loss, DType::f32, 1, "sum_token_loss", "z_loss");
+  if (args.count_there.defined()) check_rows(args.count_there, DType::f64, 1, "sum_token_loss", "the count");
   run(pool, kSumTokenLoss, args);
 }
 

@@ -24,6 +24,7 @@ struct LossCoefficientsArgs {
   TensorView gradient;                                 // [] f32: g; undefined: 1
   TensorView softmax_coefficient, target_coefficient;  // [rows] f32
   double count = 1;
+  TensorView count_there;  // [] f64: replaces `count`, and may change from launch to launch of a graph
   double z_loss_multiplier = 0;
 };
 void loss_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args);
@@ -35,6 +36,7 @@ struct SumTokenLossArgs {
   TensorView segments;           // [rows] i32
   TensorView loss, z_loss;       // [] f32
   double count = 1;
+  TensorView count_there;  // as above
   double z_loss_multiplier = 0;
 };
 void sum_token_loss(ThreadPool& pool, const SumTokenLossArgs& args);

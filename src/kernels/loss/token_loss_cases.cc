@@ -53,33 +53,45 @@ std::vector<Case> combine_log_sums_cases(std::uint32_t seed) {
 
 constexpr double kLossCount = 11, kZLossMultiplier = 0.01;
 
+// The count: every other case has it in memory, and a wrong number as the argument.
+PoisonedArray count_in_memory() {
+  PoisonedArray count(DType::f64, 1);
+  *static_cast<double*>(count.data()) = kLossCount;
+  return count;
+}
+bool is_in_memory(std::int64_t rows) {
+  return rows % 2 == 1;
+}
+
 std::vector<Case> loss_coefficients_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t rows : kTokenCounts) {
     Draw draw(++seed * 2);
     const PoisonedArray row(DType::f32, rows);
     const bool given = rows != 7;  // the gradient of the loss, which is 1 otherwise
-    cases.push_back(
-        {DType::f32,
-         fmt::format("{} rows, seed {}", rows, draw.seed()),
-         {draw.normal(DType::f32, rows, 5), draw.normal(DType::f32, 1), i32_array(padded_segments(rows))},
-         {{"softmax_coefficient", row}, {"target_coefficient", row}},
-         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-           loss_coefficients(pool, {.lse = in[0].view(),
-                                    .segments = in[2].view(),
-                                    .gradient = given ? in[1].view({}) : TensorView(),
-                                    .softmax_coefficient = out[0].view(),
-                                    .target_coefficient = out[1].view(),
-                                    .count = kLossCount,
-                                    .z_loss_multiplier = kZLossMultiplier});
-         },
-         [=](const Arrays& in, Arrays& out) {
-           for (std::int64_t r = 0; r < rows; ++r) {
-             const double w = r * 5 % 3 == 0 ? 0 : (given ? wide(in[1], 0) : 1.0) / kLossCount;
-             out[0].set(r, static_cast<float>(w * (1 + 2 * kZLossMultiplier * wide(in[0], r))));
-             out[1].set(r, static_cast<float>(w));
-           }
-         }});
+    cases.push_back({DType::f32,
+                     fmt::format("{} rows, seed {}", rows, draw.seed()),
+                     {draw.normal(DType::f32, rows, 5), draw.normal(DType::f32, 1),
+                      i32_array(padded_segments(rows)), count_in_memory()},
+                     {{"softmax_coefficient", row}, {"target_coefficient", row}},
+                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                       loss_coefficients(pool,
+                                         {.lse = in[0].view(),
+                                          .segments = in[2].view(),
+                                          .gradient = given ? in[1].view({}) : TensorView(),
+                                          .softmax_coefficient = out[0].view(),
+                                          .target_coefficient = out[1].view(),
+                                          .count = is_in_memory(rows) ? 1 : kLossCount,
+                                          .count_there = is_in_memory(rows) ? in[3].view({}) : TensorView(),
+                                          .z_loss_multiplier = kZLossMultiplier});
+                     },
+                     [=](const Arrays& in, Arrays& out) {
+                       for (std::int64_t r = 0; r < rows; ++r) {
+                         const double w = r * 5 % 3 == 0 ? 0 : (given ? wide(in[1], 0) : 1.0) / kLossCount;
+                         out[0].set(r, static_cast<float>(w * (1 + 2 * kZLossMultiplier * wide(in[0], r))));
+                         out[1].set(r, static_cast<float>(w));
+                       }
+                     }});
   }
   return cases;
 }
@@ -89,30 +101,32 @@ std::vector<Case> sum_token_loss_cases(std::uint32_t seed) {
   for (const std::int64_t rows : kTokenCounts) {
     Draw draw(++seed * 2);
     const PoisonedArray scalar(DType::f32, 1);
-    cases.push_back(
-        {DType::f32,
-         fmt::format("{} rows, seed {}", rows, draw.seed()),
-         {draw.normal(DType::f32, rows), draw.normal(DType::f32, rows), i32_array(padded_segments(rows))},
-         {{"loss", scalar}, {"z_loss", scalar}},
-         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-           sum_token_loss(pool, {.lse = in[0].view(),
-                                 .target_logit = in[1].view(),
-                                 .segments = in[2].view(),
-                                 .loss = out[0].view({}),
-                                 .z_loss = out[1].view({}),
-                                 .count = kLossCount,
-                                 .z_loss_multiplier = kZLossMultiplier});
-         },
-         [=](const Arrays& in, Arrays& out) {
-           double entropy = 0, z = 0;
-           for (std::int64_t r = 0; r < rows; ++r) {
-             if (r * 5 % 3 == 0) continue;
-             entropy += wide(in[0], r) - wide(in[1], r);
-             z += kZLossMultiplier * wide(in[0], r) * wide(in[0], r);
-           }
-           out[0].set(0, static_cast<float>((entropy + z) / kLossCount));
-           out[1].set(0, static_cast<float>(z / kLossCount));
-         }});
+    cases.push_back({DType::f32,
+                     fmt::format("{} rows, seed {}", rows, draw.seed()),
+                     {draw.normal(DType::f32, rows), draw.normal(DType::f32, rows),
+                      i32_array(padded_segments(rows)), count_in_memory()},
+                     {{"loss", scalar}, {"z_loss", scalar}},
+                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                       sum_token_loss(pool,
+                                      {.lse = in[0].view(),
+                                       .target_logit = in[1].view(),
+                                       .segments = in[2].view(),
+                                       .loss = out[0].view({}),
+                                       .z_loss = out[1].view({}),
+                                       .count = is_in_memory(rows) ? 1 : kLossCount,
+                                       .count_there = is_in_memory(rows) ? in[3].view({}) : TensorView(),
+                                       .z_loss_multiplier = kZLossMultiplier});
+                     },
+                     [=](const Arrays& in, Arrays& out) {
+                       double entropy = 0, z = 0;
+                       for (std::int64_t r = 0; r < rows; ++r) {
+                         if (r * 5 % 3 == 0) continue;
+                         entropy += wide(in[0], r) - wide(in[1], r);
+                         z += kZLossMultiplier * wide(in[0], r) * wide(in[0], r);
+                       }
+                       out[0].set(0, static_cast<float>((entropy + z) / kLossCount));
+                       out[1].set(0, static_cast<float>(z / kLossCount));
+                     }});
   }
   return cases;
 }

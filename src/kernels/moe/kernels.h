@@ -11,6 +11,7 @@
 #include "kernels/moe/plan_rows.h"
 #include "kernels/moe/ragged_rows.h"
 #include "kernels/moe/route.h"
+#include "kernels/moe/router_bias.h"
 
 namespace switchyard {
 
@@ -58,6 +59,7 @@ void balance_statistics(const BalanceStatisticsArgs& args);
 void balance_loss_value(const BalanceLossArgs& args);
 void balance_loss_backward(const BalanceBackwardArgs& args);
 void count_choices(const CountChoicesArgs& args);
+void update_router_bias(const RouterBiasArgs& args);
 
 void dense_weights(const DenseWeightsArgs& args);
 void dense_weights_backward(const DenseWeightsBackwardArgs& args);

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "kernels/optimizer/step_judge.h"
 #include "kernels/optimizer/weight_update_problem.h"
 #include "kernels/registry/kernel.h"
 #include "kernels/registry/simd_rows.h"
@@ -128,9 +129,16 @@ void check_squares(const char* op, const TensorView& squares) {
         to_string(squares.shape()), name_of(squares.dtype()));
 }
 
+// In a plan they may be on a device that is no GPU, and no kernel reads them.
 void check_numbers(const char* op, const TensorView& numbers) {
-  CHECK(!numbers.defined() || (numbers.on_gpu() && numbers.size() == 16 && numbers.dtype() == DType::f32),
+  CHECK(!numbers.defined() || ((numbers.on_gpu() || numbers.is_abstract()) &&
+                               numbers.size() == kUpdateNumbers && numbers.dtype() == DType::f32),
         "[{}] numbers {} of {}", op, to_string(numbers.shape()), name_of(numbers.dtype()));
+}
+
+void check_direction(const DirectionArrays& update) {
+  check_arrays("direction", update.weight.size(), {&update.weight, &update.direction});
+  check_squares("direction", update.squares);
 }
 
 }  // namespace
@@ -156,15 +164,23 @@ void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<co
 }
 
 void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
-                     const TensorView& momentum, const TensorView& direction) {
+                     const TensorView& momentum, const TensorView& direction, const TensorView& numbers) {
+  check_numbers("momentum", numbers);
   check_arrays("momentum", momentum.size(), {&grad, &momentum, &direction});
-  run(pool, kMomentum, {terms, grad, momentum, direction});
+  run(pool, kMomentum, {terms, grad, momentum, direction, numbers});
 }
 
 void direction_update(ThreadPool& pool, float rate, float shrink, const DirectionArrays& update) {
-  check_arrays("direction", update.weight.size(), {&update.weight, &update.direction});
-  check_squares("direction", update.squares);
+  check_direction(update);
   run(pool, kDirection, {rate, shrink, std::span(&update, 1)});
+}
+
+void direction_update_by_numbers(ThreadPool& pool, double scale, double decay, const TensorView& numbers,
+                                 const DirectionArrays& update) {
+  check_direction(update);
+  CHECK(numbers.defined(), "[direction] no numbers");
+  check_numbers("direction", numbers);
+  run(pool, kDirection, {0, 0, std::span(&update, 1), numbers, scale, decay});
 }
 
 }  // namespace switchyard

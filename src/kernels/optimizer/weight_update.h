@@ -47,14 +47,15 @@ void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<co
                     const TensorView& numbers = {});
 
 // With g = grad * grad_scale: momentum = decay*momentum + gain*g, and, before that is rounded,
-// direction = of_gradient*g + of_momentum*momentum, which is float32.
+// direction = of_gradient*g + of_momentum*momentum, which is float32. On a GPU, `numbers` as above replace
+// all terms but decay and gain; where they say that the step is bad, `direction` is not written.
 struct MomentumTerms {
   float grad_scale;
   float decay, gain;
   float of_momentum, of_gradient;
 };
 void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
-                     const TensorView& momentum, const TensorView& direction);
+                     const TensorView& momentum, const TensorView& direction, const TensorView& numbers = {});
 
 // weight -= rate*direction + shrink*weight, and squares as above; direction is float32.
 struct DirectionArrays {
@@ -62,5 +63,9 @@ struct DirectionArrays {
   TensorView squares;  // [1] f64
 };
 void direction_update(ThreadPool& pool, float rate, float shrink, const DirectionArrays& update);
+// The same on a GPU with rate = learning_rate*scale and shrink = learning_rate*decay, products in double, by
+// `numbers` as above.
+void direction_update_by_numbers(ThreadPool& pool, double scale, double decay, const TensorView& numbers,
+                                 const DirectionArrays& update);
 
 }  // namespace switchyard

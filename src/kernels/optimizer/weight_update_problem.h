@@ -21,10 +21,13 @@ struct DescentArgs {
 struct MomentumArgs {
   MomentumTerms terms;
   TensorView grad, momentum, direction;
+  TensorView numbers = {};
 };
 struct DirectionArgs {
   float rate, shrink;
   std::span<const DirectionArrays> updates;
+  TensorView numbers = {};  // in place of rate and shrink, with the two below
+  double scale = 0, decay = 0;
 };
 
 struct FlatArray {

@@ -107,7 +107,9 @@ std::vector<KernelCases> packed_weight_kernels();
 std::vector<KernelCases> ragged_rows_kernels();
 std::vector<KernelCases> route_kernels();
 std::vector<KernelCases> rope_kernels();  // and its tables
-std::vector<KernelCases> row_kernels();   // rms_norm
+std::vector<KernelCases> router_bias_kernels();
+std::vector<KernelCases> row_kernels();  // rms_norm
+std::vector<KernelCases> step_judge_kernels();
 std::vector<KernelCases> token_loss_kernels();
 std::vector<KernelCases> vocabulary_kernels();
 std::vector<KernelCases> weight_update_kernels();  // and rank_sum

@@ -6,6 +6,19 @@
 namespace switchyard::gpu {
 namespace {
 
+// The number that sums are divided by: `there`, unless that is null.
+struct Count {
+  double here;
+  const double* there;
+
+  template <typename Args>
+  static Count of(const Args& args) {
+    return {args.count,
+            args.count_there.defined() ? args.count_there.template device_data<double>() : nullptr};
+  }
+  GPU_FUNCTION double value() const { return there == nullptr ? here : *there; }
+};
+
 GPU_KERNEL combine_parts(const float* parts, std::int64_t count, std::int64_t rows, float* lse) {
   const std::int64_t row = thread_of_grid();
   if (row >= rows) return;
@@ -18,12 +31,12 @@ GPU_KERNEL combine_parts(const float* parts, std::int64_t count, std::int64_t ro
 }
 
 GPU_KERNEL make_coefficients(const float* lse, const std::int32_t* segments, const float* gradient,
-                             float* softmax, float* target, std::int64_t rows, double count,
+                             float* softmax, float* target, std::int64_t rows, Count count,
                              double z_loss_multiplier) {
   const std::int64_t row = thread_of_grid();
   if (row >= rows) return;
   const double g = gradient == nullptr ? 1.0 : static_cast<double>(*gradient);
-  const double w = segments[row] != 0 ? g / count : 0.0;
+  const double w = segments[row] != 0 ? g / count.value() : 0.0;
   target[row] = static_cast<float>(w);
   softmax[row] = static_cast<float>(w * (1 + 2 * z_loss_multiplier * static_cast<double>(lse[row])));
 }
@@ -31,7 +44,7 @@ GPU_KERNEL make_coefficients(const float* lse, const std::int32_t* segments, con
 constexpr int kLossThreads = 1024;
 
 GPU_KERNEL sum_tokens(const float* lse, const float* target_logit, const std::int32_t* segments,
-                      std::int64_t rows, double count, double z_loss_multiplier, float* loss, float* z_loss) {
+                      std::int64_t rows, Count count, double z_loss_multiplier, float* loss, float* z_loss) {
   GPU_SHARED(double, scratch, kLossThreads / kWarp);
   double entropy = 0, z = 0;
   for (std::int64_t row = thread_index(); row < rows; row += kLossThreads) {
@@ -43,8 +56,8 @@ GPU_KERNEL sum_tokens(const float* lse, const float* target_logit, const std::in
   entropy = block_sum(entropy, scratch);
   z = block_sum(z, scratch);
   if (thread_index() != 0) return;
-  *loss = static_cast<float>((entropy + z) / count);
-  *z_loss = static_cast<float>(z / count);
+  *loss = static_cast<float>((entropy + z) / count.value());
+  *z_loss = static_cast<float>(z / count.value());
 }
 
 template <typename T, int width>
@@ -70,13 +83,13 @@ void loss_coefficients(const LossCoefficientsArgs& args) {
   launch(threads_for(args.lse.size()), make_coefficients, args.lse.device_data<float>(),
          args.segments.device_data<std::int32_t>(), args.gradient.device_data<float>(),
          args.softmax_coefficient.device_data<float>(), args.target_coefficient.device_data<float>(),
-         args.lse.size(), args.count, args.z_loss_multiplier);
+         args.lse.size(), Count::of(args), args.z_loss_multiplier);
 }
 
 void sum_token_loss(const SumTokenLossArgs& args) {
   launch({.blocks = 1, .threads = kLossThreads}, sum_tokens, args.lse.device_data<float>(),
          args.target_logit.device_data<float>(), args.segments.device_data<std::int32_t>(), args.lse.size(),
-         args.count, args.z_loss_multiplier, args.loss.device_data<float>(),
+         Count::of(args), args.z_loss_multiplier, args.loss.device_data<float>(),
          args.z_loss.device_data<float>());
 }
 

@@ -76,26 +76,45 @@ struct DescentByNumbers {
 };
 
 // Of an item with the arrays weight, direction.
+GPU_FUNCTION double direction_quad(float rate, float shrink, const ListItem& item, std::int64_t i,
+                                   int count) {
+  float w[kQuad], d[kQuad];
+  item.arrays[0].load(i, count, w);
+  item.arrays[1].load(i, count, d);
+  for (int k = 0; k < kQuad; ++k) w[k] -= fmaf(rate, d[k], shrink * w[k]);
+  return store_weights(item.arrays[0], i, count, w);
+}
+
 struct Direction {
   float rate, shrink;
-
   GPU_FUNCTION double operator()(const ListItem& item, std::int64_t i, int count) const {
-    float w[kQuad], d[kQuad];
-    item.arrays[0].load(i, count, w);
-    item.arrays[1].load(i, count, d);
-    for (int k = 0; k < kQuad; ++k) w[k] -= fmaf(rate, d[k], shrink * w[k]);
-    return store_weights(item.arrays[0], i, count, w);
+    return direction_quad(rate, shrink, item, i, count);
+  }
+};
+
+struct DirectionByNumbers {
+  const UpdateNumbers* numbers;
+  double scale, decay;
+  GPU_FUNCTION double operator()(const ListItem& item, std::int64_t i, int count) const {
+    const double rate = numbers->learning_rate;
+    return direction_quad(static_cast<float>(rate * scale), static_cast<float>(rate * decay), item, i, count);
   }
 };
 
 const UpdateNumbers* numbers_of(const TensorView& x) {
-  return reinterpret_cast<const UpdateNumbers*>(x.device_data<float>());
+  return x.defined() ? reinterpret_cast<const UpdateNumbers*>(x.device_data<float>()) : nullptr;
 }
 
-GPU_KERNEL gain_momentum(MomentumTerms t, Elements grad, Elements momentum, Elements direction,
-                         std::int64_t n) {
+GPU_KERNEL gain_momentum(MomentumTerms t, const UpdateNumbers* numbers, Elements grad, Elements momentum,
+                         Elements direction, std::int64_t n) {
   const std::int64_t i = thread_of_grid() * kQuad;
   if (i >= n) return;
+  if (numbers != nullptr) {
+    if (numbers->goes == 0) return;
+    t.grad_scale = numbers->adam.grad_scale;
+    t.of_momentum = numbers->of_momentum;
+    t.of_gradient = numbers->of_gradient;
+  }
   const int count = n - i < kQuad ? static_cast<int>(n - i) : kQuad;
   float g[kQuad], m[kQuad], d[kQuad];
   grad.load(i, count, g);
@@ -121,8 +140,8 @@ void adam_update(const AdamArgs& args) {
         .factor = a.decays ? args.terms.weight_decay : 0.0f};
   };
   const TensorView& like = updates[0].weight;
-  if (!args.numbers.defined()) return run_list(updates, like, Adam{args.terms}, item_of);
   const UpdateNumbers* const numbers = numbers_of(args.numbers);
+  if (numbers == nullptr) return run_list(updates, like, Adam{args.terms}, item_of);
   run_list(updates, like, AdamByNumbers{numbers}, item_of, &numbers->goes);
 }
 
@@ -133,25 +152,27 @@ void descent_update(const DescentArgs& args) {
                     .squares = a.squares.device_data<double>()};
   };
   const TensorView& like = args.updates[0].weight;
-  if (!args.numbers.defined())
-    return run_list(args.updates, like, Descent{args.rate, args.grad_scale}, item_of);
   const UpdateNumbers* const numbers = numbers_of(args.numbers);
+  if (numbers == nullptr) return run_list(args.updates, like, Descent{args.rate, args.grad_scale}, item_of);
   run_list(args.updates, like, DescentByNumbers{numbers}, item_of, &numbers->goes);
 }
 
 void momentum_update(const MomentumArgs& args) {
   const std::int64_t count = args.momentum.size();
-  launch(threads_for(divide_up(count, kQuad)), gain_momentum, args.terms, Elements::of(args.grad),
-         Elements::of(args.momentum), Elements::of(args.direction), count);
+  launch(threads_for(divide_up(count, kQuad)), gain_momentum, args.terms, numbers_of(args.numbers),
+         Elements::of(args.grad), Elements::of(args.momentum), Elements::of(args.direction), count);
 }
 
 void direction_update(const DirectionArgs& args) {
-  run_list(args.updates, args.updates[0].weight, Direction{args.rate, args.shrink},
-           [](const DirectionArrays& a) {
-             return ListItem{.arrays = {Elements::of(a.weight), Elements::of(a.direction)},
-                             .size = a.weight.size(),
-                             .squares = a.squares.device_data<double>()};
-           });
+  const auto item_of = [](const DirectionArrays& a) {
+    return ListItem{.arrays = {Elements::of(a.weight), Elements::of(a.direction)},
+                    .size = a.weight.size(),
+                    .squares = a.squares.device_data<double>()};
+  };
+  const TensorView& like = args.updates[0].weight;
+  const UpdateNumbers* const numbers = numbers_of(args.numbers);
+  if (numbers == nullptr) return run_list(args.updates, like, Direction{args.rate, args.shrink}, item_of);
+  run_list(args.updates, like, DirectionByNumbers{numbers, args.scale, args.decay}, item_of, &numbers->goes);
 }
 
 }  // namespace switchyard::gpu
