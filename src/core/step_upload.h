@@ -16,8 +16,7 @@ class StepUpload {
         host_(pinned_.empty(DType::i32, {words(bytes)})),
         there_(memory.empty(DType::i32, {words(bytes)})) {}
 
-  // The host's bytes, to be written before start(); null for a planned GPU. Waits until the copy before is
-  // done.
+  // The host's bytes, to be written before start(); null for a planned GPU. Waits for the copy before.
   std::byte* host() const {
     if (is_real()) copied_.wait();
     return host_.abstract() ? nullptr : host_.raw();

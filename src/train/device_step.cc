@@ -96,22 +96,20 @@ bool StepInputs::takes(std::span<const Batch> micro) const {
 void StepInputs::send(std::span<const Batch> micro, const StepCounts& counts, const UpdateNumbers& numbers) {
   form_.clear();
   std::byte* const to = upload_->host();
-  const auto put = [&](std::size_t offset, const void* from, std::size_t bytes) {
-    if (to != nullptr) std::memcpy(to + offset, from, bytes);
-  };
   std::size_t at = 0;
   for (std::size_t i = 0; i < micro.size(); ++i) {
     const std::vector<Tensor> all = tensors_of(micro[i]);
     for (const Tensor& x : all) {
-      if (x.defined()) put(offsets_[at], x.raw(), x.bytes());
+      if (to != nullptr && x.defined()) std::memcpy(to + offsets_[at], x.raw(), x.bytes());
       ++at;
     }
     const bool chunked = chunk_ > 0 && all.back().defined();
     batches_[i].chunk_segments = chunked ? chunk_segments_[i] : Array();
     form_ += chunked ? '1' : '0';
   }
-  put(numbers_offset_, &numbers, sizeof(numbers));
-  put(counts_offset_, &counts, sizeof(counts));
+  if (to == nullptr) return;  // in a plan
+  std::memcpy(to + numbers_offset_, &numbers, sizeof(numbers));
+  std::memcpy(to + counts_offset_, &counts, sizeof(counts));
   upload_->start();
 }
 

@@ -14,7 +14,7 @@
 
 namespace switchyard {
 
-// By which a step's losses are divided (ForwardOptions).
+// Counts by which a step's losses are divided (ForwardOptions).
 struct StepCounts {
   double targets = 1, further_targets = 1;
 };
@@ -54,7 +54,7 @@ class StepInputs {
   Tensor numbers_, target_count_, further_count_;
 };
 
-// What a step gives: one block of the GPU's memory, in parts.
+// The results of a step: one block of the GPU's memory, in parts.
 class StepReport {
  public:
   // f64 [ranges] each, f32 [passes, losses], i32 [loads, experts]; empty where a size is 0.
@@ -70,7 +70,7 @@ class StepReport {
   Tensor numbers() const { return part(DType::f32, {kUpdateNumbers}, 2); }
   Tensor losses() const { return part(DType::f32, {sizes_.passes, sizes_.losses}, 3); }
   Tensor loads() const { return part(DType::i32, {sizes_.loads, sizes_.experts}, 4); }
-  // The same parts in memory of the host, by one copy.
+  // Returns the same parts in memory of the host, by one copy.
   StepReport on_host(Context& context) const;
 
  private:

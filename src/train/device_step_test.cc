@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct Trained {
   std::vector<StepResult> steps;
   std::map<std::string, std::vector<float>> weights;
   std::int64_t kernels_of_graphs = 0;
+  std::vector<std::map<std::string, std::int64_t>> host_reads;  // of each step
 };
 
 Config config_of(const std::vector<std::string>& more) {
@@ -50,8 +52,30 @@ Config config_of(const std::vector<std::string>& more) {
   return Config::from_args(arguments);
 }
 
+// Rows with more padding from step to step, and two documents in each.
+Batch padded(const Batch& whole, int step) {
+  const auto length = static_cast<std::size_t>(whole.inputs.dim(1));
+  const auto copy_of = [](const Tensor& x) { return x.clone(); };
+  const Batch batch{copy_of(whole.inputs), copy_of(whole.targets), copy_of(whole.inputs_position),
+                    copy_of(whole.inputs_segmentation), copy_of(whole.targets_segmentation)};
+  const auto positions = batch.inputs_position.span<std::int32_t>(),
+             segments = batch.inputs_segmentation.span<std::int32_t>(),
+             targets = batch.targets_segmentation.span<std::int32_t>();
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::size_t place = i % length, end = length - static_cast<std::size_t>(step) % (length / 2),
+                      second = length / 4;
+    positions[i] = static_cast<std::int32_t>(place < second ? place : place - second);
+    segments[i] = place >= end ? 0 : place < second ? 1 : 2;
+    targets[i] = place + 1 == second || place + 1 >= end ? 0 : segments[i];
+  }
+  return batch;
+}
+
+enum class Rows { whole, padded };
+
 // `spoiled`: the step before which a weight becomes infinite.
-Trained run(How how, int steps, const std::vector<std::string>& more = {}, int spoiled = -1) {
+Trained run(How how, int steps, const std::vector<std::string>& more = {}, int spoiled = -1,
+            Rows rows = Rows::whole) {
   setenv("SWITCHYARD_GRAPHS", how == How::graph ? "on" : "off", 1);
   const Config config = config_of(more);
   const Mesh mesh = mesh_from_config(config);
@@ -71,8 +95,11 @@ Trained run(How how, int steps, const std::vector<std::string>& more = {}, int s
         host.data<float>()[0] = INFINITY;
         copy(host.view(), weight.view());
       }
-      result.steps.push_back(
-          trainer.step(step, BatchRows(*data, step * sizes.step, sizes.step, sizes.sequence)));
+      const BatchRows batch(*data, step * sizes.step, sizes.step, sizes.sequence);
+      result.steps.push_back(trainer.step(
+          step, rows == Rows::whole ? batch : BatchRows(padded(batch.read(0, sizes.step), step))));
+      result.host_reads.push_back(context.host_reads.counts());
+      context.host_reads.reset();
     }
     for (const Parameter& p : trainer.parameters().all()) {
       const Tensor host = to_host(p.array.tensor().cast(DType::f32));
@@ -124,9 +151,59 @@ TEST(DeviceStep, FiftyStepsToTheBit) {
   expect_same(graph, host);
 }
 
+TEST(DeviceStep, ReadsOneReportOfEachStep) {
+  const Trained graph = run(How::graph, 4);
+  for (const auto& reads : graph.host_reads)
+    EXPECT_EQ(reads, (std::map<std::string, std::int64_t>{{"step report", 1}}));
+}
+
+// Counts of targets that differ from step to step are no other graph.
+TEST(DeviceStep, OtherCountsAreTheSameGraph) {
+  const std::vector<std::string> more{"decoder_block=deepseek",   "mtp_num_layers=2",
+                                      "first_num_dense_layers=1", "mtp_loss_scaling_factor=0.3",
+                                      "base_moe_mlp_dim=32",      "attention_type=global"};
+  const Trained host = run(How::host, 6, more, -1, Rows::padded),
+                graph = run(How::graph, 6, more, -1, Rows::padded);
+  std::set<double> counts;
+  for (const StepResult& step : host.steps) counts.insert(step.total_weights);
+  EXPECT_EQ(counts.size(), 6u);
+  EXPECT_GT(graph.kernels_of_graphs, 5 * 100);
+  EXPECT_EQ(graph.kernels_of_graphs % 5, 0);  // the same graph five times
+  expect_same(graph, host);
+}
+
+TEST(DeviceStep, RouterBiasMovesByLoads) {
+  for (const char* compat : {"none", "maxtext-2026-08"}) {
+    const std::vector<std::string> more{"decoder_block=deepseek",    "first_num_dense_layers=1",
+                                        "base_moe_mlp_dim=32",       "routed_bias=true",
+                                        "routed_score_func=sigmoid", "routed_bias_update_rate=0.01",
+                                        "attention_type=global",     std::string("compat=") + compat};
+    const Trained host = run(How::host, 5, more, 3), graph = run(How::graph, 5, more, 3);
+    EXPECT_GT(graph.kernels_of_graphs, 0);
+    expect_same(graph, host);
+    bool moved = false;
+    for (const auto& [name, values] : graph.weights)
+      if (name.ends_with("moe.gate_bias")) moved |= values.front() != 0;
+    EXPECT_TRUE(moved);
+  }
+}
+
+TEST(DeviceStep, ChunksOfDocuments) {
+  const std::vector<std::string> more{"decoder_block=llama4",  "chunk_attn_window_size=4",
+                                      "nope_layer_interval=2", "shared_experts=1",
+                                      "num_experts_per_tok=1", "interleave_moe_layer_step=1"};
+  for (const Rows rows : {Rows::padded, Rows::whole}) {
+    const Trained host = run(How::host, 4, more, -1, rows), graph = run(How::graph, 4, more, -1, rows);
+    EXPECT_GT(graph.kernels_of_graphs, 0);
+    expect_same(graph, host);
+  }
+}
+
 TEST(DeviceStep, OtherOptimizers) {
   for (const auto& more : std::vector<std::vector<std::string>>{
            {"opt_type=sgd"},
+           {"opt_type=muon"},
+           {"opt_type=muon", "weight_dtype=bfloat16", "muon_weight_decay=0.1"},
            {"opt_type=adam_pax", "gradient_clipping_threshold=0", "gradient_accumulation_steps=1"},
            {"weight_dtype=bfloat16", "trainable_parameters_mask=attention"}}) {
     SCOPED_TRACE(more[0]);

@@ -74,7 +74,7 @@ StepResult Trainer::step_on_device(std::int64_t step, const BatchRows& batch) {
 Trainer::Issued Trainer::issue(std::int64_t step, std::int64_t length, const OwnBatch& own) {
   Issued issued;
   issued.passes = run_passes(step, length, own, &on_device_->inputs);
-  const std::vector<Array> losses = std::move(issued.passes.losses);
+  std::vector<Array> losses = std::move(issued.passes.losses);
   issued.passes.losses.clear();
   const std::span<const std::size_t> places = issued.passes.places;
   const std::int64_t passes = std::ssize(own.micro), each = std::ssize(places) / passes;
@@ -91,6 +91,7 @@ Trainer::Issued Trainer::issue(std::int64_t step, std::int64_t length, const Own
   for (std::int64_t i = 0; i < std::ssize(losses); ++i)
     strided_copy(*context_.pool, losses[static_cast<std::size_t>(i)].tensor().view().reshaped({1}),
                  values.rows(i, i + 1));
+  losses.clear();
   std::vector<std::int64_t> passes_of(model_.moe_layers().size(), 0);
   for (LayerLoad& load : loads) {
     const std::size_t place = place_of(load.layer);

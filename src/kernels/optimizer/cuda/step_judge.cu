@@ -1,5 +1,4 @@
-// The judgement of a training step, by one thread: the host's sums, term by term, so that both agree to the
-// bit.
+// One thread judges a training step: it adds the host's sums term by term, so both agree to the bit.
 #include "kernels/cuda/portable.h"
 #include "kernels/optimizer/step_judge.h"
 
@@ -23,7 +22,7 @@ GPU_KERNEL judge(Judged of) {
   const double norm = sqrt(squares);
   const bool is_clipped = of.clip > 0 && norm >= of.clip;
   of.numbers->adam.grad_scale = static_cast<float>(is_clipped ? of.clip / norm : 1.0);
-  // Of a number that is not finite, the difference to itself is not zero.
+  // x - x is 0 for finite numbers alone.
   of.numbers->goes = loss - loss == 0 && norm - norm == 0 ? 1.0f : 0.0f;
 }
 
