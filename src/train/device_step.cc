@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-std::size_t aligned(std::size_t bytes) {
+std::size_t padded_bytes(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -58,10 +58,10 @@ StepInputs::StepInputs(Context& context, std::span<const Batch> micro, std::int6
   std::size_t bytes = 0;
   for (const Shape& shape : shapes_) {
     offsets_.push_back(bytes);
-    bytes += aligned(bytes_of(shape));
+    bytes += padded_bytes(bytes_of(shape));
   }
   numbers_offset_ = bytes;
-  counts_offset_ = numbers_offset_ + aligned(sizeof(UpdateNumbers));
+  counts_offset_ = numbers_offset_ + padded_bytes(sizeof(UpdateNumbers));
   upload_ = std::make_unique<StepUpload>(context.memory, counts_offset_ + sizeof(StepCounts));
   numbers_ = upload_->part(DType::f32, {kUpdateNumbers}, numbers_offset_);
   target_count_ = upload_->part(DType::f64, {}, counts_offset_ + offsetof(StepCounts, targets));
@@ -122,7 +122,7 @@ std::vector<std::size_t> StepReport::offsets() const {
   for (const std::size_t bytes : {doubles, doubles, sizeof(UpdateNumbers),
                                   static_cast<std::size_t>(sizes_.passes * sizes_.losses) * sizeof(float),
                                   static_cast<std::size_t>(sizes_.loads * sizes_.experts) * 4})
-    result.push_back(result.back() + aligned(bytes));
+    result.push_back(result.back() + padded_bytes(bytes));
   return result;
 }
 

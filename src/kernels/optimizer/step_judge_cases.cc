@@ -35,7 +35,7 @@ struct Spoiled {
 };
 
 std::vector<Case> judge_step_cases(std::uint32_t seed) {
-  constexpr std::int64_t kColumns = 3, kColumn = 1;
+  constexpr std::int64_t kLosses = 3, kJudged = 1;
   std::vector<Case> cases;
   for (const std::int64_t ranges : {0, 1, 7, 300}) {
     for (const std::int64_t passes : {1, 5}) {
@@ -46,11 +46,11 @@ std::vector<Case> judge_step_cases(std::uint32_t seed) {
               Spoiled{.what = "an infinite gradient", .square = ranges - 1}}) {
           Draw draw(++seed * 2);
           PoisonedArray squares = random_squares(ranges, draw.seed()),
-                        losses = draw.normal(DType::f32, passes * kColumns, 3);
+                        losses = draw.normal(DType::f32, passes * kLosses, 3);
           if (spoiled.loss_of_column >= 0)
-            losses.set(spoiled.loss_of_column * kColumns + kColumn, std::numeric_limits<float>::quiet_NaN());
+            losses.set(spoiled.loss_of_column * kLosses + kJudged, std::numeric_limits<float>::quiet_NaN());
           if (spoiled.loss_of_others >= 0)
-            losses.set(spoiled.loss_of_others * kColumns, std::numeric_limits<float>::infinity());
+            losses.set(spoiled.loss_of_others * kLosses, std::numeric_limits<float>::infinity());
           if (spoiled.square >= 0)
             static_cast<double*>(squares.data())[spoiled.square] = std::numeric_limits<double>::infinity();
           cases.push_back({DType::f64,
@@ -60,8 +60,8 @@ std::vector<Case> judge_step_cases(std::uint32_t seed) {
                            {{"numbers", update_numbers()}},
                            [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                              judge_step(pool, {.squares = in[0].view(),
-                                               .losses = in[1].view({passes, kColumns}),
-                                               .column = kColumn,
+                                               .losses = in[1].view({passes, kLosses}),
+                                               .column = kJudged,
                                                .clip = clip,
                                                .numbers = out[0].view()});
                            }});
