@@ -28,7 +28,7 @@ struct Trained {
   std::vector<std::map<std::string, std::int64_t>> host_reads;  // of each step
 };
 
-Config config_of(const std::vector<std::string>& more) {
+Config step_config(const std::vector<std::string>& more) {
   std::vector<std::string> arguments{"decoder_block=mixtral",
                                      "base_emb_dim=32",
                                      "base_num_decoder_layers=2",
@@ -77,7 +77,7 @@ enum class Rows { whole, padded };
 Trained run(How how, int steps, const std::vector<std::string>& more = {}, int spoiled = -1,
             Rows rows = Rows::whole) {
   setenv("SWITCHYARD_GRAPHS", how == How::graph ? "on" : "off", 1);
-  const Config config = config_of(more);
+  const Config config = step_config(more);
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
   const BatchSizes sizes = batch_sizes(config, mesh);
