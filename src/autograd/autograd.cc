@@ -5,6 +5,7 @@
 #include "autograd/ahead.h"
 #include "autograd/node.h"
 #include "autograd/offload.h"
+#include "autograd/ones.h"
 #include "autograd/remat.h"
 #include "kernels/pointwise/elementwise.h"
 
@@ -290,7 +291,13 @@ Tensor loss_seed(const Context& context, const Array& loss) {
   for (const auto& axis : dual(*context.mesh, loss.sharding()).partial) {
     first = first && context.mesh->coordinate(context.rank, axis) == 0;
   }
-  const float one = first ? 1.0f : 0.0f;
+  if (!first) return context.zeros(loss.dtype(), loss.info().local);
+  if (context.memory.device().is_gpu() && !context.abstract() && loss.dtype() == DType::f32) {
+    const Tensor seed = context.empty(DType::f32, loss.info().local);
+    copy(shared_ones(context, 1).view().rows(0, 1), seed.view().reshaped({1}));
+    return seed;
+  }
+  const float one = 1;
   const Tensor host = Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
   return context.memory.device().is_abstract() ? context.empty(loss.dtype(), loss.info().local)
                                                : to_device(context.memory, host);
