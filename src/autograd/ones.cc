@@ -1,8 +1,8 @@
 #include "autograd/ones.h"
 
-#include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace switchyard {
@@ -10,14 +10,15 @@ namespace switchyard {
 Tensor shared_ones(const Context& context, std::int64_t count) {
   struct Ones {
     std::mutex mutex;
-    std::map<const Device*, Tensor> of_device;
+    std::map<std::pair<const Device*, std::int64_t>, Tensor> all;  // a graph may hold their addresses
   };
   static Ones* const ones = new Ones;  // never destroyed: the device may go first
   const std::lock_guard lock(ones->mutex);
-  Tensor& there = ones->of_device[&context.memory.device()];
-  if (there.defined() && there.size() >= count) return there;
-  constexpr std::int64_t kAtLeast = 1024;
-  const std::vector<float> values(static_cast<std::size_t>(std::max(count, kAtLeast)), 1.0f);
+  std::int64_t size = 1024;
+  while (size < count) size *= 2;
+  Tensor& there = ones->all[{&context.memory.device(), size}];
+  if (there.defined()) return there;
+  const std::vector<float> values(static_cast<std::size_t>(size), 1.0f);
   there = context.memory.uncharged().empty(DType::f32, {std::ssize(values)});
   copy(TensorView::of_host(values.data(), there.shape()), there.view());
   return there;
