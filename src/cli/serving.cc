@@ -217,6 +217,7 @@ void run_serving(const Serving& serving, Processes& processes, serve::RequestQue
       const Parameters parameters = serving.run.load(context, load_bar());
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
                           serving.served.capacity, serving.evicts, serving.limits.checkpoints);
+      generator.keep_logits_there();
       if (!record.empty()) generator.record_routing();
       catch_stop_signals();  // until here one ends the process at once
       if (context.comm->rank() != 0) {

@@ -12,4 +12,7 @@ namespace switchyard {
 // `what` on the first rank. x must not have partial sums (CHECK). Collective in the mesh.
 Tensor gather_to_first(Context& context, const Array& x, std::string_view what);
 
+// The same in the first rank's own memory, where it may be x's own; no host read.
+Tensor gather_to_first_device(Context& context, const Array& x);
+
 }  // namespace switchyard

@@ -264,11 +264,13 @@ GPU_FUNCTION std::int32_t pick_by_id(const Search& search, const PackedPick& pic
 
 GPU_FUNCTION std::int32_t pick_by_rank(const Search& search, const PackedPick& pick, const float* logits,
                                        float top, const std::uint64_t* sums) {
-  const Passed draw{Passed::Of::draw, 0, 1, pick.uniform};
-  const Passed share{Passed::Of::share, 0, pick.share, 0};
-  const Passed count{Passed::Of::count, pick.top_k, 1, 0};
+  // Of each kind only what it needs is read.
+  const auto passed = [&](Passed::Of of) { return Passed{of, pick.top_k, pick.share, pick.uniform}; };
   const bool has_count = pick.top_k > 0, has_share = pick.share < 1;
-  const std::int32_t digit = search.first_digit(sums, has_count ? count : has_share ? share : draw);
+  const Passed first = passed(has_count   ? Passed::Of::count
+                              : has_share ? Passed::Of::share
+                                          : Passed::Of::draw);
+  const std::int32_t digit = search.first_digit(sums, first);
   if (digit < 0 && !has_count) return 0;  // no logit is a number
   const Weighing first_of = first_weighing(pick, kPickJob, top);
   // Fewer tokens than are counted: all are kept.
@@ -285,12 +287,12 @@ GPU_FUNCTION std::int32_t pick_by_rank(const Search& search, const PackedPick& p
   if (has_count && has_share) {
     Weighing kept = sharing(pick, top);
     kept.last = last;
-    last = find_key(search.memory, among, kept, share, 0, 0);
+    last = find_key(search.memory, among, kept, passed(Passed::Of::share), 0, 0);
   }
   if (has_count || has_share) {
     Weighing kept = drawing(pick, top);
     kept.last = last;
-    last = find_key(search.memory, among, kept, draw, 0, 0);
+    last = find_key(search.memory, among, kept, passed(Passed::Of::draw), 0, 0);
   }
   return last == kNoKey ? 0 : static_cast<std::int32_t>(last & kIds);
 }
