@@ -278,11 +278,7 @@ GPU_FUNCTION std::int32_t pick_by_rank(const Search& search, const PackedPick& p
   std::uint64_t last = kNoKey;
   if (digit >= 0) {
     among = tokens_up_to(logits, pick.vocab, digit, !has_count && !has_share, search.list, search.count);
-    last = find_key(search.memory, among, first_of,
-                    has_count   ? count
-                    : has_share ? share
-                                : draw,
-                    1, static_cast<std::uint64_t>(digit));
+    last = find_key(search.memory, among, first_of, first, 1, static_cast<std::uint64_t>(digit));
   }
   if (has_count && has_share) {
     Weighing kept = sharing(pick, top);
