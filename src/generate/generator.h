@@ -1,8 +1,7 @@
 // Generator: a model that continues sequences, one call after another, on one rank of a session.
 //
 // All functions that feed tokens are collective. Their logits exist on rank 0 of the run alone, in the host's
-// memory (or where keep_logits_there() leaves them): rank 0 picks tokens and tells them to the others
-// (broadcast()).
+// memory, or in its GPU's (keep_logits_there()): rank 0 picks tokens and tells the others by broadcast().
 #pragma once
 
 #include <cstdint>

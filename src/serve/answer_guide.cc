@@ -18,7 +18,7 @@ std::optional<std::int32_t> AnswerGuide::forced() const {
   return forced_.empty() ? std::nullopt : std::optional(forced_.front());
 }
 
-// Of the tokens that the grammar allows.
+// Sets the bits of the tokens that the grammar allows.
 void AnswerGuide::set_bits(std::span<std::uint32_t> bits) {
   const double begin = steady_seconds();
   matcher_->mask(bits);

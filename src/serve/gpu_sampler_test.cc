@@ -1,4 +1,4 @@
-// What clients get where an emulated GPU has the logits is what they get where the host has them.
+// Clients get the same from logits in an emulated GPU as from logits on the host.
 #include <gtest/gtest.h>
 
 #include <limits>

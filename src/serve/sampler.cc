@@ -33,7 +33,7 @@ std::size_t tokens_before_next(const RunningText& text) {
   return text.request().prompt.size() + static_cast<std::size_t>(text.tokens);
 }
 
-// Of a text's next token.
+// Returns the draw of a text's next token.
 float draw_for(const RunningText& text) {
   return draw_of(text.request().seed, text.request().choice, static_cast<std::size_t>(text.tokens));
 }

@@ -16,8 +16,8 @@
 
 namespace switchyard {
 
-// A number for each logit that grows as the logit falls. Equal logits, both zeros included, have equal
-// numbers; what is not a number comes last.
+// Returns a number that grows as the logit falls. Equal logits, both zeros included, have equal numbers; NaN
+// has the largest.
 inline std::uint32_t rank_of(float logit) {
   const auto bits = std::bit_cast<std::int32_t>(logit + 0.0f);
   // Without branches, as signs of logits are as good as random: negative numbers grow with their bits.

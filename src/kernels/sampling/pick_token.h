@@ -31,9 +31,8 @@ struct LogitBias {
 //   presence_penalty     is subtracted once from tokens that were made
 //   logit_bias           is added
 //   strategy             as above
-//   min_p                of the tokens that the strategy leaves, those whose probability, with the
-//   temperature
-//                        applied, is at least so large a part of the most probable one's
+//   min_p                keeps, of the tokens that the strategy leaves, those whose probability, with the
+//                        temperature applied, is at least so large a part of the most probable one's
 struct SamplingConfig {
   SamplingStrategy strategy = SamplingStrategy::greedy;
   double temperature = 1;

@@ -15,8 +15,8 @@ constexpr int kMostProbable = 20;
 // Ids have so many bits at most.
 constexpr int kTokenBits = 22;
 
-// What is wanted of a row of logits. What it points to must outlive the call of pack_picks() or
-// pick_tokens().
+// TokenPick asks for a token of a row of logits. The lists that it points to must outlive the calls of
+// pack_picks() and pick_tokens().
 struct TokenPick {
   std::int64_t row = 0;
   std::int64_t vocab = 0;                    // ids from here on are not there
@@ -29,14 +29,14 @@ struct TokenPick {
   int most_probable = -1;
 };
 
-// What was found, all of it of the logits without masks, penalties and biases but for the token.
+// PickedToken answers a TokenPick. Masks, penalties and biases change the token alone, no other number.
 struct PickedToken {
   std::int32_t token;
   float logit;       // of the token
   std::int32_t bad;  // the first token whose logit is not finite, or -1
   float bad_logit;
-  // Where log probabilities are wanted, else 0: the largest logit, the sum of weights
-  // exp(logit - top) * 2^weight_bits(vocab), as log_sum_exp() adds it, and the most probable tokens.
+  // The others are 0 without log probabilities. `top` is the largest logit, `sum` that of the weights
+  // exp(logit - top) * 2^weight_bits(vocab), as log_sum_exp() adds them.
   float top;
   std::int32_t unused;
   std::uint64_t sum;

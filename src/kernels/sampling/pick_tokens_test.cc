@@ -27,7 +27,7 @@ class Random {
   float uniform() { return rng_uniform(key_, at_++); }
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(uniform() * static_cast<float>(n)); }
   bool chance(float p) { return uniform() < p; }
-  // Of a bell curve, or nearly.
+  // Returns a number of a bell curve, or nearly.
   float bell(float deviation) {
     float sum = -2;
     for (int i = 0; i < 4; ++i) sum += uniform();
@@ -62,7 +62,7 @@ float logit_of_shape(int shape, std::size_t i, std::size_t one, Random& random) 
   }
 }
 
-// What a pick points to.
+// Wanted keeps the lists that a pick points to.
 struct Wanted {
   SamplingConfig config;
   std::vector<SeenToken> seen;

@@ -29,7 +29,7 @@ GPU_FUNCTION int shift_of_digit(int digit) {
                       : 0;
 }
 
-// As rank_of() of likely_tokens.h.
+// Returns what rank_of() of likely_tokens.h returns.
 GPU_FUNCTION std::uint32_t rank_of_logit(float logit) {
   if (logit != logit) return ~std::uint32_t{0};
   const std::uint32_t bits = bits_of(logit == 0 ? 0.0f : logit);
@@ -65,7 +65,7 @@ GPU_FUNCTION std::uint64_t weight_of_logit(float logit, float top, double factor
   return bits_of_double(whole) - bits_of_double(kWholes);
 }
 
-// What weighs how much in a search.
+// Weighing gives tokens their weights in a search.
 struct Weighing {
   bool counts = false;  // every token weighs 1
   bool by_id = false;
@@ -111,7 +111,7 @@ struct Among {
   GPU_FUNCTION std::int32_t id(std::int32_t i) const { return ids == nullptr ? first + i : ids[i]; }
 };
 
-// What the threads of a block share in a search.
+// SearchMemory is shared by the threads of a block.
 struct SearchMemory {
   std::uint64_t* sums;           // [kBins]
   std::uint64_t* sums_of_warps;  // [kSearchWarps]
@@ -119,8 +119,9 @@ struct SearchMemory {
   std::int32_t* digit;           // [1]; -1: all is passed
 };
 
-// Finds the digit with whose sum more than what is passed is reached. `is_first`: what is passed is that of
-// the sum of all, else what is left. All threads of the block call it, once all sums are there.
+// Finds the digit at which the running sum exceeds what is passed: passed_of_sum() of the sum of all digits
+// for the first digit of a search (`is_first`), *m.left for the others. All threads of the block call it,
+// after a barrier behind the last sum.
 GPU_FUNCTION void find_digit(const SearchMemory& m, const Passed& how, bool is_first) {
   constexpr int kMine = kBins / kSearchThreads;
   const int thread = thread_index(), lane = thread % kWarp;
@@ -151,8 +152,8 @@ GPU_FUNCTION void find_digit(const SearchMemory& m, const Passed& how, bool is_f
 }
 
 // Returns the key of the first token at which the running sum of weights exceeds what is passed; kNoKey where
-// that is all. `digit`: the first that is not known yet, `prefix` those before it. All threads of the block
-// call it.
+// that is all. The search begins with digit `digit` among keys whose digits before it are `prefix`. All
+// threads of the block call it.
 GPU_FUNCTION std::uint64_t find_key(const SearchMemory& m, const Among& among, const Weighing& weighing,
                                     const Passed& how, int digit, std::uint64_t prefix) {
   const int first = weighing.by_id ? kFirstDigitOfId : 0;
