@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
 #include "models/pipeline.h"
 #include "ops/gather_to_first.h"
@@ -38,6 +39,18 @@ std::size_t routing_of_token(const RoutedLayers& routed) {
 }
 
 }  // namespace
+
+std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits,
+                                    std::span<const TokenPick> picks) {
+  if (picks.empty()) return {};
+  const Tensor packed = to_device(logits.memory(), pack_picks(picks)),
+               out = logits.memory().empty(DType::i32, {std::ssize(picks), kPickedWords});
+  pick_tokens(pool, {logits.view(), picks, packed.view(), out.view()});
+  const Tensor here = to_host(out);
+  std::vector<PickedToken> picked(picks.size());
+  std::memcpy(picked.data(), here.raw(), here.bytes());
+  return picked;
+}
 
 bool cuts_freely(const ModelConfig& model, bool evicts) {
   return !model.has_delta() &&
@@ -170,8 +183,19 @@ Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
   Shape result{std::ssize(fed), model_.vocab};
   if (options.every_token) result.insert(result.begin() + 1, logits.dim(1));
   if (rows.of_fed == in_order) return logits.reshaped(result);
-  Tensor of_fed(Memory(), DType::f32, result);
-  const std::size_t row_bytes = static_cast<std::size_t>(logits.dim(1) * model_.vocab) * sizeof(float);
+  const std::int64_t of_row = logits.dim(1) * model_.vocab;
+  if (logits.view().on_gpu()) {
+    const Tensor of_fed = logits.memory().empty(DType::f32, result);
+    const TensorView from = logits.view().reshaped({rows.count, of_row}),
+                     to = of_fed.view().reshaped({std::ssize(fed), of_row});
+    for (std::int64_t n = 0; n < std::ssize(fed); ++n) {
+      const std::int64_t row = rows.of_fed[static_cast<std::size_t>(n)];
+      strided_copy(*context_.pool, from.rows(row, row + 1), to.rows(n, n + 1));
+    }
+    return of_fed;
+  }
+  const Tensor of_fed(Memory(), DType::f32, result);
+  const std::size_t row_bytes = static_cast<std::size_t>(of_row) * sizeof(float);
   for (std::size_t n = 0; n < fed.size(); ++n)
     std::memcpy(of_fed.raw() + n * row_bytes,
                 logits.raw() + static_cast<std::size_t>(rows.of_fed[n]) * row_bytes, row_bytes);
@@ -193,7 +217,9 @@ Tensor Generator::logits_of(const Batch& batch, ForwardOptions& options) {
         options.caches = &caches_;
         ForwardResult out = forward(context_, model_, parameters_, place_tokens(context_, batch), options);
         if (options.keep_hidden) count_broken(out, context_.stage.block(pass.block));
-        if (out.logits.defined()) logits = gather_to_first(context_, out.logits, "logits");
+        if (out.logits.defined())
+          logits = keeps_logits_there_ ? gather_to_first_device(context_, out.logits)
+                                       : gather_to_first(context_, out.logits, "logits");
         if (!drafts && routing_) {
           for (std::size_t i = 0; i < out.routing.size(); ++i)
             routing_->add(context_, out.loads[i].layer, 0, out.routing[i].ids);

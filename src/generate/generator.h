@@ -1,7 +1,7 @@
 // Generator: a model that continues sequences, one call after another, on one rank of a session.
 //
 // All functions that feed tokens are collective. Their logits exist on rank 0 of the run alone, in the host's
-// memory: rank 0 picks tokens and tells them to the others (broadcast()).
+// memory, or in its GPU's (keep_logits_there()): rank 0 picks tokens and tells the others by broadcast().
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/sampling/pick_tokens.h"
 #include "models/decoder.h"
 #include "routing/routing_blocks.h"
 
@@ -19,6 +20,9 @@ struct SlotTokens {
   std::size_t slot;
   std::vector<std::int32_t> tokens;
 };
+
+// Returns what pick_tokens() finds in logits, f32 [n,V], of a GPU's memory, with one copy there and one back.
+std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits, std::span<const TokenPick> picks);
 
 // Returns whether a slot of the model can start with any prefix of another without checkpoints: not with
 // gated delta nets, nor where layers with windows or chunks evict tokens.
@@ -88,6 +92,16 @@ class Generator {
   std::int64_t length(std::size_t slot) const { return model_slots_.lengths[slot]; }
   // The number of groups into which the mesh splits the slots.
   std::int64_t slot_groups() const { return groups_; }
+  // From now on logits stay in the memory of the GPU that computes them, where tokens can be picked from them
+  // (pick_there()). Elsewhere, and where the model's layers are on several stages, it changes nothing.
+  void keep_logits_there() {
+    keeps_logits_there_ = context_.memory.device().is_gpu() && context_.stage.count == 1;
+  }
+  // Picks tokens from logits in a GPU's memory [n,V]. Counts as a host read. On rank 0.
+  std::vector<PickedToken> pick(const Tensor& logits, std::span<const TokenPick> picks) {
+    context_.host_reads.add("picked tokens");
+    return pick_there(*context_.pool, logits, picks);
+  }
   // From now on loads() has what calls count.
   void keep_loads() { keeps_loads_ = true; }
   // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage; still
@@ -161,7 +175,7 @@ class Generator {
   std::int64_t first_here_ = 0;  // this rank's first slot
   AttentionCaches caches_;
   std::vector<LayerLoad> loads_;
-  bool keeps_loads_ = false;
+  bool keeps_loads_ = false, keeps_logits_there_ = false;
   std::vector<double> broken_;                      // values of each output that are not finite
   std::optional<RoutingBlocks> routing_;            // of the running call, where experts are recorded
   std::vector<std::vector<std::uint16_t>> routed_;  // on rank 0, for each slot: [S,L,K] of its tokens

@@ -9,7 +9,8 @@ std::vector<KernelCases> kernels() {
         delta_net_kernels(),  elementwise_kernels(),    expert_gate_kernels(),    row_kernels(),
         rope_kernels(),       attention_kernels(),      attention_sink_kernels(), cross_entropy_kernels(),
         token_loss_kernels(), embedding_kernels(),      route_kernels(),          balance_kernels(),
-        index_kernels(),      loop_kernels(),           vocabulary_kernels(),     weight_update_kernels()})
+        index_kernels(),      loop_kernels(),           vocabulary_kernels(),     weight_update_kernels(),
+        sampling_kernels()})
     all.insert(all.end(), family.begin(), family.end());
   return all;
 }

@@ -108,6 +108,7 @@ std::vector<KernelCases> ragged_rows_kernels();
 std::vector<KernelCases> route_kernels();
 std::vector<KernelCases> rope_kernels();  // and its tables
 std::vector<KernelCases> row_kernels();   // rms_norm
+std::vector<KernelCases> sampling_kernels();
 std::vector<KernelCases> token_loss_kernels();
 std::vector<KernelCases> vocabulary_kernels();
 std::vector<KernelCases> weight_update_kernels();  // and rank_sum
