@@ -5,10 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "core/graph_cache.h"
 #include "kernels/sampling/pick_tokens.h"
 #include "models/decoder.h"
 #include "routing/routing_blocks.h"
@@ -102,6 +106,8 @@ class Generator {
     context_.host_reads.add("picked tokens");
     return pick_there(*context_.pool, logits, picks);
   }
+  // True if the last call was a step that a graph ran.
+  bool ran_graph() const { return ran_graph_; }
   // From now on loads() has what calls count.
   void keep_loads() { keeps_loads_ = true; }
   // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage; still
@@ -115,12 +121,18 @@ class Generator {
     std::vector<std::int64_t> of_fed;   // the batch row of each slot that is fed
     std::vector<std::int64_t> slot_of;  // the slot of each batch row; -1: padding
   };
-  BatchRows batch_rows(std::span<const SlotTokens> fed) const;
+  // `least`: at least so many rows, where there are so many slots.
+  BatchRows batch_rows(std::span<const SlotTokens> fed, std::int64_t least = 1) const;
   Batch batch_of(std::span<const SlotTokens> fed, const BatchRows& rows, std::size_t least) const;
   // Runs the model, or with draft_of its prediction layer, after the tokens that `model_slots_` counts.
   Tensor run(std::span<const SlotTokens> fed, ForwardOptions options);
-  // Runs all stages and returns the batch's logits [B,S,V] on rank 0.
-  Tensor logits_of(const Batch& batch, ForwardOptions& options);
+  // Runs all stages and returns the logits [B,S,V] of a batch of tokens [B,S] on rank 0. `place` puts the
+  // batch on the device.
+  Tensor logits_of(const Shape& tokens, const std::function<DeviceBatch()>& place, ForwardOptions& options);
+  // True if calls of one token a slot are steps (ops/attention_cache.h), of which a graph is made.
+  bool makes_graphs() const;
+  // The logits of a step.
+  Tensor logits_of_step(const Batch& batch);
   // The tokens of each slot that the model, or its prediction layer, has read.
   struct Slots {
     CacheWindow window;                 // of layers with windows or chunks, where there are some
@@ -174,6 +186,14 @@ class Generator {
   std::int64_t groups_ = 1;      // into which the mesh splits the slots
   std::int64_t first_here_ = 0;  // this rank's first slot
   AttentionCaches caches_;
+  // A step leaves these on the device, in the graph's memory.
+  struct StepOutput {
+    Tensor logits;
+    std::vector<LayerLoad> loads;
+  };
+  std::unique_ptr<gpu::GraphCache> graphs_;  // null: steps are calls as any other
+  bool ran_graph_ = false;
+  std::map<std::int64_t, Tensor> step_numbers_;  // i32, of a step with so many rows
   std::vector<LayerLoad> loads_;
   bool keeps_loads_ = false, keeps_logits_there_ = false;
   std::vector<double> broken_;                      // values of each output that are not finite
