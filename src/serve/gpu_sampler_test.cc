@@ -9,7 +9,7 @@
 namespace switchyard::serve {
 namespace {
 
-constexpr std::int64_t kVocabulary = 257, kWidth = 260;  // of the tokenizer, of the model
+constexpr std::int64_t kTokens = 257, kLogits = 260;  // of the tokenizer, of the model
 constexpr std::int64_t kSteps = 6;
 
 std::vector<TextRequest> requests() {
@@ -33,7 +33,7 @@ std::vector<TextRequest> requests() {
 }
 
 Tensor random_logits(std::int64_t rows, std::int64_t step) {
-  Tensor logits(DType::f32, {rows, kWidth});
+  Tensor logits(DType::f32, {rows, kLogits});
   std::uint64_t at = 0;
   for (float& logit : logits.span<float>())
     logit = 12 * rng_uniform(rng_key(static_cast<std::uint32_t>(step)), at++);
@@ -65,7 +65,7 @@ class Texts {
  private:
   Memory memory_;
   std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer("byte", "");
-  Sampler sampler_{*tokenizer_, {.vocab = kVocabulary}};
+  Sampler sampler_{*tokenizer_, {.vocab = kTokens}};
   RunningTexts texts_;
   std::vector<std::shared_ptr<Pieces>> pieces_;
   ThreadPool pool_{2};
@@ -123,7 +123,7 @@ TEST(GpuSampler, TellsOfLogitsThatAreNoNumbers) {
   std::vector<SlotTokens> fed;
   for (std::size_t i = 0; i < here.count(); ++i) fed.push_back({i, {'b'}});
   const Tensor logits = random_logits(std::ssize(fed), 1);
-  logits.span<float>()[kWidth + 77] = std::numeric_limits<float>::quiet_NaN();
+  logits.span<float>()[kLogits + 77] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(here.accept(logits.clone(), {.fed = fed}).new_tokens, std::ssize(fed) - 1);
   EXPECT_EQ(there.accept(logits, {.fed = fed}).new_tokens, std::ssize(fed) - 1);
   expect_same(here, there);
@@ -136,14 +136,14 @@ TEST(GpuSampler, ScoresPromptsAsTheHostDoes) {
   std::int64_t compared = 0;
   const auto scored = [&](const Memory& memory) {
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("byte", "");
-    const Sampler sampler(*tokenizer, {.vocab = kVocabulary});
+    const Sampler sampler(*tokenizer, {.vocab = kTokens});
     const auto pieces = std::make_shared<Pieces>();
     RunningTexts texts;
     const TextRequest request{.prompt = {'a', 'b', 'c'}, .log_probs = 3, .scores_prompt = true};
     texts.push_back(std::make_unique<RunningText>(WantedText{request, pieces}, *tokenizer, 1, 0));
     ThreadPool pool(1);
     const Step step{.fed = {{0, {'a', 'b', 'c'}}}, .scored = true};
-    const Tensor logits = random_logits(3, 4).reshaped({1, 3, kWidth});
+    const Tensor logits = random_logits(3, 4).reshaped({1, 3, kLogits});
     sampler.accept_logits(pool, step, texts, to_device(memory, logits));
     std::vector<std::pair<std::optional<double>, std::vector<std::int32_t>>> scores;
     for (const Piece& piece : pieces->take(0)) {
