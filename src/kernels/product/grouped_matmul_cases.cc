@@ -5,6 +5,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/product/gated_down.h"
 #include "kernels/product/grouped_matmul.h"
 #include "kernels/testing/cases.h"
 #include "kernels/testing/exact_operands.h"
@@ -45,8 +46,11 @@ struct LargeShape {
 };
 const LargeShape kLarge[] = {
     {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2100}, 33, 1024, true}, {{2040}, 4200, 170, true}};
-const LargeShape kLargePair[] = {
-    {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2100}, 33, 1024, true}, {{2040}, 4200, 40, true}};
+const LargeShape kLargePair[] = {{{3, 700, 0, 2}, 40, 24},
+                                 {{0, 70, 5}, 2500, 40},
+                                 {{2100}, 33, 1024, true},
+                                 {{2040}, 4200, 40, true},
+                                 {{300, 0, 257}, 72, 264, true}};  // one product on Hopper
 const LargeShape kLargeDlhs[] = {
     {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 40, 2500}, {{2100}, 1024, 33, true}, {{2040}, 17, 4200, true}};
 const LargeShape kLargeDrhs[] = {
@@ -137,30 +141,35 @@ struct PairRows {
   std::vector<std::int32_t> index;
 };
 
-// Without the activation, with it, and with it weighted.
+// Without the activation, with it, with it weighted alone, and with it weighted beside both products.
 std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 3, kLargePair, [](const GroupedShape& s, int variant) {
-    const bool gathered = variant != 1, activated = variant > 0, weighted = variant == 2;
+  return grouped_cases(seed, 4, kLargePair, [](const GroupedShape& s, int variant) {
+    const bool gathered = variant != 1, activated = variant > 0, weighted = variant >= 2,
+               alone = variant == 2;
     ExactOperands draw(s.dtype, s.seed);
     const PairRows rows(s, gathered);
     const PoisonedArray out(s.dtype, s.rows() * s.n);
     Case c{s.dtype,
            fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
-                       activated ? ", with the activation" : "", weighted ? ", weighted" : ""),
+                       activated ? ", with the activation" : "",
+                       alone      ? ", weighted, alone"
+                       : weighted ? ", weighted"
+                                  : ""),
            {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
             draw.addend(DType::f32, s.rows()), i32_array(rows.index), s.sizes()},
-           {{"out_0", out}, {"out_1", out}},
+           {},
            [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
              gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
                              .index = gathered ? in[4].view() : TensorView(),
                              .rhs_0 = in[1].view(s.of_weights()),
                              .rhs_1 = in[2].view(s.of_weights()),
                              .group_sizes = in[5].view(),
-                             .out_0 = o[0].view(s.of_n()),
-                             .out_1 = o[1].view(s.of_n()),
+                             .out_0 = alone ? TensorView() : o[0].view(s.of_n()),
+                             .out_1 = alone ? TensorView() : o[1].view(s.of_n()),
                              .row_weights = weighted ? in[3].view() : TensorView(),
-                             .hidden = activated ? o[2].view(s.of_n()) : TensorView()});
+                             .hidden = activated ? o.back().view(s.of_n()) : TensorView()});
            }};
+    if (!alone) c.outputs = {{"out_0", out}, {"out_1", out}};
     if (activated) c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
     return c;
   });
@@ -206,6 +215,39 @@ std::vector<Case> gmm_drhs_pair_cases(std::uint32_t seed) {
   });
 }
 
+// k: the columns of dy.
+std::vector<Case> gated_down_backward_cases(std::uint32_t seed) {
+  const LargeShape large[] = {{{3, 700, 0, 2}, 40, 24}, {{300, 0, 257}, 72, 328, true}};  // one on Hopper
+  return grouped_cases(seed, 1, large, [](const GroupedShape& s, int) {
+    ExactOperands draw(s.dtype, s.seed);
+    Draw normal(s.seed + kSeedsOfCase / 2);
+    const Bound bound = activation_bound(s.dtype);
+    const PoisonedArray out(s.dtype, s.rows() * s.n);
+    return Case{s.dtype,
+                s.text(),
+                {draw.left(s.rows() * s.k), draw.right(s.weights()), normal.normal(s.dtype, s.rows() * s.n),
+                 normal.normal(s.dtype, s.rows() * s.n), normal.normal(DType::f32, s.rows()), s.sizes()},
+                {{"dgate", out, {bound.relative, 1e-4}},
+                 {"dup", out, bound},
+                 {"hidden", out, bound},
+                 // Sums over the columns, in another order.
+                 {"drow_weights", PoisonedArray(DType::f32, s.rows()), {1e-4, 1e-3}}},
+                [s](ThreadPool& pool, const Arrays& in, Arrays& o) {
+                  const Shape of_weights{static_cast<std::int64_t>(s.groups.size()), s.n, s.k};
+                  gated_down_backward(pool, {.dy = in[0].view(s.of_k()),
+                                             .wo = in[1].view(of_weights),
+                                             .group_sizes = in[5].view(),
+                                             .gate = in[2].view(s.of_n()),
+                                             .up = in[3].view(s.of_n()),
+                                             .row_weights = in[4].view(),
+                                             .dgate = o[0].view(s.of_n()),
+                                             .dup = o[1].view(s.of_n()),
+                                             .hidden = o[2].view(s.of_n()),
+                                             .drow_weights = o[3].view()});
+                }};
+  });
+}
+
 }  // namespace
 
 std::vector<KernelCases> grouped_matmul_kernels() {
@@ -214,7 +256,8 @@ std::vector<KernelCases> grouped_matmul_kernels() {
           {"gmm_drhs", "product", gmm_drhs_cases},
           {"gmm_pair", "product", gmm_pair_cases},
           {"gmm_dlhs_pair", "product", gmm_dlhs_pair_cases},
-          {"gmm_drhs_pair", "product", gmm_drhs_pair_cases}};
+          {"gmm_drhs_pair", "product", gmm_drhs_pair_cases},
+          {"gated_down_backward", "gated_down_backward", gated_down_backward_cases}};
 }
 
 }  // namespace switchyard::selftest
