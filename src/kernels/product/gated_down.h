@@ -6,9 +6,9 @@
 
 namespace switchyard {
 
-// Of y[r] = hidden[r] · wo[g(r)] with hidden = silu(gate) · up · row_weights[r]: dhidden = dy · woᵀ, rounded
-// to the operands' dtype and never stored, and what swiglu_backward (kernels/pointwise/elementwise.h) makes
-// of it. Also hidden itself, which the gradient of wo needs. f32 or bf16.
+// y[r] = hidden[r] · wo[g(r)] with hidden = silu(gate) · up · row_weights[r]. Makes what swiglu_backward
+// (kernels/pointwise/elementwise.h) makes of dhidden = dy · woᵀ, which is rounded to the operands' dtype and
+// not stored, and hidden itself, which the gradient of wo needs. f32 or bf16.
 struct GatedDownBackwardArgs {
   TensorView dy;            // [R,m]
   TensorView wo;            // [G,n,m]

@@ -28,7 +28,7 @@ constexpr std::uint16_t kBothBlocks = (1 << kCluster) - 1;
 constexpr int kProducers = 128, kGroupThreads = 128, kConsumers = 2, kThreads = 384, kGroupRows = 64;
 constexpr int kConsumerWarps = kConsumers * kGroupThreads / kWarp;
 constexpr int kATile = kRows * kDepth, kBTile = kColumns * kDepth, kStage = kATile + kBTile;  // elements
-// Of a warpgroup: gate and up, twice, and hidden.
+// A warpgroup has tiles of gate and up, twice, and one of hidden.
 constexpr int kTile = kGroupRows * kTileWidth, kGroupTiles = 5;
 constexpr std::size_t kSharedBytes =
     (std::size_t{kStages} * kStage + kConsumers * kGroupTiles * kTile) * sizeof(bfloat16);
@@ -53,7 +53,7 @@ struct GatedDown {
 
 #if defined(GPU_HAS_WGMMA) || !defined(__CUDA_ARCH__)
 
-// What a warpgroup does with its sums, dhidden, 64 rows of 256 columns.
+// A warpgroup's way from its sums, dhidden of 64 rows and 256 columns, to the results.
 class ActivationBackward {
  public:
   // `tiles`: kGroupTiles of the warpgroup's own; `came`: two barriers; `id`: its named barrier.

@@ -28,7 +28,7 @@ void composed_gated_down(const GatedDownBackwardArgs& args);
 // group, which are left out, into c [rows,n].
 Product of_row_groups(const TensorView& a, const TensorView& index, const TensorView& group_sizes,
                       const TensorView& c);
-// The same with the weights transposed: dy [rows,n] times [G,k,n] into c [rows,k].
+// This has the weights transposed: dy [rows,n] times [G,k,n] into c [rows,k].
 Product of_row_groups_back(const TensorView& dy, const TensorView& group_sizes, const TensorView& c);
 
 }  // namespace switchyard::gpu
