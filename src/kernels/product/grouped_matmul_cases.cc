@@ -46,11 +46,8 @@ struct LargeShape {
 };
 const LargeShape kLarge[] = {
     {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2100}, 33, 1024, true}, {{2040}, 4200, 170, true}};
-const LargeShape kLargePair[] = {{{3, 700, 0, 2}, 40, 24},
-                                 {{0, 70, 5}, 2500, 40},
-                                 {{2100}, 33, 1024, true},
-                                 {{2040}, 4200, 40, true},
-                                 {{300, 0, 257}, 72, 264, true}};  // one product on Hopper
+const LargeShape kLargePair[] = {
+    {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2100}, 33, 1024, true}, {{2040}, 4200, 40, true}};
 const LargeShape kLargeDlhs[] = {
     {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 40, 2500}, {{2100}, 1024, 33, true}, {{2040}, 17, 4200, true}};
 const LargeShape kLargeDrhs[] = {
@@ -142,37 +139,49 @@ struct PairRows {
 };
 
 // Without the activation, with it, with it weighted alone, and with it weighted beside both products.
+constexpr int kPairVariants = 4;
+Case pair_case(const GroupedShape& s, int variant) {
+  const bool gathered = variant != 1, activated = variant > 0, weighted = variant >= 2, alone = variant == 2;
+  ExactOperands draw(s.dtype, s.seed);
+  const PairRows rows(s, gathered);
+  const PoisonedArray out(s.dtype, s.rows() * s.n);
+  Case c{s.dtype,
+         fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
+                     activated ? ", with the activation" : "",
+                     alone      ? ", weighted, alone"
+                     : weighted ? ", weighted"
+                                : ""),
+         {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
+          draw.addend(DType::f32, s.rows()), i32_array(rows.index), s.sizes()},
+         {},
+         [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
+           gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
+                           .index = gathered ? in[4].view() : TensorView(),
+                           .rhs_0 = in[1].view(s.of_weights()),
+                           .rhs_1 = in[2].view(s.of_weights()),
+                           .group_sizes = in[5].view(),
+                           .out_0 = alone ? TensorView() : o[0].view(s.of_n()),
+                           .out_1 = alone ? TensorView() : o[1].view(s.of_n()),
+                           .row_weights = weighted ? in[3].view() : TensorView(),
+                           .hidden = activated ? o.back().view(s.of_n()) : TensorView()});
+         }};
+  if (!alone) c.outputs = {{"out_0", out}, {"out_1", out}};
+  if (activated) c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
+  return c;
+}
+
 std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 4, kLargePair, [](const GroupedShape& s, int variant) {
-    const bool gathered = variant != 1, activated = variant > 0, weighted = variant >= 2,
-               alone = variant == 2;
-    ExactOperands draw(s.dtype, s.seed);
-    const PairRows rows(s, gathered);
-    const PoisonedArray out(s.dtype, s.rows() * s.n);
-    Case c{s.dtype,
-           fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
-                       activated ? ", with the activation" : "",
-                       alone      ? ", weighted, alone"
-                       : weighted ? ", weighted"
-                                  : ""),
-           {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
-            draw.addend(DType::f32, s.rows()), i32_array(rows.index), s.sizes()},
-           {},
-           [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
-             gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
-                             .index = gathered ? in[4].view() : TensorView(),
-                             .rhs_0 = in[1].view(s.of_weights()),
-                             .rhs_1 = in[2].view(s.of_weights()),
-                             .group_sizes = in[5].view(),
-                             .out_0 = alone ? TensorView() : o[0].view(s.of_n()),
-                             .out_1 = alone ? TensorView() : o[1].view(s.of_n()),
-                             .row_weights = weighted ? in[3].view() : TensorView(),
-                             .hidden = activated ? o.back().view(s.of_n()) : TensorView()});
-           }};
-    if (!alone) c.outputs = {{"out_0", out}, {"out_1", out}};
-    if (activated) c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
-    return c;
-  });
+  return grouped_cases(seed, kPairVariants, kLargePair, pair_case);
+}
+
+// On Hopper the first is one product.
+std::vector<Case> gated_product_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const Groups& groups : {Groups{300, 0, 257}, Groups{1, 0, 70}}) {
+    for (int variant = 0; variant < kPairVariants; ++variant)
+      cases.push_back(pair_case({groups, 72, 264, DType::bf16, seed += kSeedsOfCase}, variant));
+  }
+  return cases;
 }
 
 std::vector<Case> gmm_dlhs_pair_cases(std::uint32_t seed) {
@@ -257,6 +266,7 @@ std::vector<KernelCases> grouped_matmul_kernels() {
           {"gmm_pair", "product", gmm_pair_cases},
           {"gmm_dlhs_pair", "product", gmm_dlhs_pair_cases},
           {"gmm_drhs_pair", "product", gmm_drhs_pair_cases},
+          {"gated_product", "gated_product", gated_product_cases},
           {"gated_down_backward", "gated_down_backward", gated_down_backward_cases}};
 }
 
