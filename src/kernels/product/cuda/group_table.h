@@ -6,7 +6,7 @@
 
 namespace switchyard::gpu {
 
-// As many as fit beside the tiles of tma_product; find_part() does for more.
+// As many as fit beside the tiles of tma_product, which refuses more.
 constexpr int kMostGroups = 352;
 
 struct GroupTable {
@@ -14,7 +14,7 @@ struct GroupTable {
   std::int32_t *first_block, *first_row;
 
   // Of the host: whether the groups of `p` fit, if it has any.
-  static bool takes(const Product& p) { return p.groups != Groups::none && p.batch <= kMostGroups; }
+  static bool takes(const Product& p) { return p.groups == Groups::none || p.batch <= kMostGroups; }
 
   // By one warp; the block meets before the table is read.
   GPU_FUNCTION void make(const Product& p, int block_rows) const {
