@@ -14,6 +14,7 @@
 #include "kernels/cuda/emulator_async.h"
 #include "kernels/product/cuda/group_table.h"
 #include "kernels/product/cuda/product.h"
+#include "kernels/product/cuda/split_product.h"
 
 namespace switchyard::gpu::hopper_products {
 namespace {
@@ -222,6 +223,87 @@ TEST(HopperProducts, OfTheCopyEngineAreThoseOfMma) {
 TEST(HopperProducts, OfTheCopyEngineRefuseMoreGroupsThanTheirTableHas) {
   const Product p{.dtype = DType::bf16, .groups = Groups::rows, .batch = kMostGroups + 1};
   EXPECT_STREQ(tma_refuses({.product = p}), "it has more than 352 groups");
+}
+
+std::vector<Case> split_cases() {
+  return {
+      {.name = "more steps than stages",
+       .groups = Groups::none,
+       .m = 136,
+       .n = 72,
+       .k = 1800,
+       .transpose_a = true,
+       .all_timings = true},
+      {.name = "batch, fewer steps than parts",
+       .groups = Groups::none,
+       .m = 72,
+       .n = 136,
+       .k = 136,
+       .transpose_b = true,
+       .batch = 2,
+       .gap = 8},
+      {.name = "two terms, added",
+       .groups = Groups::none,
+       .m = 130,
+       .n = 264,
+       .k = 264,
+       .gap = 3,
+       .bias = true,
+       .accumulate = true,
+       .terms = 2},
+      {.name = "columns that are no fours, both transposed",
+       .groups = Groups::none,
+       .m = 56,
+       .n = 133,
+       .k = 328,
+       .transpose_a = true,
+       .transpose_b = true},
+  };
+}
+
+TEST(HopperProducts, OfSplitDepthAreThoseOfMma) {
+  int turn = 0;
+  for (const int parts : {1, 2, 4}) {
+    const auto product = [parts](const ProductArgs& args) { split_product_in(parts, args); };
+    SCOPED_TRACE(std::to_string(parts) + " parts");
+    for (const Case& c : split_cases()) {
+      expect_those_of_mma<bfloat16>(c, product, turn++);
+      expect_those_of_mma<float>(c, product, turn++);
+    }
+  }
+}
+
+TEST(HopperProducts, DepthIsSplitBySizesAlone) {
+  const auto parts_of = [](std::int64_t m, std::int64_t n) { return depth_parts_of({.m = m, .n = n}); };
+  EXPECT_EQ(parts_of(512, 512), 4);
+  EXPECT_EQ(parts_of(512, 1024), 4);
+  EXPECT_EQ(parts_of(512, 1152), 2);
+  EXPECT_EQ(parts_of(1024, 1024), 2);
+  EXPECT_EQ(parts_of(1024, 1152), 1);
+  EXPECT_EQ(depth_parts_of({.m = 512, .n = 512, .batch = 4}), 2);
+}
+
+TEST(HopperProducts, OfSplitDepthAreForFewTilesAndLongDepths) {
+  const std::vector<bfloat16> operand(64);
+  Product p{.dtype = DType::bf16, .m = 512, .n = 512, .lda = 512, .ldb = 512};
+  p.terms[0] = {.a = operand.data(), .b = operand.data(), .k = 4096};
+  const auto refusal = [](const Product& of) { return split_refuses({.product = of}); };
+  EXPECT_EQ(refusal(p), nullptr);
+  Product other = p;
+  other.terms[0].k = 960;
+  EXPECT_STREQ(refusal(other), "its depth is less than 1024");
+  other = p;
+  other.m = 4096;
+  EXPECT_STREQ(refusal(other), "it has more than a few tiles");
+  other = p;
+  other.groups = Groups::rows;
+  EXPECT_STREQ(refusal(other), "it has groups");
+  other = p;
+  other.dtype = DType::f32;
+  EXPECT_STREQ(refusal(other), "the operands are not bfloat16");
+  other = p;
+  other.lda = 516;
+  EXPECT_STREQ(refusal(other), "operands are not aligned to 16 bytes");
 }
 
 // ---- The table of groups finds what find_part() does

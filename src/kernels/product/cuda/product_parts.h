@@ -54,7 +54,7 @@ GPU_FUNCTION void put_group(const Product& p, std::int64_t group, std::int64_t f
   }
 }
 
-// Of block `index` of product `of_batch`, without groups.
+// Returns the part of block `index` of product `of_batch`, without groups.
 template <typename Index>
 GPU_FUNCTION Part part_of_batch(const Product& p, Index index, Index of_batch, int block_rows,
                                 int block_columns, Index band) {
