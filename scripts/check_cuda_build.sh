@@ -56,5 +56,6 @@ expect attention/cuda/flash_attention sm_90a HMMA
 expect attention/cuda/flash_attention_backward sm_80 HMMA
 expect attention/cuda/flash_attention_backward sm_90a HMMA
 expect product/cuda/wgmma_product sm_90a HGMMA
+expect product/cuda/split_product sm_90a HGMMA
 expect product/cuda/tma_product sm_90a HGMMA
 expect product/cuda/tma_product sm_90a UTMALDG

@@ -9,7 +9,7 @@ namespace switchyard::gpu {
 
 constexpr int kStoreRows = 64, kStoreTile = kStoreRows * kTileWidth, kStoreTiles = 2;
 
-// Of the host: whether C can be stored so. Pieces of 16 bytes lie wholly in a row of C.
+// Returns whether C can be stored so: pieces of 16 bytes lie wholly in a row of C. For the host.
 inline bool stores_boxes(const Product& p) {
   return p.c_dtype == DType::bf16 && p.bias == nullptr && !p.accumulate && p.n % kChunk == 0 &&
          p.ldc % kChunk == 0 && p.c_stride % kChunk == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 16 == 0;

@@ -1,20 +1,20 @@
-// Where the groups of a product begin, in shared memory: made once by a block that works on many parts, so
-// that each thread finds a part by a few reads and without the others of its warp.
+// GroupTable says where the groups of a product begin. A block that works on many parts makes it once in
+// shared memory, so that each thread finds a part by a few reads and without the others of its warp.
 #pragma once
 
 #include "kernels/product/cuda/product_parts.h"
 
 namespace switchyard::gpu {
 
-// As many as fit beside the tiles of tma_product; find_part() does for more.
+// So many fit beside the tiles of tma_product, which refuses more.
 constexpr int kMostGroups = 352;
 
 struct GroupTable {
   // [groups + 1]: the blocks of rows, and the rows (of groups of depth: of the depth), of the groups before.
   std::int32_t *first_block, *first_row;
 
-  // Of the host: whether the groups of `p` fit, if it has any.
-  static bool takes(const Product& p) { return p.groups != Groups::none && p.batch <= kMostGroups; }
+  // Returns whether the groups of `p` fit, if it has any. For the host.
+  static bool takes(const Product& p) { return p.groups == Groups::none || p.batch <= kMostGroups; }
 
   // By one warp; the block meets before the table is read.
   GPU_FUNCTION void make(const Product& p, int block_rows) const {
@@ -51,7 +51,7 @@ struct GroupTable {
                                     : static_cast<std::int32_t>((p.m + block_rows - 1) / block_rows);
   }
 
-  // As find_part(), of a block that there is.
+  // Finds what find_part() does, of a block that there is.
   GPU_FUNCTION void find(const Product& p, std::int32_t index, std::int32_t of_batch, int block_rows,
                          int block_columns, std::int32_t band, Part& part) const {
     const BlockPlace place = BlockPlace::of(p, index, block_columns, row_blocks(p, block_rows), band);

@@ -54,23 +54,33 @@ GPU_FUNCTION void put_group(const Product& p, std::int64_t group, std::int64_t f
   }
 }
 
+// Returns the part of block `index` of product `of_batch`, without groups.
+template <typename Index>
+GPU_FUNCTION Part part_of_batch(const Product& p, Index index, Index of_batch, int block_rows,
+                                int block_columns, Index band) {
+  const auto row_blocks = static_cast<Index>((p.m + block_rows - 1) / block_rows);
+  const BlockPlace place = BlockPlace::of(p, index, block_columns, row_blocks, band);
+  return {.group = of_batch,
+          .row = place.row_block * block_rows,
+          .rows_end = p.m,
+          .column = place.column,
+          .b_offset = of_batch * p.b_stride,
+          .c_offset = of_batch * p.c_stride,
+          .a_offset = of_batch * p.a_stride};
+}
+
 // Finds the group of block `index` of product `of_batch`, and where in it the block is, for all threads of a
 // warp. False: there is nothing to do.
 GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t of_batch, int block_rows,
                             int block_columns, std::int64_t row_blocks, Part& part,
                             std::int64_t band = kBand) {
+  if (p.groups == Groups::none) {
+    part = part_of_batch(p, index, of_batch, block_rows, block_columns, band);
+    return true;
+  }
   const BlockPlace place = BlockPlace::of(p, index, block_columns, row_blocks, band);
   part = {};
   part.column = place.column;
-  if (p.groups == Groups::none) {
-    part.group = of_batch;
-    part.row = place.row_block * block_rows;
-    part.rows_end = p.m;
-    part.a_offset = of_batch * p.a_stride;
-    part.b_offset = of_batch * p.b_stride;
-    part.c_offset = of_batch * p.c_stride;
-    return true;
-  }
   // The warp looks through the groups, 32 at a time.
   const bool of_rows = p.groups == Groups::rows;
   const int lane = thread_index() % kWarp;

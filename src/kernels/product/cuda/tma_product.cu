@@ -10,6 +10,7 @@
 #include "kernels/cuda/wgmma_store.h"
 #include "kernels/product/cuda/box_store.h"
 #include "kernels/product/cuda/group_table.h"
+#include "kernels/product/cuda/operand_maps.h"
 
 namespace switchyard::gpu {
 
@@ -37,12 +38,13 @@ struct Maps {
 
 // The steps of the depth of this block's group: which term, and where in it.
 struct Steps {
-  std::int64_t begin, first_end, first, all;
+  int begin, first_end, first, all;
   GPU_FUNCTION static Steps of(const Product& p, const Part& part) {
     const bool grouped = p.groups == Groups::depth;
-    Steps s{grouped ? part.depth_begin : 0, grouped ? part.depth_end : p.terms[0].k, 0, 0};
+    Steps s{grouped ? static_cast<int>(part.depth_begin) : 0,
+            static_cast<int>(grouped ? part.depth_end : p.terms[0].k), 0, 0};
     s.first = (s.first_end - s.begin + kTmaDepth - 1) / kTmaDepth;
-    s.all = s.first + (p.term_count > 1 ? (p.terms[1].k + kTmaDepth - 1) / kTmaDepth : 0);
+    s.all = s.first + (p.term_count > 1 ? (static_cast<int>(p.terms[1].k) + kTmaDepth - 1) / kTmaDepth : 0);
     return s;
   }
 };
@@ -60,28 +62,28 @@ GPU_FUNCTION void clear_depth(bfloat16* tile, int blocks, int rows, int thread) 
 
 // The parts of a product that are one cluster's, one after the other: every so many of all.
 struct Walk {
-  std::int32_t row_blocks, of_product, all;  // blocks of a product of the batch, and of all, at most
+  std::int32_t of_product, all;  // blocks of a product of the batch, and of all
   std::int32_t band;
-  bool has_table, stores_boxes;
+  bool stores_boxes;
 
-  // With the numbers of blocks that the table knows, where there is one.
+  // With the numbers of blocks that the table knows, where there are groups.
   GPU_FUNCTION Walk with(const GroupTable& table, const Product& p) const {
-    if (!has_table) return *this;
+    if (p.groups == Groups::none) return *this;
     Walk walk = *this;
     walk.of_product = table.row_blocks(p, kTmaRows * kCluster) *
                       static_cast<std::int32_t>((p.n + kTmaColumns - 1) / kTmaColumns);
     walk.all = walk.of_product * (p.groups == Groups::rows ? 1 : static_cast<std::int32_t>(p.batch));
     return walk;
   }
-  GPU_FUNCTION bool find(const GroupTable& table, const Product& p, std::int32_t block, int rank,
-                         Part& part) const {
+  GPU_FUNCTION Part find(const GroupTable& table, const Product& p, std::int32_t block, int rank) const {
     const std::int32_t index = block % of_product, of_batch = block / of_product;
-    if (has_table)
+    Part part;
+    if (p.groups == Groups::none)
+      part = part_of_batch(p, index, of_batch, kTmaRows * kCluster, kTmaColumns, band);
+    else
       table.find(p, index, of_batch, kTmaRows * kCluster, kTmaColumns, band, part);
-    else if (!find_part(p, index, of_batch, kTmaRows * kCluster, kTmaColumns, row_blocks, part, band))
-      return false;
     part.row += rank * kTmaRows;
-    return true;
+    return part;
   }
 };
 
@@ -103,9 +105,8 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
     }
     show_barriers();
   }
-  if (of_launch.has_table && thread_index() < kWarp) table.make(p, kTmaRows * kCluster);
+  if (p.groups != Groups::none && thread_index() < kWarp) table.make(p, kTmaRows * kCluster);
   cluster_barrier();
-  const Walk walk = of_launch.with(table, p);
   const auto clusters = static_cast<std::int32_t>(block_count() / kCluster);
   // Both roles, and both blocks of the cluster, walk through the same parts and count the same steps of all
   // of them.
@@ -117,20 +118,19 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
     phase ^= 1;
   };
   if (thread_index() < 128) {
-    give_up_registers<56>();
+    give_up_registers<48>();
     if (thread_index() < kWarp) {
+      const Walk walk = of_launch.with(table, p);
       for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
            block += clusters) {
-        Part part;
-        if (!walk.find(table, p, block, rank, part)) continue;
+        const Part part = walk.find(table, p, block, rank);
         const Steps steps = Steps::of(p, part);
-        for (std::int64_t step = 0; step < steps.all; ++step, next_stage()) {
+        for (int step = 0; step < steps.all; ++step, next_stage()) {
           if (thread_index() != 0) continue;
           wait_for_phase(&empty[stage], phase ^ 1);
           expect_bytes(&full[stage], kStageBytes);
           const int term = step < steps.first ? 0 : 1;
-          const std::int64_t depth =
-              term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
+          const int depth = term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
           bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
           bfloat16* const b = a + kTmaATile;
           const std::int64_t a_batch = p.groups == Groups::none && p.a_stride != 0 ? part.group : 0,
@@ -155,7 +155,8 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
       }
     }
   } else {
-    take_registers<224>();
+    take_registers<232>();
+    const Walk walk = of_launch.with(table, p);
     // The same for all threads of a warp, as the compiler is to see.
     const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
     constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
@@ -167,8 +168,7 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
     };
     for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
          block += clusters) {
-      Part part;
-      if (!walk.find(table, p, block, rank, part)) continue;
+      const Part part = walk.find(table, p, block, rank);
       const Steps steps = Steps::of(p, part);
       float sums[kTmaColumns / 2];
       if (steps.all == 0) {
@@ -176,15 +176,15 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
         for (float& sum : sums) sum = 0;
       }
       int before = 0;
-      for (std::int64_t step = 0; step < steps.all; ++step) {
+      for (int step = 0; step < steps.all; ++step) {
         wait_for_phase(&full[stage], phase);
         bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
         bfloat16* const b = a + kTmaATile;
         if constexpr (transpose_a && !transpose_b) {
-          const std::int64_t depth_left = steps.first_end - steps.begin - step * kTmaDepth;
+          const int depth_left = steps.first_end - steps.begin - step * kTmaDepth;
           if (p.groups == Groups::depth && depth_left < kTmaDepth) {
-            clear_depth(a, kTmaRows / kTileWidth, static_cast<int>(depth_left), thread);
-            clear_depth(b, kTmaColumns / kTileWidth, static_cast<int>(depth_left), thread);
+            clear_depth(a, kTmaRows / kTileWidth, depth_left, thread);
+            clear_depth(b, kTmaColumns / kTileWidth, depth_left, thread);
             show_to_tensor_cores();
             named_barrier(1, kConsumerWarps * kWarp);
           }
@@ -219,14 +219,6 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
   // Neither block may go while the other still signals its barriers.
   cluster_barrier();
 #endif
-}
-
-// [batch, rows, columns] in memory, copied in boxes of `box_rows` rows of 64 columns.
-TensorMap map_of(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
-                 std::int64_t batch, std::int64_t stride, int box_rows) {
-  const bool batched = stride != 0 && batch > 1;
-  return tensor_map(data, columns, rows, leading, batched ? batch : 1, batched ? stride : leading * rows,
-                    kTileWidth, box_rows);
 }
 
 // Neighbours in the order of blocks. Measured on an H100 (TFLOP/s with bands of 8 and of 16): 128 groups of
@@ -267,8 +259,7 @@ void run_layout_tma(const Product& p) {
           .shared_bytes = kTmaSharedBytes,
           .cluster = kCluster},
          tma_blocks<C, transpose_a, transpose_b>, p, maps,
-         Walk{static_cast<std::int32_t>(row_blocks), static_cast<std::int32_t>(of_product),
-              static_cast<std::int32_t>(all), band_of(p), GroupTable::takes(p), boxes});
+         Walk{static_cast<std::int32_t>(of_product), static_cast<std::int32_t>(all), band_of(p), boxes});
 }
 
 }  // namespace
@@ -288,6 +279,8 @@ const char* tma_refuses(const ProductArgs& args) {
   const Product& p = args.product;
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (!chunks_are_aligned(p)) return "operands are not aligned to 16 bytes";
+  static_assert(kMostGroups == 352);
+  if (!GroupTable::takes(p)) return "it has more than 352 groups";
   if (!pays_to_gather(p)) return "it is too small";
   if (p.groups == Groups::depth && p.depth_rows == 0) return "it has no depth";
   for (int t = 0; t < p.term_count; ++t) {
