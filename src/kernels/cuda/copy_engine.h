@@ -144,6 +144,8 @@ GPU_FUNCTION void wait_for_number(const std::int32_t* at, std::int32_t value) {
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   } while (now != value);
+  // What this thread's copies do next comes after it, too.
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 // Raises the number by one, after what this thread stored and added and has waited for.
 GPU_FUNCTION void raise_number(std::int32_t* at) {
