@@ -69,16 +69,16 @@ class DownRun {
     const std::vector<bfloat16> poison(count, bfloat16(std::nanf("")));
     DownResults out{poison, poison, poison, std::vector<float>(weights_.size(), std::nanf(""))};
     const Shape of_rows{c_.rows() + kBehind, c_.n}, of_dy{c_.rows() + kBehind, c_.k};
-    backward({.dy = TensorView::of_host(dy_.data(), of_dy),
-              .wo = TensorView::of_host(wo_.data(), {groups_, c_.n, c_.k}),
-              .group_sizes = TensorView::of_host(c_.sizes.data(), {groups_}),
-              .gate = TensorView::of_host(gate_.data(), of_rows),
-              .up = TensorView::of_host(up_.data(), of_rows),
-              .row_weights = TensorView::of_host(weights_.data(), {std::ssize(weights_)}),
-              .dgate = TensorView::of_host(out.dgate.data(), of_rows),
-              .dup = TensorView::of_host(out.dup.data(), of_rows),
-              .hidden = TensorView::of_host(out.hidden.data(), of_rows),
-              .drow_weights = TensorView::of_host(out.weights.data(), {std::ssize(weights_)})});
+    backward({.dy = emulator::on_gpu(dy_, of_dy),
+              .wo = emulator::on_gpu(wo_, {groups_, c_.n, c_.k}),
+              .group_sizes = emulator::on_gpu(c_.sizes, {groups_}),
+              .gate = emulator::on_gpu(gate_, of_rows),
+              .up = emulator::on_gpu(up_, of_rows),
+              .row_weights = emulator::on_gpu(weights_, {std::ssize(weights_)}),
+              .dgate = emulator::on_gpu(out.dgate, of_rows),
+              .dup = emulator::on_gpu(out.dup, of_rows),
+              .hidden = emulator::on_gpu(out.hidden, of_rows),
+              .drow_weights = emulator::on_gpu(out.weights, {std::ssize(weights_)})});
     return out;
   }
 

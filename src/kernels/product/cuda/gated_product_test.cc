@@ -107,17 +107,16 @@ class GatedRun {
   GmmPairArgs args(const Outputs& out) const {
     const Shape of_out{c_.rows() + kBehind, c_.n}, of_weights{groups(), c_.k, c_.n};
     const auto view = [&](const std::vector<bfloat16>& values, const Shape& shape, bool given = true) {
-      return given ? TensorView::of_host(values.data(), shape) : TensorView();
+      return given ? emulator::on_gpu(values, shape) : TensorView();
     };
     return {.x = view(x_, {stored_, c_.k}),
-            .index = c_.looked_up ? TensorView::of_host(index_.data(), {c_.rows() + kBehind}) : TensorView(),
+            .index = c_.looked_up ? emulator::on_gpu(index_, {c_.rows() + kBehind}) : TensorView(),
             .rhs_0 = view(weights_[0], of_weights),
             .rhs_1 = view(weights_[1], of_weights),
-            .group_sizes = TensorView::of_host(c_.sizes.data(), {groups()}),
+            .group_sizes = emulator::on_gpu(c_.sizes, {groups()}),
             .out_0 = view(out[0], of_out, c_.keeps),
             .out_1 = view(out[1], of_out, c_.keeps),
-            .row_weights =
-                c_.weighted ? TensorView::of_host(row_weights_.data(), {c_.rows() + kBehind}) : TensorView(),
+            .row_weights = c_.weighted ? emulator::on_gpu(row_weights_, {c_.rows() + kBehind}) : TensorView(),
             .hidden = view(out[2], of_out, c_.activated)};
   }
 
@@ -144,7 +143,7 @@ void by_the_copy_engine(const GmmPairArgs& args) {
       const auto* const from = args.x.kernel_data<bfloat16>() + index[row] * k;
       gathered.insert(gathered.end(), from, from + k);
     }
-    rows.x = TensorView::of_host(gathered.data(), {args.index.size(), k});
+    rows.x = emulator::on_gpu(gathered, {args.index.size(), k});
   }
   for (const auto& [weights, out] : {std::pair(args.rhs_0, args.out_0), std::pair(args.rhs_1, args.out_1)}) {
     Product p = of_row_groups(rows.x, {}, args.group_sizes, out);
