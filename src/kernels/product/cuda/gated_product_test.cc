@@ -138,9 +138,9 @@ void by_the_copy_engine(const GmmPairArgs& args) {
   std::vector<bfloat16> gathered;
   if (args.index.defined()) {
     const std::int64_t k = args.x.dim(1);
-    const auto* const index = args.index.kernel_data<std::int32_t>();
+    const auto* const index = args.index.device_data<std::int32_t>();
     for (std::int64_t row = 0; row < args.index.size(); ++row) {
-      const auto* const from = args.x.kernel_data<bfloat16>() + index[row] * k;
+      const auto* const from = args.x.device_data<bfloat16>() + index[row] * k;
       gathered.insert(gathered.end(), from, from + k);
     }
     rows.x = emulator::on_gpu(gathered, {args.index.size(), k});
