@@ -59,7 +59,7 @@ std::span<float> logits_of_row(const Tensor& logits, std::size_t row, std::int64
 // Cuts prompts into chunks of at most `chunk` tokens (0: whole prompts) and calls visit(fed, next, ends) for
 // the chunks of all prompts that begin at the same position: `fed` has a chunk for each prompt's slot, `next`
 // the tokens that follow its tokens as far as the prompt has them, `ends` whether it is the prompt's last.
-// Chunks of one token are visited apart where rows must be independent: attention has another kernel for them.
+// Chunks of one token are visited apart where rows must be independent: their attention is another kernel.
 void for_each_chunk(
     const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t chunk,
     const std::function<void(const std::vector<SlotTokens>& fed, std::vector<SlotTokens>& next,
