@@ -1,9 +1,9 @@
 // Attention of bfloat16 on Hopper, backward, by tiles of keys: scores are made again, transposed, so that
 // weights and their gradients are operands in registers. Gradients of keys and values stay in registers while
-// a block goes through the queries. Those of queries are added in the GPU's memory by the copy engine, one
+// a block goes through the queries. The copy engine adds the queries' gradients in the GPU's memory, one
 // block after the other: blocks take tiles from the last on, and a block waits until those of later keys have
 // added theirs, so every run has the same bits (FlashAttention's deterministic mode, Dao et al.). Wider heads
-// have a second pass, by tiles of queries, instead. Twin: flash_attention_backward, which has the same masks.
+// have a second pass instead (hopper_query_gradients.cu). Twin: flash_attention_backward.
 #include <algorithm>
 
 #include "kernels/attention/cuda/hopper_key_tiles.h"
@@ -76,10 +76,11 @@ class KeyConsumer {
                                                                       tiles_.dout + s * Shape::dout_bytes;
     float weights[Shape::rows / 2];
     wait_for_phase(&shared_.q_full[s], stage_.phase);
-    multiply_rows<Shape::qk>(weights, own_rows(tiles_.k), q);
+    multiply_rows<Shape::qk, Shape::keys, Shape::rows>(weights, own_rows(tiles_.k), q);
     wait_for_phase(&shared_.dout_full[s], stage_.phase);
     [[maybe_unused]] float slopes[Shape::rows / 2];
-    if constexpr (makes_keys) multiply_rows<Shape::vw>(slopes, own_rows(tiles_.v), dout);
+    if constexpr (makes_keys)
+      multiply_rows<Shape::vw, Shape::keys, Shape::rows>(slopes, own_rows(tiles_.v), dout);
     wait_for_products<makes_keys ? 1 : 0>();
     if constexpr (!makes_keys) release(&shared_.q_empty[s]);
     if (!is_whole) hide_unseen<Shape::rows, true>(task_.masks, at.batch, tile, row, weights);
@@ -100,41 +101,17 @@ class KeyConsumer {
       });
     }
     if constexpr (Shape::once) put_slopes(rounded_slopes);
-    if constexpr (makes_values) multiply_columns<Shape::vw>(dv, rounded_weights, dout);
+    if constexpr (makes_values) add_columns<Shape::vw, Shape::rows>(dv, rounded_weights, dout);
     if constexpr (Shape::once) {
       show_to_tensor_cores();
       named_barrier(kBothMeet, 2 * kGroupThreads);  // the slopes of both are there
       if (Shape::in_halves || step_ % 2 == group_) return end_step_with_queries(q, rounded_slopes, dk);
     }
-    if constexpr (makes_keys) multiply_columns<Shape::qk>(dk, rounded_slopes, q);
+    if constexpr (makes_keys) add_columns<Shape::qk, Shape::rows>(dk, rounded_slopes, q);
     wait_for_products<makes_keys && makes_values ? 1 : 0>();
     if constexpr (makes_values) release(&shared_.dout_empty[s]);
     wait_for_products<0>();
     if constexpr (makes_keys) release(&shared_.q_empty[s]);
-  }
-
-  // sums = keys · rowsᵀ, of 64 keys or values and of a step's queries or gradients; begun.
-  template <int width>
-  GPU_FUNCTION void multiply_rows(float (&sums)[Shape::rows / 2], const unsigned char* keys,
-                                  const unsigned char* rows) {
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < width; depth += 16)
-      multiply<Shape::rows, 0, 0>(sums, rows_at<Shape::keys>(keys, depth), rows_at<Shape::rows>(rows, depth),
-                                  depth > 0);
-    end_multiplying();
-  }
-
-  // sums += factors [64 keys x queries] · rows, begun.
-  template <int width>
-  GPU_FUNCTION void multiply_columns(float (&sums)[width / 2],
-                                     const std::uint32_t (&factors)[Shape::rows / 4],
-                                     const unsigned char* rows) {
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::rows; depth += 16)
-      multiply_registers<width, 1>(sums, factors + depth / 4, columns_at<Shape::rows>(rows, depth));
-    end_multiplying();
   }
 
   // Calls body(j, half, column) for each pair of columns of both rows.
@@ -174,7 +151,7 @@ class KeyConsumer {
     end_multiplying();
     wait_for_products<1>();
     release(&shared_.dout_empty[s]);
-    multiply_columns<Shape::qk>(dk, rounded_slopes, q);
+    add_columns<Shape::qk, Shape::rows>(dk, rounded_slopes, q);
     wait_for_products<1>();
     if (has_given_sums_) named_barrier(kSumsEmpty + group_, kWithAdder);  // the last sums have left
     has_given_sums_ = true;
@@ -274,13 +251,15 @@ void run_key_gradients(const AttentionBackwardArgs& args, const AttentionProblem
                      all_q_tiles = a.batch * a.heads * q_tiles, sums = all_q_tiles * Shape::rows * Shape::qk;
   const Ranges ranges(a, args.dq, Shape::rows, Shape::keys, places_are_given(a));
   const Workspace of_sums(args.dq, Shape::once ? static_cast<std::size_t>(sums) * sizeof(float) : 0);
-  const Workspace counts(args.dq, static_cast<std::size_t>(all_q_tiles + 1) * sizeof(std::int32_t));
-  const RowNumberMemory numbers(args, p, counts.data<std::int32_t>(), all_q_tiles + 1);
+  const std::int64_t count = Shape::once ? all_q_tiles + 1 : 0;
+  const Workspace counts(args.dq, static_cast<std::size_t>(count) * sizeof(std::int32_t));
+  const RowNumberMemory numbers(args, p, counts.data<std::int32_t>(), count);
+  if constexpr (!Shape::once) hopper_query_gradients(args, p, numbers.get());
   if (PlannedGpu::of_thread() != nullptr) return;
   const KeyTask task{{a, ranges.of_queries(), ranges.of_keys(), q_tiles, kv_tiles},
                      numbers.get(),
                      of_sums.data<float>(),
-                     counts.data<std::int32_t>() + 1,
+                     Shape::once ? counts.data<std::int32_t>() + 1 : nullptr,
                      counts.data<std::int32_t>()};
   const auto queries = [&](const void* data, std::int64_t width) {
     return map_of_heads(data, a.batch, a.q_length, a.heads, width, Shape::rows);
@@ -319,10 +298,8 @@ void hopper_attention_backward(const AttentionBackwardArgs& args) {
   if (a.qk_dim <= 128 && a.v_dim <= 128)
     return run_key_gradients<KeyShape<128, 128, 64, Makes::keys_and_queries>>(args, p);
   if (a.qk_dim <= 192 && a.v_dim <= 128)
-    run_key_gradients<KeyShape<192, 128, 32, Makes::keys>>(args, p);
-  else
-    run_key_gradients<KeyShape<256, 256, 64, Makes::keys_and_values_apart>>(args, p);
-  hopper_query_gradients(args, p);
+    return run_key_gradients<KeyShape<192, 128, 32, Makes::keys>>(args, p);
+  run_key_gradients<KeyShape<256, 256, 64, Makes::keys_and_values_apart>>(args, p);
 }
 
 }  // namespace switchyard::gpu

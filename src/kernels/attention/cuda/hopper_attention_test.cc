@@ -164,7 +164,6 @@ struct Gradients {
 };
 
 TEST(HopperAttention, GradientsAreTheReferencesInEveryTiming) {
-  int checked = 0;
   for (const HopperShape& shape : hopper_shapes()) {
     SCOPED_TRACE(shape.name);
     HopperProblem p(shape);
@@ -185,9 +184,8 @@ TEST(HopperAttention, GradientsAreTheReferencesInEveryTiming) {
       args.dq = emulator::on_gpu(found.dq, args.forward.q.shape());
       args.dk = view(found.dk, args.forward.k.shape());
       args.dv = view(found.dv, args.forward.v.shape());
-      if (hopper_attention_backward_refuses(args) != nullptr) return;
+      ASSERT_EQ(hopper_attention_backward_refuses(args), nullptr);
       hopper_attention_backward(args);
-      ++checked;
       expect_near(found.dv, expected.dv, 0.03, "dv");
       expect_near(found.dk, expected.dk, 0.03, "dk");
       expect_near(found.dq, expected.dq, 0.03, "dq");
@@ -196,7 +194,6 @@ TEST(HopperAttention, GradientsAreTheReferencesInEveryTiming) {
                   have_same_bits(found.dv, first[0].dv));
     });
   }
-  EXPECT_GE(checked, 40);
 }
 
 }  // namespace
