@@ -56,5 +56,11 @@ expect attention/cuda/flash_attention sm_90a HMMA
 expect attention/cuda/flash_attention_backward sm_80 HMMA
 expect attention/cuda/flash_attention_backward sm_90a HMMA
 expect product/cuda/wgmma_product sm_90a HGMMA
+expect product/cuda/split_product sm_90a HGMMA
 expect product/cuda/tma_product sm_90a HGMMA
+expect product/cuda/gated_product sm_90a HGMMA
+expect product/cuda/gated_down sm_90a HGMMA
+expect attention/cuda/hopper_attention sm_90a HGMMA
+expect attention/cuda/hopper_attention_backward sm_90a HGMMA
+expect attention/cuda/hopper_query_gradients sm_90a HGMMA
 expect product/cuda/tma_product sm_90a UTMALDG

@@ -31,6 +31,10 @@ TINY_MODEL = ["decoder_block=mixtral", "base_emb_dim=32", "base_num_decoder_laye
 WIDTHS = [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)]  # of queries and keys, of values
 
 
+# Steps one after the other, and as graphs.
+WAYS = [("eager", {"SWITCHYARD_GRAPHS": "off"}), ("graph", {"SWITCHYARD_GRAPHS": "on"})]
+
+
 class Failed(Exception):
     """A step that did not give what it was asked for; says why in one line."""
 
@@ -58,26 +62,28 @@ class Meter:
     def left(self):
         return self.end - time.monotonic()
 
-    def run(self, words, limit, ends=(0,)):
-        """The program's standard output; Failed where it does not end well or in time."""
+    def run(self, words, limit, ends=(0,), settings=None):
+        """The program's standard output; Failed where it does not end well or in time. `settings`: of its environment."""
         command = [self.args.program, *words]
         limit = min(limit, self.left())
         if limit < 1:
             raise Failed("no time left")
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit, check=False,
+                                  env={**os.environ, **(settings or {})})
         except subprocess.TimeoutExpired:
             raise Failed(f"{' '.join(words[:2])}: not done after {limit:.0f} s") from None
         if done.returncode not in ends:
             raise Failed(f"{' '.join(words[:2])}: exit status {done.returncode}: {last_line(done.stderr)}")
         return done.stdout
 
-    def bench(self, step, words, limit=60, **fields):
+    def bench(self, step, words, limit=60, settings=None, **fields):
         """A line for each result of `switchyard bench`, and for the peaks of its run."""
         file = self.folder / "bench.json"
         file.unlink(missing_ok=True)
         seconds = "0.01" if self.tiny else "0.4"
-        self.run(["bench", *words, f"device={self.args.device}", "--seconds", seconds, "--json", str(file)], limit)
+        self.run(["bench", *words, f"device={self.args.device}", "--seconds", seconds, "--json", str(file)], limit,
+                 settings=settings)
         report = json.loads(file.read_text())
         own = [r for r in report["results"] if r["name"] != "peak" or words[0] == "peak"]
         if not own:
@@ -170,14 +176,16 @@ def train_words(m, parent, name):
 def generate(m):
     tokens = [f"prompt_tokens={m.pick(512, 8)}", f"tokens={m.pick(64, 3)}"]
     for rows in m.pick([1, 32], [1, 2]):
-        m.bench("generate", ["generate", *m.pick(MODEL, TINY_MODEL), *tokens, f"per_device_batch_size={rows}"])
+        for way, settings in WAYS:
+            m.bench("generate", ["generate", *m.pick(MODEL, TINY_MODEL), *tokens, f"per_device_batch_size={rows}"],
+                    settings=settings, way=way)
     m.bench("generate", ["generate", *m.pick(MODEL, TINY_MODEL), *tokens, "weight_format=int4"])
     texts = []
-    for _ in range(2):
+    for _, settings in WAYS:
         file = m.folder / "generated.json"
         file.unlink(missing_ok=True)
         m.run(["generate", str(model(m)), "prompt=The first of them", f"device={m.args.device}", "decode_sampling_strategy=weighted",
-               f"max_target_length={m.pick(256, 24)}", "--json", str(file)], 60)
+               f"max_target_length={m.pick(256, 24)}", "--json", str(file)], 60, settings=settings)
         texts.append([row["tokens"] for row in json.loads(file.read_text())["results"]])
     made = sum(map(len, texts[0]))
     if made == 0:
@@ -249,28 +257,25 @@ def serve(m):
 
 
 def metrics(m, name, settings):
-    """The metrics of three steps but for those of the clock."""
+    """The metrics of five steps but for those of the clock; graphs run from the third on."""
     file = m.folder / f"{name}.jsonl"
     file.unlink(missing_ok=True)
-    m.run(["train", *train_words(m, m.folder, name), "steps=3", "enable_checkpointing=false", f"metrics_file={file}", *settings], 90)
+    words = ["train", *train_words(m, m.folder, name), "steps=5", "enable_checkpointing=false", f"metrics_file={file}"]
+    m.run(words, 90, settings=settings)
     steps = [json.loads(line) for line in file.read_text().splitlines()]
-    if len(steps) != 3:
-        raise Failed(f"train {name}: {len(steps)} steps of 3")
+    if len(steps) != 5:
+        raise Failed(f"train {name}: {len(steps)} steps of 5")
     return [{key: value for key, value in step.items() if not key.startswith("perf/")} for step in steps]
 
 
 def train(m):
-    graph = m.args.graph_key
-    known = graph + " " in m.run(["config", "--list"], 20) if graph else False
-    ways = [("eager", [f"{graph}=false"] if known else [])] + ([("graph", [f"{graph}=true"])] if known else [])
-    if not known:
-        m.say("train", way="graph", left_out=f"this program has no key {graph}")
     shape = [f"per_device_batch_size={m.pick(4, 1)}", f"max_target_length={m.pick(1024, 16)}", "remat_policy=none"]
     for _ in range(2):  # in turns: cards get warm
-        for way, keys in ways:
-            m.bench("train", ["train", *m.pick(MODEL, TINY_MODEL), *shape, f"steps={m.pick(1000, 3)}", *keys], way=way)
-    losses = [metrics(m, f"{way}{again}", keys) for way, keys in ways for again in (1, 2)]
-    m.say("train twice", ways=[way for way, _ in ways], equal=all(l == losses[0] for l in losses),
+        for way, settings in WAYS:
+            m.bench("train", ["train", *m.pick(MODEL, TINY_MODEL), *shape, f"steps={m.pick(1000, 3)}"], settings=settings,
+                    way=way)
+    losses = [metrics(m, f"{way}{again}", settings) for way, settings in WAYS for again in (1, 2)]
+    m.say("train twice", ways=[way for way, _ in WAYS], equal=all(l == losses[0] for l in losses),
           loss=[step["learning/loss"] for step in losses[0]])
 
 
@@ -296,7 +301,6 @@ def main():
     parser.add_argument("--seconds", type=float, default=480, help="no step begins after so many seconds, and none runs on")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="STEP", help=", ".join(names))
     parser.add_argument("--commit", default=os.environ.get("COMMIT", ""), help="of the program; this folder's without")
-    parser.add_argument("--graph-key", default="cuda_graph", help="the key that turns graphs of a step on and off")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         meter = Meter(args, pathlib.Path(folder))

@@ -5,9 +5,9 @@
 #include "autograd/ahead.h"
 #include "autograd/node.h"
 #include "autograd/offload.h"
-#include "autograd/ones.h"
 #include "autograd/remat.h"
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/random_values.h"
 
 namespace switchyard {
 namespace {
@@ -292,15 +292,10 @@ Tensor loss_seed(const Context& context, const Array& loss) {
     first = first && context.mesh->coordinate(context.rank, axis) == 0;
   }
   if (!first) return context.zeros(loss.dtype(), loss.info().local);
-  if (context.memory.device().is_gpu() && !context.abstract() && loss.dtype() == DType::f32) {
-    const Tensor seed = context.empty(DType::f32, loss.info().local);
-    copy(shared_ones(context, 1).view().rows(0, 1), seed.view().reshaped({1}));
-    return seed;
-  }
-  const float one = 1;
-  const Tensor host = Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
-  return context.memory.device().is_abstract() ? context.empty(loss.dtype(), loss.info().local)
-                                               : to_device(context.memory, host);
+  const Tensor seed = context.empty(loss.dtype(), loss.info().local);
+  const TensorView one = seed.view().reshaped({1});
+  random_values(*context.pool, {.to = one, .whole = {1}, .start = {0}, .factor = 1});
+  return seed;
 }
 
 void backward(Context& context, const Array& loss) {

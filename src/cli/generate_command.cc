@@ -263,6 +263,7 @@ int generate_text(const Options& options, Processes& processes) {
     const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;
     Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
                         room);
+    generator.keep_logits_there();
     mark("cache");
     if (!record.empty()) generator.record_routing();
     std::optional<TextWriter> writer;

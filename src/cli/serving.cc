@@ -226,6 +226,7 @@ void run_serving(const Serving& serving, Processes& processes, serve::RequestQue
       mark("weights");
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
                           serving.served.capacity, serving.evicts, serving.limits.checkpoints);
+      generator.keep_logits_there();
       mark("cache");
       if (!record.empty()) generator.record_routing();
       catch_stop_signals();  // until here one ends the process at once

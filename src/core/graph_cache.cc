@@ -25,9 +25,10 @@ bool graphs_are_on() {
   return word == "on";
 }
 
-GraphCache::GraphCache(Device& device, std::string what)
+GraphCache::GraphCache(Device& device, std::string what, std::size_t most)
     : device_(device),
       what_(std::move(what)),
+      most_(most),
       on_(graphs_are_on()),
       arena_(std::make_shared<GraphArena>(device)) {}
 
@@ -80,7 +81,7 @@ void GraphCache::make_room() {
   for (auto at = entries_.begin(); at != entries_.end();) {
     const bool is_graph = at->state == State::recorded;
     std::size_t& count = is_graph ? graphs : others;
-    const bool stays = ++count <= (is_graph ? kGraphs : kOtherKeys);
+    const bool stays = ++count <= (is_graph ? most_ : kOtherKeys);
     at = stays ? std::next(at) : entries_.erase(at);
   }
 }

@@ -3,8 +3,8 @@
 //
 // The first run of a key is eager, which loads kernels and fills the arena; the second is recorded and
 // launched; later ones are launched. A key whose recording fails stays eager, with one line in the log. The
-// cache holds 8 graphs: the one that was not used for the longest time goes. SWITCHYARD_GRAPHS=off makes all
-// runs eager. So does a trace of the kernels' times (core/stream_log.h): kernels of a graph have none.
+// cache holds some graphs: the one that was not used for the longest time goes. SWITCHYARD_GRAPHS=off makes
+// all runs eager. So does a trace of the kernels' times (core/stream_log.h): kernels of a graph have none.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ class GraphCache {
  public:
   static constexpr std::size_t kGraphs = 8;
 
-  // For a GPU, real or emulated. `what`, for the log: "decode". Error(usage) as from graphs_are_on().
-  GraphCache(Device& device, std::string what);
+  // For a GPU, real or emulated. `what`, for the log: "decode". `most`: graphs that are held.
+  // Error(usage) as from graphs_are_on().
+  GraphCache(Device& device, std::string what, std::size_t most = kGraphs);
 
   enum class Way { eager, recorded, replayed };
 
@@ -61,6 +62,7 @@ class GraphCache {
 
   Device& device_;
   const std::string what_;
+  const std::size_t most_;
   const bool on_;
   const std::shared_ptr<GraphArena> arena_;  // outlives the entries
   std::list<Entry> entries_;                 // the last used first

@@ -1,12 +1,16 @@
 #include "generate/generator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 #include <numeric>
 #include <utility>
 
+#include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
 #include "models/pipeline.h"
 #include "ops/gather_to_first.h"
@@ -19,6 +23,15 @@ ModelConfig without_training(ModelConfig model) {
   model.moe_execution.balance_weight = model.indexer_loss = 0;
   model.moe_execution.token_chunks = 1;
   return model;
+}
+
+// Steps have so many rows, filled up with padding, or a multiple of the last: each number has its own graph.
+constexpr std::array<std::int64_t, 9> kStepRows{1, 2, 4, 8, 16, 24, 32, 48, 64};
+
+std::int64_t rows_of_step(std::int64_t texts) {
+  const auto found = std::ranges::lower_bound(kStepRows, texts);
+  return found != kStepRows.end() ? *found
+                                  : (texts + kStepRows.back() - 1) / kStepRows.back() * kStepRows.back();
 }
 
 Sharding split_of_rows(const Context& context, const ModelConfig& model, std::int64_t rows) {
@@ -38,6 +51,18 @@ std::size_t routing_of_token(const RoutedLayers& routed) {
 }
 
 }  // namespace
+
+std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits,
+                                    std::span<const TokenPick> picks) {
+  if (picks.empty()) return {};
+  const Tensor packed = to_device(logits.memory(), pack_picks(picks)),
+               out = logits.memory().empty(DType::i32, {std::ssize(picks), kPickedWords});
+  pick_tokens(pool, {logits.view(), picks, packed.view(), out.view()});
+  const Tensor here = to_host(out);
+  std::vector<PickedToken> picked(picks.size());
+  std::memcpy(picked.data(), here.raw(), here.bytes());
+  return picked;
+}
 
 bool cuts_freely(const ModelConfig& model, bool evicts) {
   return !model.has_delta() &&
@@ -64,15 +89,20 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
     if (cache.window.seen.limits()) (i < model.layers ? model_slots_ : draft_slots_).window = cache.window;
     caches_.layers.push_back(std::move(cache));
   }
+  // Delta nets count tokens within a call, indexers choose keys on the host, drafts need the call before.
+  const bool can_hold = !model_.has_delta() && !model_.has_indexer() && model_.predictions == 0;
+  if (context_.memory.device().is_gpu() && !context_.memory.device().is_abstract() &&
+      context_.comm->size() == 1 && can_hold)
+    graphs_ = std::make_unique<gpu::GraphCache>(context_.memory.device(), "decoding", 2 * kStepRows.size());
 }
 
 // Every group of slots gets as many batch rows as the group with most fed slots needs. Where a batch of that
 // size would be split otherwise than all slots are, every slot gets a row.
-Generator::BatchRows Generator::batch_rows(std::span<const SlotTokens> fed) const {
+Generator::BatchRows Generator::batch_rows(std::span<const SlotTokens> fed, std::int64_t least) const {
   const std::int64_t group_slots = slots() / groups_;
   std::vector<std::int64_t> used(static_cast<std::size_t>(groups_));
   for (const SlotTokens& f : fed) ++used[f.slot / static_cast<std::size_t>(group_slots)];
-  std::int64_t most = *std::max_element(used.begin(), used.end());
+  std::int64_t most = std::max(*std::max_element(used.begin(), used.end()), std::min(least, group_slots));
   if (split_of_rows(context_, model_, groups_ * most) != split_of_rows(context_, model_, slots()))
     most = group_slots;
   BatchRows rows{groups_ * most, {}, std::vector<std::int64_t>(static_cast<std::size_t>(groups_ * most), -1)};
@@ -147,6 +177,7 @@ Tensor Generator::draft(std::span<const SlotTokens> next) {
 
 Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
   CHECK(!fed.empty(), "no slot to feed");
+  ran_graph_ = false;
   caches_.from_beginning = true;
   for (const SlotTokens& f : fed) {
     CHECK(f.slot < model_slots_.lengths.size(), "slot {} of {}", f.slot, model_slots_.lengths.size());
@@ -157,29 +188,80 @@ Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
   }
   const NoGrad no_grad(context_);
   const bool drafts = options.draft_of.defined();
-  const BatchRows rows = batch_rows(fed);
+  const bool is_step = makes_graphs() && !caches_.from_beginning && !drafts && !options.every_token &&
+                       std::ranges::all_of(fed, [](const SlotTokens& f) { return f.tokens.size() == 1; });
+  const BatchRows rows = batch_rows(fed, is_step ? rows_of_step(std::ssize(fed)) : 1);
   choose_slots(fed, rows);
   const Batch batch = batch_of(fed, rows, drafts ? static_cast<std::size_t>(options.draft_of.shape()[1]) : 0);
-  const Tensor logits = logits_of(batch, options);
+  const Tensor logits =
+      is_step && can_begin_step(caches_)
+          ? logits_of_step(batch)
+          : logits_of(
+                batch.inputs.shape(), [&] { return place_tokens(context_, batch); }, options);
   caches_.numbers.clear();
   if (!drafts && routing_) keep_routing(fed, rows, batch.inputs.dim(1));
   for (const SlotTokens& f : fed) model_slots_.append(f.slot, std::ssize(f.tokens));
   if (!logits.defined()) return {};
-  std::vector<std::int64_t> in_order(static_cast<std::size_t>(rows.count));
+  std::vector<std::int64_t> in_order(fed.size());
   std::iota(in_order.begin(), in_order.end(), 0);
   Shape result{std::ssize(fed), model_.vocab};
   if (options.every_token) result.insert(result.begin() + 1, logits.dim(1));
-  if (rows.of_fed == in_order) return logits.reshaped(result);
-  Tensor of_fed(Memory(), DType::f32, result);
-  const std::size_t row_bytes = static_cast<std::size_t>(logits.dim(1) * model_.vocab) * sizeof(float);
+  if (rows.of_fed == in_order) return logits.slice_rows(0, std::ssize(fed)).reshaped(result);
+  const std::int64_t of_row = logits.dim(1) * model_.vocab;
+  if (logits.view().on_gpu()) {
+    const Tensor of_fed = logits.memory().empty(DType::f32, result);
+    const TensorView from = logits.view().reshaped({rows.count, of_row}),
+                     to = of_fed.view().reshaped({std::ssize(fed), of_row});
+    for (std::int64_t n = 0; n < std::ssize(fed); ++n) {
+      const std::int64_t row = rows.of_fed[static_cast<std::size_t>(n)];
+      strided_copy(*context_.pool, from.rows(row, row + 1), to.rows(n, n + 1));
+    }
+    return of_fed;
+  }
+  const Tensor of_fed(Memory(), DType::f32, result);
+  const std::size_t row_bytes = static_cast<std::size_t>(of_row) * sizeof(float);
   for (std::size_t n = 0; n < fed.size(); ++n)
     std::memcpy(of_fed.raw() + n * row_bytes,
                 logits.raw() + static_cast<std::size_t>(rows.of_fed[n]) * row_bytes, row_bytes);
   return of_fed;
 }
 
-Tensor Generator::logits_of(const Batch& batch, ForwardOptions& options) {
-  const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model_.emb};
+bool Generator::makes_graphs() const {
+  return graphs_ != nullptr && keeps_logits_there_ && !routing_ && graphs_->reason().empty();
+}
+
+Tensor Generator::logits_of_step(const Batch& batch) {
+  const std::int64_t rows = batch.inputs.dim(0);
+  std::vector<std::int32_t> numbers;
+  for (const Tensor* const x : {&batch.inputs, &batch.inputs_position, &batch.inputs_segmentation}) {
+    const auto values = x->span<std::int32_t>();
+    numbers.insert(numbers.end(), values.begin(), values.end());
+  }
+  const std::vector<std::int32_t> lists = begin_step(caches_);
+  numbers.insert(numbers.end(), lists.begin(), lists.end());
+  Tensor& there = step_numbers_[rows];
+  if (!there.defined()) there = context_.empty(DType::i32, {std::ssize(numbers)});
+  copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
+  caches_.numbers.step = step_lists(caches_, there.slice_rows(3 * rows, there.size()));
+  const bool padded = std::ranges::find(caches_.slots, -1) != caches_.slots.end();
+  const std::string key =
+      fmt::format("{} rows{}{}", rows, padded ? ", padding" : "", keeps_loads_ ? ", loads" : "");
+  const StepOutput out = graphs_->run<StepOutput>(key, [&] {
+    ForwardOptions options;
+    const Shape& tokens = batch.inputs.shape();
+    const Tensor of_batch = there.slice_rows(0, 3 * rows).reshaped({3 * rows, 1});
+    Tensor logits = logits_of(
+        tokens, [&] { return placed_tokens(context_, of_batch, tokens); }, options);
+    return StepOutput{logits, loads_};
+  });
+  ran_graph_ = graphs_->last_way() != gpu::GraphCache::Way::eager;
+  loads_ = out.loads;
+  return out.logits;
+}
+
+Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch()>& place,
+                            ForwardOptions& options) {
+  const Shape shape{tokens[0], tokens[1], model_.emb};
   const bool drafts = options.draft_of.defined();
   CHECK(!drafts || options.draft_of.shape() == shape, "drafts for {} after {}", to_string(shape),
         to_string(options.draft_of.shape()));
@@ -191,9 +273,11 @@ Tensor Generator::logits_of(const Batch& batch, ForwardOptions& options) {
         options.block = pass.block;
         options.input = input;
         options.caches = &caches_;
-        ForwardResult out = forward(context_, model_, parameters_, place_tokens(context_, batch), options);
+        ForwardResult out = forward(context_, model_, parameters_, place(), options);
         if (options.keep_hidden) count_broken(out, context_.stage.block(pass.block));
-        if (out.logits.defined()) logits = gather_to_first(context_, out.logits, "logits");
+        if (out.logits.defined())
+          logits = keeps_logits_there_ ? gather_to_first_device(context_, out.logits)
+                                       : gather_to_first(context_, out.logits, "logits");
         if (!drafts && routing_) {
           for (std::size_t i = 0; i < out.routing.size(); ++i)
             routing_->add(context_, out.loads[i].layer, 0, out.routing[i].ids);

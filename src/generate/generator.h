@@ -1,14 +1,19 @@
 // Generator: a model that continues sequences, one call after another, on one rank of a session.
 //
 // All functions that feed tokens are collective. Their logits exist on rank 0 of the run alone, in the host's
-// memory: rank 0 picks tokens and tells them to the others (broadcast()).
+// memory, or in its GPU's (keep_logits_there()): rank 0 picks tokens and tells the others by broadcast().
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "core/graph_cache.h"
+#include "kernels/sampling/pick_tokens.h"
 #include "models/decoder.h"
 #include "routing/routing_blocks.h"
 
@@ -19,6 +24,9 @@ struct SlotTokens {
   std::size_t slot;
   std::vector<std::int32_t> tokens;
 };
+
+// Returns what pick_tokens() finds in logits, f32 [n,V], of a GPU's memory, with one copy there and one back.
+std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits, std::span<const TokenPick> picks);
 
 // Returns whether a slot of the model can start with any prefix of another without checkpoints: not with
 // gated delta nets, nor where layers with windows or chunks evict tokens.
@@ -88,6 +96,18 @@ class Generator {
   std::int64_t length(std::size_t slot) const { return model_slots_.lengths[slot]; }
   // The number of groups into which the mesh splits the slots.
   std::int64_t slot_groups() const { return groups_; }
+  // From now on logits stay in the memory of the GPU that computes them, where tokens can be picked from them
+  // (pick_there()). Elsewhere, and where the model's layers are on several stages, it changes nothing.
+  void keep_logits_there() {
+    keeps_logits_there_ = context_.memory.device().is_gpu() && context_.stage.count == 1;
+  }
+  // Picks tokens from logits in a GPU's memory [n,V]. Counts as a host read. On rank 0.
+  std::vector<PickedToken> pick(const Tensor& logits, std::span<const TokenPick> picks) {
+    context_.host_reads.add("picked tokens");
+    return pick_there(*context_.pool, logits, picks);
+  }
+  // True if the last call was a step that a graph ran.
+  bool ran_graph() const { return ran_graph_; }
   // From now on loads() has what calls count.
   void keep_loads() { keeps_loads_ = true; }
   // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage; still
@@ -101,12 +121,18 @@ class Generator {
     std::vector<std::int64_t> of_fed;   // the batch row of each slot that is fed
     std::vector<std::int64_t> slot_of;  // the slot of each batch row; -1: padding
   };
-  BatchRows batch_rows(std::span<const SlotTokens> fed) const;
+  // `least`: at least so many rows, where there are so many slots.
+  BatchRows batch_rows(std::span<const SlotTokens> fed, std::int64_t least = 1) const;
   Batch batch_of(std::span<const SlotTokens> fed, const BatchRows& rows, std::size_t least) const;
   // Runs the model, or with draft_of its prediction layer, after the tokens that `model_slots_` counts.
   Tensor run(std::span<const SlotTokens> fed, ForwardOptions options);
-  // Runs all stages and returns the batch's logits [B,S,V] on rank 0.
-  Tensor logits_of(const Batch& batch, ForwardOptions& options);
+  // Runs all stages and returns the logits [B,S,V] of a batch of tokens [B,S] on rank 0. `place` puts the
+  // batch on the device.
+  Tensor logits_of(const Shape& tokens, const std::function<DeviceBatch()>& place, ForwardOptions& options);
+  // True if calls of one token a slot are steps (ops/attention_cache.h), of which a graph is made.
+  bool makes_graphs() const;
+  // The logits of a step.
+  Tensor logits_of_step(const Batch& batch);
   // The tokens of each slot that the model, or its prediction layer, has read.
   struct Slots {
     CacheWindow window;                 // of layers with windows or chunks, where there are some
@@ -160,8 +186,16 @@ class Generator {
   std::int64_t groups_ = 1;      // into which the mesh splits the slots
   std::int64_t first_here_ = 0;  // this rank's first slot
   AttentionCaches caches_;
+  // A step leaves these on the device, in the graph's memory.
+  struct StepOutput {
+    Tensor logits;
+    std::vector<LayerLoad> loads;
+  };
+  std::unique_ptr<gpu::GraphCache> graphs_;  // null: steps are calls as any other
+  bool ran_graph_ = false;
+  std::map<std::int64_t, Tensor> step_numbers_;  // i32, of a step with so many rows
   std::vector<LayerLoad> loads_;
-  bool keeps_loads_ = false;
+  bool keeps_loads_ = false, keeps_logits_there_ = false;
   std::vector<double> broken_;                      // values of each output that are not finite
   std::optional<RoutingBlocks> routing_;            // of the running call, where experts are recorded
   std::vector<std::vector<std::uint16_t>> routed_;  // on rank 0, for each slot: [S,L,K] of its tokens

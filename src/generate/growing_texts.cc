@@ -58,6 +58,10 @@ GrowingTexts::GrowingTexts(Generator& generator, const std::vector<std::vector<s
     histories_[i].add_prompt(prompts[i]);
 }
 
+float GrowingTexts::draw_for(std::size_t text) const {
+  return draw_of(options_.seed, text, texts_[text].tokens.size());
+}
+
 GrowingTexts::Picked GrowingTexts::pick(const Tensor& logits, const Wanted& wanted) const {
   Picked picked;
   const std::span<float> row = logits_of_row(logits, wanted.row, options_.vocab);
@@ -66,15 +70,36 @@ GrowingTexts::Picked GrowingTexts::pick(const Tensor& logits, const Wanted& want
     picked.bad_logit = row[*bad];
     return picked;
   }
-  picked.token = pick_token(row, options_.sampling, histories_[wanted.text],
-                            draw_of(options_.seed, wanted.text, texts_[wanted.text].tokens.size()));
+  picked.token = pick_token(row, options_.sampling, histories_[wanted.text], draw_for(wanted.text));
   if (options_.log_probs) picked.log_prob = log_probability(row, picked.token);
   return picked;
 }
 
+std::vector<GrowingTexts::Picked> GrowingTexts::pick_on_gpu(const Tensor& logits,
+                                                            const std::vector<Wanted>& wanted) const {
+  const std::int64_t width = logits.shape().back(), vocab = std::min(options_.vocab, width);
+  std::vector<TokenPick> picks;
+  for (const Wanted& of : wanted)
+    picks.push_back({.row = static_cast<std::int64_t>(of.row),
+                     .vocab = vocab,
+                     .config = &options_.sampling,
+                     .seen = histories_[of.text].seen(),
+                     .uniform = draw_for(of.text),
+                     .most_probable = options_.log_probs ? 0 : -1});
+  std::vector<Picked> result;
+  for (const PickedToken& found : generator_.pick(logits.reshaped({logits.size() / width, width}), picks)) {
+    Picked picked{.token = found.token, .bad = found.bad, .bad_logit = found.bad_logit};
+    if (options_.log_probs) picked.log_prob = static_cast<double>(found.logit) - log_sum_of(found, vocab);
+    result.push_back(picked);
+  }
+  return result;
+}
+
 void GrowingTexts::append_next(const Tensor& logits, const std::vector<Wanted>& wanted) {
   std::vector<Picked> picked(wanted.size());
-  if (logits.defined()) {
+  if (logits.defined() && logits.view().on_gpu()) {
+    picked = pick_on_gpu(logits, wanted);
+  } else if (logits.defined()) {
     generator_.pool().for_range(
         std::ssize(wanted), rows_a_thread(options_.vocab), [&](std::int64_t begin, std::int64_t end) {
           for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)

@@ -20,8 +20,8 @@ class GrowingTexts {
   struct Wanted {
     std::size_t text, row;
   };
-  // Picks the next token of some texts from rank 0's logits, f32 of V values a row, and appends it on all
-  // ranks. Error(runtime) that names the text, the token and the layer
+  // Picks the next token of some texts from rank 0's logits, f32 of V values a row, where these are, and
+  // appends it on all ranks. Error(runtime) that names the text, the token and the layer
   // where logits are not finite. Collective.
   void append_next(const Tensor& logits, const std::vector<Wanted>& wanted);
 
@@ -41,6 +41,8 @@ class GrowingTexts {
     float bad_logit = 0;
   };
   Picked pick(const Tensor& logits, const Wanted& wanted) const;
+  std::vector<Picked> pick_on_gpu(const Tensor& logits, const std::vector<Wanted>& wanted) const;
+  float draw_for(std::size_t text) const;
   void append(std::size_t text, const Picked& picked);
 
   Generator& generator_;
@@ -56,8 +58,8 @@ std::span<float> logits_of_row(const Tensor& logits, std::size_t row, std::int64
 
 // Cuts prompts into chunks of at most `chunk` tokens (0: whole prompts) and calls visit(fed, next, ends) for
 // the chunks of all prompts that begin at the same position: `fed` has a chunk for each prompt's slot, `next`
-// the tokens that follow its tokens as far as the prompt has them, `ends` whether it is the prompt's last. Where
-// rows must be independent, chunks of one token are visited apart: attention has another kernel for them.
+// the tokens that follow its tokens as far as the prompt has them, `ends` whether it is the prompt's last.
+// Chunks of one token are visited apart where rows must be independent: their attention is another kernel.
 void for_each_chunk(
     const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t chunk,
     const std::function<void(const std::vector<SlotTokens>& fed, std::vector<SlotTokens>& next,

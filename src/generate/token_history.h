@@ -6,14 +6,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/sampling/pick_token.h"
+
 namespace switchyard {
 
 class TokenHistory {
  public:
-  struct Seen {
-    std::int32_t token;
-    std::int64_t made;  // occurrences after the prompt
-  };
+  using Seen = SeenToken;
 
   void add_prompt(std::span<const std::int32_t> tokens) {
     for (const std::int32_t token : tokens) place_of(token);

@@ -251,8 +251,14 @@ DeviceBatch place_tokens(Context& context, const Batch& whole) {
     }
     copy(here.view(), there.view());
   }
+  return placed_tokens(context, there, shape);
+}
+
+DeviceBatch placed_tokens(Context& context, const Tensor& there, const Shape& shape) {
+  const Sharding sharding = batch_sharding(context, shape);
+  const std::int64_t rows = there.dim(0) / 3;
   const auto part = [&](std::int64_t i) {
-    return make_leaf(there.slice_rows(i * local[0], (i + 1) * local[0]), shape, sharding, false);
+    return make_leaf(there.slice_rows(i * rows, (i + 1) * rows), shape, sharding, false);
   };
   const Array tokens = part(0), positions = part(1), segments = part(2);
   return {tokens, positions, segments, tokens, segments, {}};

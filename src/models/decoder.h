@@ -26,6 +26,9 @@ DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predi
 // Places a batch whose targets are its inputs, as generation's, with one copy to the device. The targets
 // share the memory of the inputs.
 DeviceBatch place_tokens(Context& context, const Batch& whole);
+// Returns the batch whose tokens, positions and segments are on the device already: i32 [3B,S] of this rank.
+// `shape`: of the whole batch.
+DeviceBatch placed_tokens(Context& context, const Tensor& there, const Shape& shape);
 
 // The part of a batch of `shape` [B,S] that this rank holds: batch rows
 // [begin, end). `axes` are the mesh axes that split the batch dim.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/product/gated_down.h"
 #include "kernels/product/grouped_matmul.h"
 #include "moe/expert_biases.h"
 #include "ops/basic.h"
@@ -34,16 +35,17 @@ std::vector<Tensor> gated_backward(Context& c, const Tensor& gate, const Tensor&
 // Gate and up of the rows, x[tokens] · wi_0 and · wi_1, the rows never copied where the kernel looks them up,
 // and with row weights the gated rows, which the kernel makes while the sums are hot. Inputs: wi_0, wi_1
 // [G,M,H], sizes [G], x; `planned`: x is in token order, and tokens [R] and position [T·K] follow, else x
-// holds the rows [R,M]; `weighted`: row weights [R].
+// holds the rows [R,M]; `weighted`: row weights [R]. `alone`: no gradients are wanted, and the gated rows are
+// all that the op returns.
 //
 // The gated rows are data: their consumer differentiates them through gate and up (GatedDownOp), which
 // backward may have kept, so that it keeps no third tensor.
 class GateUpOp : public Op {
  public:
-  GateUpOp(bool planned, bool weighted) : planned_(planned), weighted_(weighted) {}
+  GateUpOp(bool planned, bool weighted, bool alone) : planned_(planned), weighted_(weighted), alone_(alone) {}
   std::string_view name() const override { return "gate_up"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return std::vector<ArrayInfo>(weighted_ ? 3 : 2, ragged_info(in[3].dtype, 2));
+    return std::vector<ArrayInfo>(outputs(), ragged_info(in[3].dtype, 2));
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
@@ -51,16 +53,16 @@ class GateUpOp : public Op {
                  row_weights = weighted_ ? in.back() : Tensor();
     const Shape shape{planned_ ? index.size() : x.dim(0), outputs_of(in[0])};
     std::vector<Tensor> out;
-    for (int i = 0; i < (weighted_ ? 3 : 2); ++i) out.push_back(c.empty(x.dtype(), shape));
+    for (std::size_t i = 0; i < outputs(); ++i) out.push_back(c.empty(x.dtype(), shape));
     gmm_pair(*c.pool, {.x = matrix_of(x),
                        .index = index.view(),
                        .rhs_0 = in[0].view(),
                        .rhs_1 = in[1].view(),
                        .group_sizes = in[2].view(),
-                       .out_0 = out[0].view(),
-                       .out_1 = out[1].view(),
+                       .out_0 = alone_ ? TensorView() : out[0].view(),
+                       .out_1 = alone_ ? TensorView() : out[1].view(),
                        .row_weights = row_weights.view(),
-                       .hidden = weighted_ ? out[2].view() : TensorView()});
+                       .hidden = weighted_ ? out.back().view() : TensorView()});
     return out;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -83,6 +85,7 @@ class GateUpOp : public Op {
   std::uint32_t needs_inputs() const override { return planned_ ? 0x3f : 0xf; }
 
  private:
+  std::size_t outputs() const { return alone_ ? 1 : weighted_ ? 3 : 2; }
   // The gradient of an output, zeros where none came.
   static Tensor whole(Context& c, const BackwardCall& call, std::size_t output) {
     if (call.grad(output).defined()) return call.grad(output);
@@ -109,7 +112,7 @@ class GateUpOp : public Op {
                             .drhs_1 = grads[1].view()});
   }
 
-  bool planned_, weighted_;
+  bool planned_, weighted_, alone_;
 };
 
 class WeightedSwigluOp : public Op {
@@ -144,6 +147,8 @@ class GatedDownOp : public Op {
     const Tensor sizes = call.input(4);
     std::vector<Tensor> grads(call.inputs());
     Tensor dy = call.take_grad(0), dhidden;
+    if (call.wanted(0) && call.wanted(1) && call.wanted(2) && call.wanted(3) && fused(c, call, dy, grads))
+      return grads;
     if (call.wanted(0) || call.wanted(1) || call.wanted(2))
       dhidden = gradient_of_rows(c, dy, call.input(3), sizes);
     const Tensor gate = call.input(0), up = call.input(1), row_weights = call.input(2);
@@ -155,6 +160,36 @@ class GatedDownOp : public Op {
     return grads;
   }
   std::uint32_t needs_inputs() const override { return 0x1f; }
+
+ private:
+  // All gradients with one kernel before the product for wo's; false where there is none.
+  static bool fused(Context& c, const BackwardCall& call, const Tensor& dy, std::vector<Tensor>& grads) {
+    const Tensor gate = call.input(0), up = call.input(1), row_weights = call.input(2), wo = call.input(3),
+                 sizes = call.input(4);
+    GatedDownBackwardArgs args{.dy = dy.view(),
+                               .wo = wo.view(),
+                               .group_sizes = sizes.view(),
+                               .gate = gate.view(),
+                               .up = up.view(),
+                               .row_weights = row_weights.view(),
+                               .dgate = {},
+                               .dup = {},
+                               .hidden = {},
+                               .drow_weights = {}};
+    if (!fuses_gated_down_backward(args)) return false;
+    const auto like = [&](const Tensor& x) { return c.empty(x.dtype(), x.shape()); };
+    grads[0] = like(gate);
+    grads[1] = like(up);
+    grads[2] = like(row_weights);
+    const Tensor hidden = like(gate);
+    args.dgate = grads[0].view();
+    args.dup = grads[1].view();
+    args.drow_weights = grads[2].view();
+    args.hidden = hidden.view();
+    gated_down_backward(*c.pool, args);
+    grads[3] = gradient_of_weights(c, hidden, dy, sizes, call.input_info(3));
+    return true;
+  }
 };
 
 }  // namespace
@@ -165,7 +200,8 @@ Array weighted_swiglu(Context& context, const Array& gate, const Array& up, cons
 
 namespace {
 
-// The experts' gate and up projections, before the activation, and the gated rows, if they came with them.
+// The experts' gate and up projections, before the activation, and the gated rows, if they came with them:
+// where no gradients are wanted, these alone.
 struct UpProjections {
   Array gate, up, hidden;
 };
@@ -176,7 +212,9 @@ UpProjections whole_up_projections(Context& context, const Array& x, const RowPl
   std::vector<Array> inputs{wi_0.weight, wi_1.weight, plan.sizes, x};
   if (planned) inputs.insert(inputs.end(), {plan.tokens, plan.position});
   if (weighted) inputs.push_back(row_weights);
-  const auto out = apply(context, std::make_shared<GateUpOp>(planned, weighted), inputs);
+  const bool alone = weighted && !context.grad_enabled;
+  const auto out = apply(context, std::make_shared<GateUpOp>(planned, weighted, alone), inputs);
+  if (alone) return {{}, {}, out[0]};
   if (weighted) {
     never_save(out[2]).value()->requires_grad = false;
     return {out[0], out[1], out[2]};
@@ -228,6 +266,7 @@ Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, st
       chunks == 1 ? whole_up_projections(context, x(0), plan, gates_with_products ? row_weights : Array(),
                                          local.wi_0, local.wi_1)
                   : chunked_up_projections(context, x, chunks, plan, local.wi_0, local.wi_1);
+  if (!gate.defined()) return grouped_product(context, hidden, local.wo.weight, plan.sizes);
   gate = checkpoint_name(gate, "moe_mlpwi_0");
   up = checkpoint_name(up, "moe_mlpwi_1");
   if (gates_with_products) {

@@ -180,6 +180,21 @@ struct Store {
   }
 };
 
+std::int64_t cached_tokens(const AttentionCache& cache, std::int64_t slot) {
+  if (slot < 0) return 0;  // padding
+  const auto at = static_cast<std::size_t>(slot);
+  return cache.lengths[at] - cache.firsts[at];
+}
+
+// How many tokens each slot has, then the slots.
+std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots) {
+  std::vector<std::int32_t> numbers;
+  for (const std::int64_t slot : slots)
+    numbers.push_back(static_cast<std::int32_t>(cached_tokens(cache, slot)));
+  for (const std::int64_t slot : slots) numbers.push_back(static_cast<std::int32_t>(slot));
+  return numbers;
+}
+
 class ThroughInt8Op : public Op {
  public:
   std::string_view name() const override { return "through_int8"; }
@@ -340,11 +355,9 @@ class CacheAttentionOp : public Op {
   // One token a slot, on all ranks: it is its sequence's last.
   void attend_one(Context& c, const Tensor& q, const TensorView& sinks, const Tensor& out) const {
     const std::int64_t batch = q.dim(0), kv_heads = cache_.k.values.dim(2), group = q.dim(2) / kv_heads;
-    std::vector<std::int32_t> numbers;  // lengths, then slots
-    for (const std::int64_t slot : slots_)
-      numbers.push_back(static_cast<std::int32_t>(length_of(slot) - first_of(slot)));
-    for (const std::int64_t slot : slots_) numbers.push_back(static_cast<std::int32_t>(slot));
-    const Tensor there = numbers_of(c, numbers_, std::move(numbers));
+    const StepLists* const step = numbers_ == nullptr ? nullptr : numbers_->step_lists(cache_.window);
+    const Tensor there =
+        step != nullptr ? step->attended : numbers_of(c, numbers_, attended_numbers(cache_, slots_));
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
                                .k = cache_.k.values.view(),
                                .v = values_apart() ? cache_.v.values.view() : first_part_of(cache_.k),
@@ -438,6 +451,54 @@ Tensor CallNumbers::of(Context& context, std::vector<std::int32_t> numbers) {
   return lists_.emplace_back(numbers, uploaded(context, numbers)).second;
 }
 
+const StepLists* CallNumbers::step_lists(const CacheWindow& window) const {
+  const auto found = std::ranges::find(step, window, &StepLists::window);
+  return found == step.end() ? nullptr : &*found;
+}
+
+bool can_begin_step(const AttentionCaches& caches) {
+  return std::ranges::all_of(caches.layers, [&](const AttentionCache& cache) {
+    return cache.k.values.defined() && std::ranges::all_of(caches.slots, [&](std::int64_t slot) {
+             if (slot < 0) return true;
+             const auto at = static_cast<std::size_t>(slot);
+             const CacheWindow::Begins begins = cache.window.begins(cache.firsts[at], cache.lengths[at], 1);
+             return begins.in_place() && begins.during == cache.firsts[at];
+           });
+  });
+}
+
+std::vector<std::int32_t> begin_step(AttentionCaches& caches) {
+  std::vector<std::int32_t> numbers;
+  std::vector<CacheWindow> known;
+  for (AttentionCache& cache : caches.layers) {
+    const bool is_new = std::ranges::find(known, cache.window) == known.end();
+    for (const std::int64_t slot : caches.slots) {
+      const auto at = static_cast<std::int32_t>(cached_tokens(cache, slot));
+      if (is_new) numbers.insert(numbers.end(), {static_cast<std::int32_t>(slot), at, slot < 0 ? 0 : 1});
+      if (slot >= 0) ++cache.lengths[static_cast<std::size_t>(slot)];
+    }
+    if (!is_new) continue;
+    known.push_back(cache.window);
+    const std::vector<std::int32_t> attended = attended_numbers(cache, caches.slots);
+    numbers.insert(numbers.end(), attended.begin(), attended.end());
+  }
+  return numbers;
+}
+
+std::vector<StepLists> step_lists(const AttentionCaches& caches, const Tensor& numbers) {
+  const auto rows = std::ssize(caches.slots);
+  std::vector<StepLists> lists;
+  std::int64_t at = 0;
+  for (const AttentionCache& cache : caches.layers) {
+    if (std::ranges::find(lists, cache.window, &StepLists::window) != lists.end()) continue;
+    lists.push_back({cache.window, numbers.slice_rows(at, at + 3 * rows).reshaped({rows, 3}),
+                     numbers.slice_rows(at + 3 * rows, at + 5 * rows)});
+    at += 5 * rows;
+  }
+  CHECK(at == numbers.size(), "{} numbers of a step, {} are wanted", numbers.size(), at);
+  return lists;
+}
+
 void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
                   std::span<const Array> v, const TokenPlaces& places, const Array* index_key) {
   Store keys(context, cache, cache.k, q, k);
@@ -461,6 +522,11 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
   std::vector<Store*> stores{&keys};
   if (values) stores.push_back(&*values);
   if (index_keys) stores.push_back(&*index_keys);
+  if (const StepLists* step =
+          places.numbers == nullptr ? nullptr : places.numbers->step_lists(cache.window)) {
+    for (const Store* store : stores) store->append(store->cached, 0, rows, step->appended);
+    return;
+  }
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t slot = places.slots[static_cast<std::size_t>(b)],
                        tokens = places.tokens[static_cast<std::size_t>(b)];

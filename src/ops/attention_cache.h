@@ -50,12 +50,23 @@ struct AttentionCache {
   Array key_up, value_up;  // latent attention's projections in the form it uses: split_up_projection()
 };
 
+// Lists of a step (begin_step) for the layers with one window, i32: the rows that cache_append() writes
+// [B,3], and the lengths and slots that attend() reads [2,B].
+struct StepLists {
+  CacheWindow window;
+  Tensor appended, attended;
+};
+
 // Numbers of the running call that kernels read. Each list goes to the device once, whichever layers use it.
 class CallNumbers {
  public:
   // i32 [numbers.size()] on the context's device.
   Tensor of(Context& context, std::vector<std::int32_t> numbers);
-  void clear() { lists_.clear(); }  // after the call
+  // Null: the call is no step, or no layer has the window.
+  const StepLists* step_lists(const CacheWindow& window) const;
+  void clear() { lists_.clear(), step.clear(); }  // after the call
+
+  std::vector<StepLists> step;
 
  private:
   std::vector<std::pair<std::vector<std::int32_t>, Tensor>> lists_;
@@ -69,6 +80,17 @@ struct AttentionCaches {
   bool from_beginning = true;        // all slots of the call, on all ranks, are empty before it
   CallNumbers numbers;
 };
+
+// A step is a call of one token a row whose numbers kernels read at addresses that the caller chooses. So a
+// graph (core/graph.h) can hold all that the call does. Before the call begin_step() counts its tokens;
+// during the call CallNumbers::step has its lists, and cache_append() changes no count.
+//
+// Returns whether the tokens of `caches.slots` can be a step: every layer has its memory, and no token moves.
+bool can_begin_step(const AttentionCaches& caches);
+// Counts the step's tokens in all caches. Returns the lists of all windows, one behind the other.
+std::vector<std::int32_t> begin_step(AttentionCaches& caches);
+// The lists of begin_step() in the device's memory.
+std::vector<StepLists> step_lists(const AttentionCaches& caches, const Tensor& numbers);
 
 // The slots and positions of a call's tokens: i32 [B,S], and the parts of AttentionCaches::slots and tokens
 // for B. Positions continue where the slot ends. Padding follows a row's last token and is not cached.

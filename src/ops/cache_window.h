@@ -19,6 +19,8 @@ struct CacheWindow {
   std::int64_t capacity = 0;  // most tokens of a sequence, evicted ones included
   KeyWindow seen = {};        // the earlier tokens that a token sees
 
+  bool operator==(const CacheWindow&) const = default;
+
   // The number of tokens that a slot has memory for. It has a quarter more than a window, so that the window
   // is moved down only once per that many tokens. Chunks are evicted whole, without moving memory.
   std::int64_t tokens() const {

@@ -12,4 +12,8 @@ namespace switchyard {
 // `what` on the first rank. x must not have partial sums (CHECK). Collective in the mesh.
 Tensor gather_to_first(Context& context, const Array& x, std::string_view what);
 
+// Returns the same in the first rank's device memory. Shares x's buffer where that rank has all of x. Counts
+// no host read.
+Tensor gather_to_first_device(Context& context, const Array& x);
+
 }  // namespace switchyard

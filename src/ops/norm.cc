@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "autograd/ones.h"
 #include "core/error.h"
+#include "kernels/pointwise/random_values.h"
 #include "kernels/pointwise/rms_norm.h"
 #include "ops/reshard.h"
 
@@ -72,10 +72,8 @@ class RmsNormOp : public Op {  // inputs: x, maybe its scale
     return {x.size() / std::max<std::int64_t>(1, scale.size()), scale.size()};
   }
   static Tensor ones(Context& c, std::int64_t count) {
-    if (c.memory.device().is_gpu() && !c.abstract()) return shared_ones(c, count).slice_rows(0, count);
-    const std::vector<float> values(static_cast<std::size_t>(count), 1.0f);
     const Tensor there = c.empty(DType::f32, {count});
-    copy(TensorView::of_host(values.data(), there.shape()), there.view());
+    random_values(*c.pool, {.to = there.view(), .whole = {count}, .start = {0}, .factor = 1});
     return there;
   }
   static TensorView flat(const Tensor& scale) { return scale.view().reshaped({scale.size()}); }

@@ -18,6 +18,28 @@ std::optional<std::int32_t> AnswerGuide::forced() const {
   return forced_.empty() ? std::nullopt : std::optional(forced_.front());
 }
 
+// Sets the bits of the tokens that the grammar allows.
+void AnswerGuide::set_bits(std::span<std::uint32_t> bits) {
+  const double begin = steady_seconds();
+  matcher_->mask(bits);
+  mask_seconds_ = steady_seconds() - begin;
+  if (tokens_ != 0 || !request_->reasoning_begin) return;
+  const auto token = static_cast<std::size_t>(*request_->reasoning_begin);
+  if (token / 32 < bits.size()) bits[token / 32] |= std::uint32_t{1} << (token % 32);
+}
+
+bool AnswerGuide::mask(std::size_t vocab, std::span<const std::int32_t> withheld,
+                       std::vector<std::uint32_t>& bits) {
+  bits.assign((vocab + 31) / 32, ~std::uint32_t{0});
+  if (is_masking()) set_bits(bits);
+  if (vocab % 32 != 0) bits.back() &= (std::uint32_t{1} << (vocab % 32)) - 1;
+  for (const std::int32_t token : withheld) {
+    const auto at = static_cast<std::size_t>(token);
+    if (at < vocab) bits[at / 32] &= ~(std::uint32_t{1} << (at % 32));
+  }
+  return std::ranges::any_of(bits, [](std::uint32_t word) { return word != 0; });
+}
+
 bool AnswerGuide::mask(std::span<float> logits, std::span<const std::int32_t> withheld) {
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   for (const std::int32_t token : withheld) {
@@ -25,13 +47,8 @@ bool AnswerGuide::mask(std::span<float> logits, std::span<const std::int32_t> wi
   }
   if (is_masking()) {
     bits_.resize((logits.size() + 31) / 32);
-    const double begin = steady_seconds();
-    matcher_->mask(bits_);
-    mask_seconds_ = steady_seconds() - begin;
-    const bool may_reason = tokens_ == 0 && request_->reasoning_begin.has_value();
+    set_bits(bits_);
     for (std::size_t word = 0; word < bits_.size(); ++word) {
-      if (may_reason && static_cast<std::size_t>(*request_->reasoning_begin) / 32 == word)
-        bits_[word] |= std::uint32_t{1} << (*request_->reasoning_begin % 32);
       if (bits_[word] == ~std::uint32_t{0}) continue;
       const std::size_t end = std::min(logits.size(), 32 * word + 32);
       for (std::size_t t = 32 * word; t < end; ++t) {

@@ -30,6 +30,8 @@ class AnswerGuide {
   // Sets the logits of tokens that may not come next, and of those `withheld`, to -infinity. Returns false
   // where none is left.
   bool mask(std::span<float> logits, std::span<const std::int32_t> withheld);
+  // Sets `bits`, 32 tokens a word, of those of `vocab` tokens that may come next. Returns the same.
+  bool mask(std::size_t vocab, std::span<const std::int32_t> withheld, std::vector<std::uint32_t>& bits);
   // Returns whether the grammar lets the text end here.
   bool may_end() const { return !is_masking() || matcher_->may_end(); }
 
@@ -46,6 +48,7 @@ class AnswerGuide {
   bool is_over() const { return ended_ || (reader_ && reader_->is_over()); }
 
  private:
+  void set_bits(std::span<std::uint32_t> bits);
   void look_for_grammar_begin(const std::string& text);
   void limit_reasoning();
 

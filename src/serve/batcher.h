@@ -47,8 +47,8 @@ class Batcher {
   Call next(double seconds);
   // Takes the logits of the call that next() returned (Sampler::accept_logits), and the seconds that it took.
   DraftCall accept_logits(ThreadPool& pool, const Step& step, const Tensor& logits, double seconds);
-  void accept_drafts(std::span<const SlotTokens> next, const Tensor& logits) {
-    sampler_.accept_drafts(next, texts_, logits);
+  void accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, const Tensor& logits) {
+    sampler_.accept_drafts(pool, next, texts_, logits);
   }
   // Closes the queue and abandons all texts: the model makes no more tokens.
   void give_up();

@@ -7,17 +7,35 @@
 #include <set>
 
 #include "core/error.h"
+#include "generate/generator.h"
 #include "tokenizer/unicode.h"
 
 namespace switchyard::serve {
 namespace {
 
+std::string problem_of(std::size_t tokens_before, std::size_t token, float logit) {
+  return fmt::format("the model's logits after {} tokens are no numbers: that of token {} is {}",
+                     tokens_before, token, logit);
+}
+
 // Says in one line why there is no next token; empty where there is one.
 std::string problem_of(std::span<const float> logits, std::size_t tokens_before) {
   const std::optional<std::size_t> bad = first_not_finite(logits);
-  if (!bad) return "";
-  return fmt::format("the model's logits after {} tokens are no numbers: that of token {} is {}",
-                     tokens_before, *bad, logits[*bad]);
+  return bad ? problem_of(tokens_before, *bad, logits[*bad]) : "";
+}
+std::string problem_of(const PickedToken& found, std::size_t tokens_before) {
+  return found.bad < 0 ? "" : problem_of(tokens_before, static_cast<std::size_t>(found.bad), found.bad_logit);
+}
+
+constexpr const char* kNoneAllowed = "the grammar of the answer allows none of the model's tokens";
+
+std::size_t tokens_before_next(const RunningText& text) {
+  return text.request().prompt.size() + static_cast<std::size_t>(text.tokens);
+}
+
+// Returns the draw of a text's next token.
+float draw_for(const RunningText& text) {
+  return draw_of(text.request().seed, text.request().choice, static_cast<std::size_t>(text.tokens));
 }
 
 std::string name_of_id(std::int32_t token) {
@@ -31,9 +49,28 @@ std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
   return whole ? text : name_of_id(token);
 }
 
+using Probable = PickedToken::Probable;
+
 // The most probable of all tokens with one text is named by it, the others by their ids.
-void add_most_probable(std::span<const float> logits, double log_sum, int count, const Tokenizer& tokenizer,
-                       TokenLogProb& of) {
+TokenLogProb named_log_prob(Probable token, std::span<const Probable> most_probable, double log_sum,
+                            const Tokenizer& tokenizer) {
+  TokenLogProb result{token.token,
+                      text_of_token(tokenizer, token.token),
+                      static_cast<double>(token.logit) - log_sum,
+                      {},
+                      {},
+                      0};
+  std::set<std::string> seen;
+  for (const auto& [id, logit] : most_probable) {
+    const std::string text = text_of_token(tokenizer, id);
+    result.most_probable.emplace_back(seen.insert(text).second ? text : name_of_id(id),
+                                      static_cast<double>(logit) - log_sum);
+    result.most_probable_tokens.push_back(id);
+  }
+  return result;
+}
+
+std::vector<Probable> most_probable_of(std::span<const float> logits, int count) {
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto middle = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
@@ -41,27 +78,23 @@ void add_most_probable(std::span<const float> logits, double log_sum, int count,
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   });
-  std::set<std::string> seen;
-  for (auto id = ids.begin(); id != middle; ++id) {
-    const std::string text = text_of_token(tokenizer, *id);
-    of.most_probable.emplace_back(seen.insert(text).second ? text : name_of_id(*id),
-                                  static_cast<double>(logits[static_cast<std::size_t>(*id)]) - log_sum);
-    of.most_probable_tokens.push_back(*id);
-  }
+  std::vector<Probable> result;
+  for (auto id = ids.begin(); id != middle; ++id)
+    result.push_back({*id, logits[static_cast<std::size_t>(*id)]});
+  return result;
 }
 
 // The log probability of a token, with those of the `count` most probable ones.
 TokenLogProb log_prob_of(std::span<const float> logits, std::int32_t token, int count,
                          const Tokenizer& tokenizer) {
-  const double log_sum = log_sum_exp(logits);
-  TokenLogProb log_prob{token,
-                        text_of_token(tokenizer, token),
-                        static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum,
-                        {},
-                        {},
-                        0};
-  add_most_probable(logits, log_sum, count, tokenizer, log_prob);
-  return log_prob;
+  return named_log_prob({token, logits[static_cast<std::size_t>(token)]}, most_probable_of(logits, count),
+                        log_sum_exp(logits), tokenizer);
+}
+TokenLogProb log_prob_of(const PickedToken& found, std::int64_t vocab, int count,
+                         const Tokenizer& tokenizer) {
+  const auto most = static_cast<std::size_t>(std::min<std::int64_t>(count, vocab));
+  return named_log_prob({found.token, found.logit}, std::span(found.most_probable).first(most),
+                        log_sum_of(found, vocab), tokenizer);
 }
 
 // The tokens that follow a chunk of a prompt, or the first token of a step with drafts.
@@ -134,9 +167,23 @@ Accepted Sampler::accept_logits(ThreadPool& pool, const Step& step, const Runnin
   return accepted;
 }
 
-void Sampler::accept_drafts(std::span<const SlotTokens> next, const RunningTexts& texts,
+void Sampler::accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, const RunningTexts& texts,
                             const Tensor& logits) const {
   const auto vocab = static_cast<std::size_t>(std::min(vocab_, logits.dim(1)));
+  if (logits.view().on_gpu()) {
+    const SamplingConfig greedy;
+    std::vector<TokenPick> picks;
+    for (std::size_t i = 0; i < next.size(); ++i)
+      picks.push_back({.row = static_cast<std::int64_t>(i),
+                       .vocab = static_cast<std::int64_t>(vocab),
+                       .config = &greedy});
+    const std::vector<PickedToken> found = pick_there(pool, logits, picks);
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      RunningText* const text = texts[next[i].slot].get();
+      if (text != nullptr) text->progress.draft = found[i].token;
+    }
+    return;
+  }
   for (std::size_t i = 0; i < next.size(); ++i) {
     RunningText* const text = texts[next[i].slot].get();
     if (text == nullptr) continue;
@@ -149,12 +196,16 @@ std::int64_t Sampler::append_next(ThreadPool& pool, const Step& step, const Runn
                                   const std::vector<Wanted>& wanted, const Tensor& logits) const {
   const auto vocab = static_cast<std::size_t>(std::min(vocab_, logits.dim(1)));
   std::vector<Picked> picked(wanted.size());
-  pool.for_range(std::ssize(wanted), rows_a_thread(vocab_), [&](std::int64_t begin, std::int64_t end) {
-    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
-      const std::size_t offset = wanted[n].row * static_cast<std::size_t>(logits.dim(1));
-      picked[n] = pick(*texts[step.fed[wanted[n].fed].slot], logits.span<float>().subspan(offset, vocab));
-    }
-  });
+  if (logits.view().on_gpu()) {
+    picked = pick_on_gpu(pool, step, texts, wanted, logits);
+  } else {
+    pool.for_range(std::ssize(wanted), rows_a_thread(vocab_), [&](std::int64_t begin, std::int64_t end) {
+      for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+        const std::size_t offset = wanted[n].row * static_cast<std::size_t>(logits.dim(1));
+        picked[n] = pick(*texts[step.fed[wanted[n].fed].slot], logits.span<float>().subspan(offset, vocab));
+      }
+    });
+  }
   std::int64_t made = 0;
   for (std::size_t n = 0; n < wanted.size(); ++n) {
     made += picked[n].problem.empty();
@@ -163,35 +214,60 @@ std::int64_t Sampler::append_next(ThreadPool& pool, const Step& step, const Runn
   return made;
 }
 
+std::vector<Sampler::Picked> Sampler::scores_of(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                                                const std::vector<Scored>& scored,
+                                                const Tensor& logits) const {
+  const auto vocab = static_cast<std::size_t>(logits.dim(1));
+  std::vector<Picked> scores(scored.size());
+  const auto request_of = [&](std::size_t n) -> const TextRequest& {
+    return texts[step.fed[scored[n].fed].slot]->request();
+  };
+  for (std::size_t n = 0; n < scored.size(); ++n) scores[n].token = request_of(n).prompt[scored[n].before];
+  if (logits.view().on_gpu()) {
+    std::vector<TokenPick> picks;
+    for (std::size_t n = 0; n < scored.size(); ++n)
+      picks.push_back({.row = static_cast<std::int64_t>(scored[n].row),
+                       .vocab = logits.dim(1),
+                       .config = &request_of(n).sampling,
+                       .given = scores[n].token,
+                       .most_probable = *request_of(n).log_probs});
+    const std::vector<PickedToken> found = pick_there(pool, logits, picks);
+    for (std::size_t n = 0; n < scored.size(); ++n) {
+      scores[n].problem = problem_of(found[n], scored[n].before);
+      if (scores[n].problem.empty())
+        scores[n].log_probs.push_back(
+            log_prob_of(found[n], logits.dim(1), picks[n].most_probable, tokenizer_));
+    }
+    return scores;
+  }
+  pool.for_range(std::ssize(scored), rows_a_thread(logits.dim(1)), [&](std::int64_t begin, std::int64_t end) {
+    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+      const auto row = logits.span<float>().subspan(scored[n].row * vocab, vocab);
+      scores[n].problem = problem_of(row, scored[n].before);
+      if (scores[n].problem.empty())
+        scores[n].log_probs.push_back(
+            log_prob_of(row, scores[n].token, *request_of(n).log_probs, tokenizer_));
+    }
+  });
+  return scores;
+}
+
 // Scores the prompt tokens that follow those of the chunks in a step: their log probabilities over the whole
 // vocabulary of the model. `logits` [n,V] has `rows_of_slot` rows for each fed slot.
 void Sampler::score_prompts(ThreadPool& pool, const Step& step, const RunningTexts& texts,
                             const Tensor& logits, std::size_t rows_of_slot) const {
-  const auto vocab = static_cast<std::size_t>(logits.dim(1));
-  struct Scored {
-    std::size_t fed, token;  // indices of the slot and of the chunk's token that the scored one follows
-  };
   std::vector<std::vector<Picked>> scores(step.fed.size());
   std::vector<Scored> scored;
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     const std::size_t size = step.fed[i].tokens.size();
-    const bool more = texts[step.fed[i].slot]->progress.reads_prompt();
-    scores[i].resize(more ? size : size - 1);  // no prompt token follows the last one
-    for (std::size_t t = 0; t < scores[i].size(); ++t) scored.push_back({i, t});
+    const Progress& progress = texts[step.fed[i].slot]->progress;
+    scores[i].resize(progress.reads_prompt() ? size : size - 1);  // no prompt token follows the last one
+    for (std::size_t t = 0; t < scores[i].size(); ++t)
+      scored.push_back({i, t, i * rows_of_slot + t, progress.read - size + t + 1});
   }
-  pool.for_range(std::ssize(scored), rows_a_thread(logits.dim(1)), [&](std::int64_t begin, std::int64_t end) {
-    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
-      const auto [i, t] = scored[n];
-      const RunningText& text = *texts[step.fed[i].slot];
-      const std::size_t before = text.progress.read - step.fed[i].tokens.size() + t + 1;
-      const auto row = logits.span<float>().subspan((i * rows_of_slot + t) * vocab, vocab);
-      Picked& score = scores[i][t];
-      score.token = text.request().prompt[before];
-      score.problem = problem_of(row, before);
-      if (score.problem.empty())
-        score.log_probs.push_back(log_prob_of(row, score.token, *text.request().log_probs, tokenizer_));
-    }
-  });
+  std::vector<Picked> found = scores_of(pool, step, texts, scored, logits);
+  for (std::size_t n = 0; n < scored.size(); ++n)
+    scores[scored[n].fed][scored[n].token] = std::move(found[n]);
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     RunningText& text = *texts[step.fed[i].slot];
     Piece piece{.choice = text.request().choice, .text = "", .of_prompt = true};
@@ -228,18 +304,67 @@ std::optional<Finish> Sampler::finish_of(const RunningText& text) const {
   return std::nullopt;
 }
 
+// The ends that come too early.
+std::vector<std::int32_t> Sampler::withheld_from(const RunningText& text) const {
+  if (text.tokens >= text.request().least_tokens) return {};
+  std::vector<std::int32_t> withheld = ends_;
+  withheld.insert(withheld.end(), text.request().ends.begin(), text.request().ends.end());
+  return withheld;
+}
+
+std::vector<Sampler::Picked> Sampler::pick_on_gpu(ThreadPool& pool, const Step& step,
+                                                  const RunningTexts& texts,
+                                                  const std::vector<Wanted>& wanted,
+                                                  const Tensor& logits) const {
+  const std::int64_t vocab = std::min(vocab_, logits.dim(1));
+  const auto text_of = [&](std::size_t n) -> RunningText& { return *texts[step.fed[wanted[n].fed].slot]; };
+  std::vector<TokenPick> picks(wanted.size());
+  std::vector<std::vector<std::uint32_t>> bits(wanted.size());  // where tokens are masked
+  std::vector<std::uint8_t> none_allowed(wanted.size());
+  pool.for_range(std::ssize(wanted), rows_a_thread(vocab), [&](std::int64_t begin, std::int64_t end) {
+    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+      RunningText& text = text_of(n);
+      const TextRequest& request = text.request();
+      picks[n] = {.row = static_cast<std::int64_t>(wanted[n].row),
+                  .vocab = vocab,
+                  .config = &request.sampling,
+                  .seen = text.history.seen(),
+                  .uniform = draw_for(text),
+                  .given = text.guide.forced(),
+                  .most_probable = request.log_probs.value_or(-1)};
+      const std::vector<std::int32_t> withheld = withheld_from(text);
+      if (picks[n].given || (!text.guide.is_masking() && withheld.empty())) continue;
+      none_allowed[n] = !text.guide.mask(static_cast<std::size_t>(vocab), withheld, bits[n]);
+      picks[n].bits = bits[n];
+    }
+  });
+  const std::vector<PickedToken> found = pick_there(pool, logits, picks);
+  std::vector<Picked> result(wanted.size());
+  for (std::size_t n = 0; n < wanted.size(); ++n) {
+    Picked& picked = result[n];
+    const RunningText& text = text_of(n);
+    picked.problem = problem_of(found[n], tokens_before_next(text));
+    if (!picked.problem.empty()) continue;
+    if (none_allowed[n] != 0) {
+      picked.is_over = text.guide.may_end();
+      if (!picked.is_over) picked.problem = kNoneAllowed;
+      continue;
+    }
+    picked.token = found[n].token;
+    if (text.request().log_probs)
+      picked.log_probs.push_back(log_prob_of(found[n], vocab, *text.request().log_probs, tokenizer_));
+  }
+  return result;
+}
+
 // Several threads call it at once, for texts of their own.
 Sampler::Picked Sampler::pick(RunningText& text, std::span<float> logits) const {
   const TextRequest& request = text.request();
   Picked picked;
-  picked.problem = problem_of(logits, request.prompt.size() + static_cast<std::size_t>(text.tokens));
+  picked.problem = problem_of(logits, tokens_before_next(text));
   if (!picked.problem.empty()) return picked;
-  const float uniform = draw_of(request.seed, request.choice, static_cast<std::size_t>(text.tokens));
-  std::vector<std::int32_t> withheld;  // ends that come too early
-  if (text.tokens < request.least_tokens) {
-    withheld = ends_;
-    withheld.insert(withheld.end(), request.ends.begin(), request.ends.end());
-  }
+  const float uniform = draw_for(text);
+  const std::vector<std::int32_t> withheld = withheld_from(text);
   if (const std::optional<std::int32_t> forced = text.guide.forced()) {
     picked.token = *forced;
   } else if (text.guide.is_masking() || !withheld.empty()) {
@@ -249,7 +374,7 @@ Sampler::Picked Sampler::pick(RunningText& text, std::span<float> logits) const 
     const std::span<float> masked = request.log_probs ? std::span(copy) : logits;
     if (!text.guide.mask(masked, withheld)) {
       picked.is_over = text.guide.may_end();
-      if (!picked.is_over) picked.problem = "the grammar of the answer allows none of the model's tokens";
+      if (!picked.is_over) picked.problem = kNoneAllowed;
       return picked;
     }
     picked.token = pick_token(masked, request.sampling, text.history, uniform);

@@ -1,5 +1,6 @@
-// Sampler: turns logits into the texts' tokens and pieces. It applies penalties, computes log probabilities,
-// looks for what ends a text, and accepts or rejects drafts. For the model's thread alone.
+// Sampler: turns logits into the texts' tokens and pieces, on the host or on the GPU that has the logits. It
+// applies penalties, computes log probabilities, looks for what ends a text, and accepts or rejects drafts.
+// For the model's thread alone.
 #pragma once
 
 #include <memory>
@@ -62,7 +63,8 @@ class Sampler {
   // fed slots. Advances the texts' progress and sends their pieces. The pool's threads share the texts.
   Accepted accept_logits(ThreadPool& pool, const Step& step, const RunningTexts& texts, Tensor logits) const;
   // Takes the logits of drafts, f32 [n,V], for the slots of Accepted::next. Texts that are over are skipped.
-  void accept_drafts(std::span<const SlotTokens> next, const RunningTexts& texts, const Tensor& logits) const;
+  void accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, const RunningTexts& texts,
+                     const Tensor& logits) const;
 
   // Returns how a text is over, if it is.
   std::optional<Finish> finish_of(const RunningText& text) const;
@@ -81,9 +83,19 @@ class Sampler {
     bool is_over = false;                      // the text ends without a token
   };
   Picked pick(RunningText& text, std::span<float> logits) const;
+  std::vector<Picked> pick_on_gpu(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                                  const std::vector<Wanted>& wanted, const Tensor& logits) const;
+  std::vector<std::int32_t> withheld_from(const RunningText& text) const;
   bool is_end(const RunningText& text, std::int32_t token) const;
   std::int64_t append_next(ThreadPool& pool, const Step& step, const RunningTexts& texts,
                            const std::vector<Wanted>& wanted, const Tensor& logits) const;
+  // A prompt token that follows a row of the logits.
+  struct Scored {
+    std::size_t fed, token;   // indices of the slot and of the chunk's token that it follows
+    std::size_t row, before;  // of the logits; tokens of the prompt before it
+  };
+  std::vector<Picked> scores_of(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                                const std::vector<Scored>& scored, const Tensor& logits) const;
   void score_prompts(ThreadPool& pool, const Step& step, const RunningTexts& texts, const Tensor& logits,
                      std::size_t rows_of_slot) const;
   void append(RunningText& text, Picked picked) const;

@@ -125,7 +125,7 @@ void draft_next(Context& context, Generator& generator, DraftCall drafts, ServeH
   const Order order = agree(context, std::move(own));
   for (const PrefixCopy& kept : order.call.copies) generator.truncate(kept.slot, kept.tokens);
   const Tensor logits = generator.draft(order.call.step.fed);
-  if (head != nullptr) head->batcher.accept_drafts(order.call.step.fed, logits);
+  if (head != nullptr) head->batcher.accept_drafts(*context.pool, order.call.step.fed, logits);
 }
 
 }  // namespace

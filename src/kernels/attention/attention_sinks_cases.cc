@@ -7,6 +7,7 @@
 
 #include "kernels/attention/attention_sinks.h"
 #include "kernels/attention/head_scores.h"
+#include "kernels/attention/merge_attention.h"
 #include "kernels/testing/cases.h"
 
 namespace switchyard::selftest {
@@ -55,6 +56,45 @@ std::vector<Case> apply_sinks_cases(std::uint32_t seed) {
                results[1].set(row, static_cast<float>(std::log(sink + before)));
                for (std::int64_t d = i * s.width; d < (i + 1) * s.width && before > 0; ++d)
                  results[0].set(d, static_cast<float>(wide_at(in[1], d) * before / (sink + before)));
+             }
+           }});
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> merge_attention_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const SinkShape& s : kSinkShapes) {
+      Draw draw(++seed * 4);
+      PoisonedArray out = draw.normal(dtype, s.vectors() * s.width), other = draw.normal(dtype, out.size()),
+                    lse = draw.normal(DType::f32, s.vectors(), 5),
+                    other_lse = draw.normal(DType::f32, lse.size(), 5);
+      // Queries without keys in one part, in the other, and in both.
+      for (std::int64_t i = 0; i < lse.size(); ++i) {
+        if (i % 7 == 1 || i % 7 == 3) lse.set(i, -std::numeric_limits<float>::infinity());
+        if (i % 7 == 2 || i % 7 == 3) other_lse.set(i, -std::numeric_limits<float>::infinity());
+      }
+      cases.push_back(
+          {dtype,
+           fmt::format("out {}, seed {}", to_string(s.out()), seed * 4),
+           {out, lse, other, other_lse},
+           {{"out", out, {dtype == DType::bf16 ? 0x1p-7 : 3e-6, 1e-6}}, {"lse", lse, {1e-6, 1e-6}}},
+           [s](ThreadPool& pool, const Arrays& in, Arrays& results) {
+             merge_attention(pool, {results[0].view(s.out()), in[2].view(s.out()), results[1].view(s.lse()),
+                                    in[3].view(s.lse())});
+           },
+           [s](const Arrays& in, Arrays& results) {
+             for (std::int64_t i = 0; i < s.vectors(); ++i) {
+               const std::int64_t row = s.lse_at(i);
+               const double first = std::exp(wide_at(in[1], row)), second = std::exp(wide_at(in[3], row)),
+                            sum = first + second;
+               if (sum == 0) continue;
+               results[1].set(row, static_cast<float>(std::log(sum)));
+               for (std::int64_t d = i * s.width; d < (i + 1) * s.width; ++d)
+                 results[0].set(
+                     d, static_cast<float>((wide_at(in[0], d) * first + wide_at(in[2], d) * second) / sum));
              }
            }});
     }
@@ -153,6 +193,7 @@ std::vector<Case> scale_columns_cases(std::uint32_t seed) {
 
 std::vector<KernelCases> attention_sink_kernels() {
   return {{"apply_sinks", "apply_sinks", apply_sinks_cases},
+          {"merge_attention", "merge_attention", merge_attention_cases},
           {"sink_gradients", "sink_gradients", sink_gradients_cases},
           {"largest_scores", "largest_scores", largest_scores_cases},
           {"scale_columns", "scale_columns", scale_columns_cases}};

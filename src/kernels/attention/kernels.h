@@ -5,6 +5,7 @@
 #include "kernels/attention/append_tokens.h"
 #include "kernels/attention/attention_sinks.h"
 #include "kernels/attention/head_scores.h"
+#include "kernels/attention/merge_attention.h"
 #include "kernels/attention/rope_tables.h"
 
 namespace switchyard {
@@ -15,6 +16,7 @@ struct LargestScoresArgs {
 
 namespace gpu {
 void append_tokens(const AppendTokensArgs& args);
+void merge_attention(const MergeAttentionArgs& args);
 void apply_sinks(const ApplySinksArgs& args);
 void sink_gradients(const SinkGradientsArgs& args);
 void largest_scores(const LargestScoresArgs& args);

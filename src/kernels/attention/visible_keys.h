@@ -12,6 +12,7 @@ struct KeyWindow {
   std::int64_t window = 0;  // keys that a query sees, its own among them
   std::int64_t chunk = 0;   // places of a chunk; queries see keys of their own only
 
+  bool operator==(const KeyWindow&) const = default;
   bool limits() const { return window > 0 || chunk > 0; }
 
   // The first place whose key a query at `place` may see. It never goes back as `place` goes on.

@@ -70,7 +70,7 @@ GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::
         : "memory");
 }
 
-// The same of a tensor of four dims, for this block alone.
+// Starts to copy the box of a tensor of four dims, for this block alone.
 GPU_FUNCTION void copy_box(void* to, const TensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
                            std::int64_t w, std::uint64_t* barrier) {
   asm volatile(
@@ -119,7 +119,7 @@ GPU_FUNCTION void store_floats(float* to, const float* from, std::int64_t count)
                "r"(shared_address(from)), "r"(static_cast<int>(count * 4))
                : "memory");
 }
-// What this thread stored and added since the last call is one group.
+// Ends a group: all that this thread stored and added since the last call.
 GPU_FUNCTION void end_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -144,6 +144,8 @@ GPU_FUNCTION void wait_for_number(const std::int32_t* at, std::int32_t value) {
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   } while (now != value);
+  // Copies that this thread starts later see what the other blocks stored.
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 // Raises the number by one, after what this thread stored and added and has waited for.
 GPU_FUNCTION void raise_number(std::int32_t* at) {

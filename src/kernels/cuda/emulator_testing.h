@@ -4,6 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <vector>
+
+#include "core/device.h"
+#include "core/tensor_view.h"
 #include "kernels/cuda/emulator_async.h"
 
 namespace switchyard::gpu::emulator {
@@ -34,6 +39,14 @@ void in_all_timings(const Body& body) {
       body();
     }
   }
+}
+
+// The vector's memory as the emulated GPU's, so that kernels take their workspaces from there, too.
+template <typename T>
+TensorView on_gpu(const std::vector<T>& values, const Shape& shape) {
+  Device& gpu = Device::cuda_emulated();
+  auto* const address = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(values.data()));
+  return {dtype_of<T>::value, shape, address - gpu.kernel_offset(), gpu};
 }
 
 }  // namespace switchyard::gpu::emulator

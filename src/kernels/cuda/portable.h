@@ -267,7 +267,10 @@ void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
   if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0) return;
   const Started started;
   int number = 0;
-  const auto check = [&number](const auto& argument) {
+  const auto check = [&number](auto argument) {
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&argument);  // what lies there by chance is no address
+#endif
     emulator::check_argument(++number, &argument, sizeof(argument));
   };
   (check(args), ...);

@@ -36,8 +36,8 @@ GPU_FUNCTION void multiply(float (&d)[columns / 2], std::uint64_t a, std::uint64
   wgmma_detail::Shape<columns>::template by_address<transpose_a, transpose_b>(d, a, b, add ? 1 : 0);
 #endif
 }
-// The same with a in registers, four of a thread: pairs of columns of row lane / 4 and of 8 more, then those
-// of 8 columns more. Sums of a product have that order, eight for each four registers.
+// multiply() with a in registers, four of a thread: pairs of columns of row lane / 4 and of 8 more, then
+// those of 8 columns more. Sums of a product have that order, eight for each four registers.
 template <int columns, int transpose_b>
 GPU_FUNCTION void multiply_registers(float (&d)[columns / 2], const std::uint32_t* a, std::uint64_t b,
                                      bool add = true) {

@@ -247,17 +247,27 @@ void set_rows(GemmProblem& p, const LookedUpRows& from, std::int64_t row) {
 }  // namespace
 
 void gmm_pair(ThreadPool& pool, const GmmPairArgs& args) {
-  CHECK(args.out_0.rank() == 2, "[gmm_pair] out_0 has {} dims", args.out_0.rank());
-  const GroupedProduct p = product_of("gmm_pair", args.x, args.rhs_0, args.group_sizes, args.out_0.dim(0));
+  const TensorView& any = args.any_out();
+  CHECK(any.rank() == 2 && args.out_0.defined() == args.out_1.defined(), "[gmm_pair] an output has {} dims",
+        any.rank());
+  const GroupedProduct p = product_of("gmm_pair", args.x, args.rhs_0, args.group_sizes, any.dim(0));
   const DType dtype = p.dtype;
   const LookedUpRows from = looked_up("gmm_pair", args.x, args.index, p);
   check_view("gmm_pair", "rhs_0", args.rhs_0, p.weight_dtype, p.weights());
   check_view("gmm_pair", "rhs_1", args.rhs_1, p.weight_dtype, p.weights());
-  check_view("gmm_pair", "out_0", args.out_0, dtype, {p.rows, p.n});
-  check_view("gmm_pair", "out_1", args.out_1, dtype, {p.rows, p.n});
+  check_optional_view("gmm_pair", "out_0", args.out_0, dtype, {p.rows, p.n});
+  check_optional_view("gmm_pair", "out_1", args.out_1, dtype, {p.rows, p.n});
   check_optional_view("gmm_pair", "row_weights", args.row_weights, DType::f32, {p.rows});
   check_optional_view("gmm_pair", "hidden", args.hidden, dtype, {p.rows, p.n});
-  if (args.out_0.on_gpu()) return gpu::gmm_pair(args);
+  if (any.on_gpu()) return gpu::gmm_pair(args);
+  if (!args.out_0.defined()) {
+    // Made all the same, for the activation.
+    Buffer gate(any.bytes()), up(any.bytes());
+    GmmPairArgs all = args;
+    all.out_0 = TensorView(dtype, any.shape(), gate.data(), gate.device());
+    all.out_1 = TensorView(dtype, any.shape(), up.data(), up.device());
+    return gmm_pair(pool, all);
+  }
   if (!takes_gemm_forms(dtype) || p.packed()) {
     const GatheredRows lhs(pool, args.x, args.index);
     // All at once: threads wait for each other once.

@@ -53,15 +53,17 @@ void gmm_drhs(ThreadPool& pool, const GmmDrhsArgs& args);
 
 // out_i[r,:] = x[index[r],:] · rhs_i[g(r)] for i = 0, 1. Where `hidden` is defined, it becomes
 // silu(out_0) · out_1 · row_weights[r], bit for bit what swiglu (elementwise.h) makes of them; kernels of
-// tiles make it while the sums are hot.
+// tiles make it while the sums are hot. With `hidden`, out_0 and out_1 may both be undefined: not wanted.
 struct GmmPairArgs {
   TensorView x;             // [*,k]; [R,k] without `index`
   TensorView index;         // [R] i32; undefined: row r is row r of x
   TensorView rhs_0, rhs_1;  // [G,k,n]
   TensorView group_sizes;   // [G] i32
-  TensorView out_0, out_1;  // [R,n]
+  TensorView out_0, out_1;  // [R,n]; both undefined: not wanted
   TensorView row_weights;   // [R] f32; undefined: 1
   TensorView hidden;        // [R,n]; undefined: not wanted
+
+  const TensorView& any_out() const { return out_0.defined() ? out_0 : hidden; }
 };
 void gmm_pair(ThreadPool& pool, const GmmPairArgs& args);
 

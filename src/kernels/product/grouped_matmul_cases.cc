@@ -5,6 +5,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/product/gated_down.h"
 #include "kernels/product/grouped_matmul.h"
 #include "kernels/testing/cases.h"
 #include "kernels/testing/exact_operands.h"
@@ -137,33 +138,50 @@ struct PairRows {
   std::vector<std::int32_t> index;
 };
 
-// Without the activation, with it, and with it weighted.
+// Without the activation, with it, with it weighted alone, and with it weighted beside both products.
+constexpr int kPairVariants = 4;
+Case pair_case(const GroupedShape& s, int variant) {
+  const bool gathered = variant != 1, activated = variant > 0, weighted = variant >= 2, alone = variant == 2;
+  ExactOperands draw(s.dtype, s.seed);
+  const PairRows rows(s, gathered);
+  const PoisonedArray out(s.dtype, s.rows() * s.n);
+  Case c{s.dtype,
+         fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
+                     activated ? ", with the activation" : "",
+                     alone      ? ", weighted, alone"
+                     : weighted ? ", weighted"
+                                : ""),
+         {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
+          draw.addend(DType::f32, s.rows()), i32_array(rows.index), s.sizes()},
+         {},
+         [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
+           gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
+                           .index = gathered ? in[4].view() : TensorView(),
+                           .rhs_0 = in[1].view(s.of_weights()),
+                           .rhs_1 = in[2].view(s.of_weights()),
+                           .group_sizes = in[5].view(),
+                           .out_0 = alone ? TensorView() : o[0].view(s.of_n()),
+                           .out_1 = alone ? TensorView() : o[1].view(s.of_n()),
+                           .row_weights = weighted ? in[3].view() : TensorView(),
+                           .hidden = activated ? o.back().view(s.of_n()) : TensorView()});
+         }};
+  if (!alone) c.outputs = {{"out_0", out}, {"out_1", out}};
+  if (activated) c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
+  return c;
+}
+
 std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 3, kLargePair, [](const GroupedShape& s, int variant) {
-    const bool gathered = variant != 1, activated = variant > 0, weighted = variant == 2;
-    ExactOperands draw(s.dtype, s.seed);
-    const PairRows rows(s, gathered);
-    const PoisonedArray out(s.dtype, s.rows() * s.n);
-    Case c{s.dtype,
-           fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
-                       activated ? ", with the activation" : "", weighted ? ", weighted" : ""),
-           {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
-            draw.addend(DType::f32, s.rows()), i32_array(rows.index), s.sizes()},
-           {{"out_0", out}, {"out_1", out}},
-           [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
-             gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
-                             .index = gathered ? in[4].view() : TensorView(),
-                             .rhs_0 = in[1].view(s.of_weights()),
-                             .rhs_1 = in[2].view(s.of_weights()),
-                             .group_sizes = in[5].view(),
-                             .out_0 = o[0].view(s.of_n()),
-                             .out_1 = o[1].view(s.of_n()),
-                             .row_weights = weighted ? in[3].view() : TensorView(),
-                             .hidden = activated ? o[2].view(s.of_n()) : TensorView()});
-           }};
-    if (activated) c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
-    return c;
-  });
+  return grouped_cases(seed, kPairVariants, kLargePair, pair_case);
+}
+
+// On Hopper the first is one product.
+std::vector<Case> gated_product_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const Groups& groups : {Groups{300, 0, 257}, Groups{1, 0, 70}}) {
+    for (int variant = 0; variant < kPairVariants; ++variant)
+      cases.push_back(pair_case({groups, 72, 264, DType::bf16, seed += kSeedsOfCase}, variant));
+  }
+  return cases;
 }
 
 std::vector<Case> gmm_dlhs_pair_cases(std::uint32_t seed) {
@@ -206,6 +224,39 @@ std::vector<Case> gmm_drhs_pair_cases(std::uint32_t seed) {
   });
 }
 
+// k: the columns of dy.
+std::vector<Case> gated_down_backward_cases(std::uint32_t seed) {
+  const LargeShape large[] = {{{3, 700, 0, 2}, 40, 24}, {{300, 0, 257}, 72, 328, true}};  // one on Hopper
+  return grouped_cases(seed, 1, large, [](const GroupedShape& s, int) {
+    ExactOperands draw(s.dtype, s.seed);
+    Draw normal(s.seed + kSeedsOfCase / 2);
+    const Bound bound = activation_bound(s.dtype);
+    const PoisonedArray out(s.dtype, s.rows() * s.n);
+    return Case{s.dtype,
+                s.text(),
+                {draw.left(s.rows() * s.k), draw.right(s.weights()), normal.normal(s.dtype, s.rows() * s.n),
+                 normal.normal(s.dtype, s.rows() * s.n), normal.normal(DType::f32, s.rows()), s.sizes()},
+                {{"dgate", out, {bound.relative, 1e-4}},
+                 {"dup", out, bound},
+                 {"hidden", out, bound},
+                 // Sums over the columns, in another order.
+                 {"drow_weights", PoisonedArray(DType::f32, s.rows()), {1e-4, 1e-3}}},
+                [s](ThreadPool& pool, const Arrays& in, Arrays& o) {
+                  const Shape of_weights{static_cast<std::int64_t>(s.groups.size()), s.n, s.k};
+                  gated_down_backward(pool, {.dy = in[0].view(s.of_k()),
+                                             .wo = in[1].view(of_weights),
+                                             .group_sizes = in[5].view(),
+                                             .gate = in[2].view(s.of_n()),
+                                             .up = in[3].view(s.of_n()),
+                                             .row_weights = in[4].view(),
+                                             .dgate = o[0].view(s.of_n()),
+                                             .dup = o[1].view(s.of_n()),
+                                             .hidden = o[2].view(s.of_n()),
+                                             .drow_weights = o[3].view()});
+                }};
+  });
+}
+
 }  // namespace
 
 std::vector<KernelCases> grouped_matmul_kernels() {
@@ -214,7 +265,9 @@ std::vector<KernelCases> grouped_matmul_kernels() {
           {"gmm_drhs", "product", gmm_drhs_cases},
           {"gmm_pair", "product", gmm_pair_cases},
           {"gmm_dlhs_pair", "product", gmm_dlhs_pair_cases},
-          {"gmm_drhs_pair", "product", gmm_drhs_pair_cases}};
+          {"gmm_drhs_pair", "product", gmm_drhs_pair_cases},
+          {"gated_product", "gated_product", gated_product_cases},
+          {"gated_down_backward", "gated_down_backward", gated_down_backward_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -69,6 +69,7 @@ void slices(ThreadPool& pool, const ProductArgs& args) {
 constexpr Implementation<ProductArgs> kProducts[] = {
     {"cuda_few_rows",   Gpu::any,         launches<gpu::few_rows_product>, product<gpu::few_rows_refuses>},
     {"cuda_unpack",     Gpu::any,         launches<gpu::unpacked_product>, product<gpu::unpacked_refuses>},
+    {"cuda_tma_split",  Gpu::hopper,      launches<gpu::split_product>,    product<gpu::split_refuses>},
     {"cuda_tma",        Gpu::hopper,      launches<gpu::tma_product>,      product<gpu::tma_refuses>},
     {"cuda_wgmma",      Gpu::hopper,      launches<gpu::wgmma_product>,    product<gpu::wgmma_refuses>},
     {"cuda_mma",        Gpu::any,         launches<gpu::mma_product>,      product<gpu::mma_refuses>},

@@ -10,7 +10,7 @@ std::vector<KernelCases> kernels() {
         rope_kernels(),        attention_kernels(),      attention_sink_kernels(), cross_entropy_kernels(),
         token_loss_kernels(),  embedding_kernels(),      route_kernels(),          balance_kernels(),
         index_kernels(),       loop_kernels(),           vocabulary_kernels(),     weight_update_kernels(),
-        router_bias_kernels(), step_judge_kernels()})
+        router_bias_kernels(), step_judge_kernels(),     sampling_kernels()})
     all.insert(all.end(), family.begin(), family.end());
   return all;
 }

@@ -109,6 +109,7 @@ std::vector<KernelCases> route_kernels();
 std::vector<KernelCases> rope_kernels();  // and its tables
 std::vector<KernelCases> router_bias_kernels();
 std::vector<KernelCases> row_kernels();  // rms_norm
+std::vector<KernelCases> sampling_kernels();
 std::vector<KernelCases> step_judge_kernels();
 std::vector<KernelCases> token_loss_kernels();
 std::vector<KernelCases> vocabulary_kernels();

@@ -67,17 +67,6 @@ struct ForwardTiles {
         out(Shape::result_apart ? v + Shape::stages * Shape::v_bytes : q) {}
 };
 
-// Both roles walk through the same tiles.
-template <typename Shape>
-GPU_FUNCTION bool next_tile(const TileMasks& m, const HeadTile& at, TileWalk<true>& walk) {
-  return walk.next([&](int tile) {
-    const TileMask mask = mask_of(range_of_queries(m, at.batch, at.tile, Shape::rows),
-                                  range_of_keys(m, at.batch, tile, Shape::keys), m.a.causal);
-    return mask == TileMask::all && std::int64_t{tile + 1} * Shape::keys > m.a.kv_length ? TileMask::some
-                                                                                         : mask;
-  });
-}
-
 // The warp that starts copies.
 template <typename Shape>
 GPU_FUNCTION void bring_tiles(const ForwardTask& task, const ForwardMaps& maps,
@@ -98,7 +87,7 @@ GPU_FUNCTION void bring_tiles(const ForwardTask& task, const ForwardMaps& maps,
     }
     ++worked;
     TileWalk<true> walk(0, static_cast<int>(task.masks.kv_tiles));
-    while (next_tile<Shape>(task.masks, at, walk)) {
+    while (next_key_tile<Shape>(task.masks, at, walk)) {
       if (starts) {
         wait_for_phase(&barriers.k_empty[stage.at], stage.phase ^ 1);
         expect_bytes(&barriers.k_full[stage.at], Shape::k_bytes);
@@ -182,7 +171,7 @@ class ForwardConsumer {
     for (float& sum : sums) sum = 0;
     wait_for_phase(&barriers_.q_full, worked_ & 1);
     ++worked_;
-    if (next_tile<Shape>(m, at, walk)) {
+    if (next_key_tile<Shape>(m, at, walk)) {
       std::uint32_t weights[Shape::keys / 4];
       {
         float scores[Shape::keys / 2];
@@ -193,7 +182,7 @@ class ForwardConsumer {
         weigh(scores, softmax, at, walk, row);
         round(scores, weights);
       }
-      while (next_tile<Shape>(m, at, walk)) {
+      while (next_key_tile<Shape>(m, at, walk)) {
         const Stage<Shape::stages> before = stage_;
         stage_.next();
         float scores[Shape::keys / 2];
@@ -231,26 +220,13 @@ class ForwardConsumer {
   }
 
   GPU_FUNCTION void multiply_keys(float (&scores)[Shape::keys / 2]) {
-    const unsigned char *const q = tiles_.q + group_ * kGroupRows * Shape::qk * 2, *const k =
-                                                                                       tiles_.k +
-                                                                                       stage_.at *
-                                                                                           Shape::k_bytes;
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::qk; depth += 16)
-      multiply<Shape::keys, 0, 0>(scores, rows_at<kGroupRows>(q, depth), rows_at<Shape::keys>(k, depth),
-                                  depth > 0);
-    end_multiplying();
+    multiply_rows<Shape::qk, kGroupRows, Shape::keys>(scores, tiles_.q + group_ * kGroupRows * Shape::qk * 2,
+                                                      tiles_.k + stage_.at * Shape::k_bytes);
   }
 
   GPU_FUNCTION void multiply_values(float (&sums)[Shape::vw / 2],
                                     const std::uint32_t (&weights)[Shape::keys / 4], int stage) {
-    const unsigned char* const v = tiles_.v + stage * Shape::v_bytes;
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::keys; depth += 16)
-      multiply_registers<Shape::vw, 1>(sums, weights + depth / 4, columns_at<Shape::keys>(v, depth));
-    end_multiplying();
+    add_columns<Shape::vw, Shape::keys>(sums, weights, tiles_.v + stage * Shape::v_bytes);
   }
 
   GPU_FUNCTION static void shrink(float (&sums)[Shape::vw / 2], const RunningSoftmax& softmax) {

@@ -41,8 +41,8 @@ static GPU_KERNEL find_row_numbers(AttentionSpec a, const bfloat16* dout, const 
 class RowNumberMemory {
  public:
   // Also sets `cleared` numbers of `counts` to 0.
-  RowNumberMemory(const AttentionBackwardArgs& args, const AttentionProblem& p,
-                  std::int32_t* counts = nullptr, std::int64_t cleared = 0)
+  RowNumberMemory(const AttentionBackwardArgs& args, const AttentionProblem& p, std::int32_t* counts,
+                  std::int64_t cleared)
       : padded_(divide_up(p.args.q_length, 2 * kGroupRows) * 2 * kGroupRows),
         count_(p.args.batch * p.args.heads * padded_),
         memory_(args.dq, static_cast<std::size_t>(2 * count_) * sizeof(float)) {
@@ -64,6 +64,7 @@ class RowNumberMemory {
 namespace switchyard::gpu {
 
 // dq alone, by tiles of queries, of heads up to 256 wide.
-void hopper_query_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p);
+void hopper_query_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p,
+                            const hopper::RowNumbers& numbers);
 
 }  // namespace switchyard::gpu

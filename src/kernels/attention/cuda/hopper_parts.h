@@ -57,6 +57,27 @@ GPU_FUNCTION std::uint64_t columns_at(const unsigned char* tile, int depth) {
   return matrix_at(tile + depth * kTileWidth * 2, rows * kTileWidth * 2);
 }
 
+// Begins sums = a · bᵀ over a depth of `width`. a: 64 rows of a tile of `a_rows`; b: a tile of `columns`.
+template <int width, int a_rows, int columns>
+GPU_FUNCTION void multiply_rows(float (&sums)[columns / 2], const unsigned char* a, const unsigned char* b) {
+  begin_multiplying();
+  GPU_UNROLL
+  for (int depth = 0; depth < width; depth += 16)
+    multiply<columns, 0, 0>(sums, rows_at<a_rows>(a, depth), rows_at<columns>(b, depth), depth > 0);
+  end_multiplying();
+}
+
+// Begins sums += factors [64 x rows] · the tile of `rows` rows of `width` columns.
+template <int width, int rows>
+GPU_FUNCTION void add_columns(float (&sums)[width / 2], const std::uint32_t (&factors)[rows / 4],
+                              const unsigned char* tile) {
+  begin_multiplying();
+  GPU_UNROLL
+  for (int depth = 0; depth < rows; depth += 16)
+    multiply_registers<width, 1>(sums, factors + depth / 4, columns_at<rows>(tile, depth));
+  end_multiplying();
+}
+
 // This thread's address for store_tiles() into 64 rows of 64 columns: two tiles of the warp's first 8 rows
 // and two of its next 8, from column 8 * chunk on.
 GPU_FUNCTION unsigned char* place_of_tiles(unsigned char* block, int chunk) {
@@ -158,6 +179,17 @@ struct HeadOrder {
     return (all + blocks - 1) / blocks;
   }
 };
+
+// Goes to the next tile of keys that the tile of queries sees, the last first. All roles of a block walk so.
+template <typename Shape>
+GPU_FUNCTION bool next_key_tile(const TileMasks& m, const HeadTile& at, TileWalk<true>& walk) {
+  return walk.next([&](int tile) {
+    const TileMask mask = mask_of(range_of_queries(m, at.batch, at.tile, Shape::rows),
+                                  range_of_keys(m, at.batch, tile, Shape::keys), m.a.causal);
+    const bool ends = std::int64_t{tile + 1} * Shape::keys > m.a.kv_length;
+    return mask == TileMask::all && ends ? TileMask::some : mask;
+  });
+}
 
 inline bool are_aligned(std::initializer_list<const TensorView*> operands) {
   return std::all_of(operands.begin(), operands.end(), [](const TensorView* x) {

@@ -50,17 +50,6 @@ struct QueryTiles {
         v(k + Shape::stages * Shape::k_bytes) {}
 };
 
-// Both roles walk through the same tiles of keys.
-template <typename Shape>
-GPU_FUNCTION bool next_keys(const TileMasks& m, const HeadTile& at, TileWalk<true>& walk) {
-  return walk.next([&](int tile) {
-    const TileMask mask = mask_of(range_of_queries(m, at.batch, at.tile, Shape::rows),
-                                  range_of_keys(m, at.batch, tile, Shape::keys), m.a.causal);
-    return mask == TileMask::all && std::int64_t{tile + 1} * Shape::keys > m.a.kv_length ? TileMask::some
-                                                                                         : mask;
-  });
-}
-
 // The warp that starts copies.
 template <typename Shape>
 GPU_FUNCTION void bring_keys(const QueryTask& task, const QueryMaps& maps, QueryShared<Shape>& barriers,
@@ -84,7 +73,7 @@ GPU_FUNCTION void bring_keys(const QueryTask& task, const QueryMaps& maps, Query
     }
     ++worked;
     TileWalk<true> walk(0, static_cast<int>(task.masks.kv_tiles));
-    while (next_keys<Shape>(task.masks, at, walk)) {
+    while (next_key_tile<Shape>(task.masks, at, walk)) {
       if (starts) {
         wait_for_phase(&barriers.empty[stage.at], stage.phase ^ 1);
         expect_bytes(&barriers.full[stage.at], Shape::k_bytes + Shape::v_bytes);
@@ -134,7 +123,7 @@ class QueryConsumer {
     TileWalk<true> walk(0, static_cast<int>(m.kv_tiles));
     wait_for_phase(&barriers_.q_full, worked_ & 1);
     ++worked_;
-    if (next_keys<Shape>(m, at, walk)) {
+    if (next_key_tile<Shape>(m, at, walk)) {
       std::uint32_t factors[Shape::keys / 4];
       {
         float weights[Shape::keys / 2], slopes[Shape::keys / 2];
@@ -145,7 +134,7 @@ class QueryConsumer {
         wait_for_products<0>();
         round(weights, slopes, delta, factors);
       }
-      while (next_keys<Shape>(m, at, walk)) {
+      while (next_key_tile<Shape>(m, at, walk)) {
         const int before = stage_.at;
         stage_.next();
         float weights[Shape::keys / 2], slopes[Shape::keys / 2];
@@ -169,28 +158,15 @@ class QueryConsumer {
   // Begins two groups of products: scores, and gradients of weights.
   GPU_FUNCTION void multiply_scores(float (&weights)[Shape::keys / 2], float (&slopes)[Shape::keys / 2]) {
     const int first = computed_again(group_) * kGroupRows * 2;
-    multiply_rows<Shape::qk>(weights, tiles_.q + first * Shape::qk, tiles_.k + stage_.at * Shape::k_bytes);
-    multiply_rows<Shape::vw>(slopes, tiles_.dout + first * Shape::vw, tiles_.v + stage_.at * Shape::v_bytes);
-  }
-  template <int width>
-  GPU_FUNCTION static void multiply_rows(float (&sums)[Shape::keys / 2], const unsigned char* rows,
-                                         const unsigned char* keys) {
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < width; depth += 16)
-      multiply<Shape::keys, 0, 0>(sums, rows_at<kGroupRows>(rows, depth), rows_at<Shape::keys>(keys, depth),
-                                  depth > 0);
-    end_multiplying();
+    multiply_rows<Shape::qk, kGroupRows, Shape::keys>(weights, tiles_.q + first * Shape::qk,
+                                                      tiles_.k + stage_.at * Shape::k_bytes);
+    multiply_rows<Shape::vw, kGroupRows, Shape::keys>(slopes, tiles_.dout + first * Shape::vw,
+                                                      tiles_.v + stage_.at * Shape::v_bytes);
   }
 
   GPU_FUNCTION void add_keys(float (&sums)[Shape::qk / 2], const std::uint32_t (&factors)[Shape::keys / 4],
                              int stage) {
-    const unsigned char* const k = tiles_.k + stage * Shape::k_bytes;
-    begin_multiplying();
-    GPU_UNROLL
-    for (int depth = 0; depth < Shape::keys; depth += 16)
-      multiply_registers<Shape::qk, 1>(sums, factors + depth / 4, columns_at<Shape::keys>(k, depth));
-    end_multiplying();
+    add_columns<Shape::qk, Shape::keys>(sums, factors, tiles_.k + stage * Shape::k_bytes);
   }
 
   GPU_FUNCTION void weigh(float (&weights)[Shape::keys / 2], const HeadTile& at, const TileWalk<true>& walk,
@@ -265,15 +241,15 @@ query_gradients(GPU_CONSTANT(QueryTask) task, GPU_CONSTANT(QueryMaps) maps) {
 }
 
 template <typename Shape>
-void run_query_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p) {
+void run_query_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p,
+                         const RowNumbers& numbers) {
   const AttentionSpec& a = p.args;
   const std::int64_t q_tiles = divide_up(a.q_length, Shape::rows),
                      kv_tiles = divide_up(a.kv_length, Shape::keys);
   const Ranges ranges(a, args.dq, Shape::rows, Shape::keys, places_are_given(a));
-  const RowNumberMemory numbers(args, p);
   if (PlannedGpu::of_thread() != nullptr) return;
   const QueryTask task{
-      {a, ranges.of_queries(), ranges.of_keys(), q_tiles, kv_tiles}, HeadOrder(a, q_tiles), numbers.get()};
+      {a, ranges.of_queries(), ranges.of_keys(), q_tiles, kv_tiles}, HeadOrder(a, q_tiles), numbers};
   const auto queries = [&](const void* data, std::int64_t width) {
     return map_of_heads(data, a.batch, a.q_length, a.heads, width, kGroupRows);
   };
@@ -290,11 +266,12 @@ void run_query_gradients(const AttentionBackwardArgs& args, const AttentionProbl
 
 }  // namespace
 
-void hopper_query_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p) {
+void hopper_query_gradients(const AttentionBackwardArgs& args, const AttentionProblem& p,
+                            const hopper::RowNumbers& numbers) {
   if (p.args.qk_dim <= 192 && p.args.v_dim <= 128)
-    run_query_gradients<QueryShape<192, 128, 64>>(args, p);
+    run_query_gradients<QueryShape<192, 128, 64>>(args, p, numbers);
   else
-    run_query_gradients<QueryShape<256, 256, 32>>(args, p);
+    run_query_gradients<QueryShape<256, 256, 32>>(args, p, numbers);
 }
 
 }  // namespace switchyard::gpu

@@ -246,8 +246,7 @@ GPU_FUNCTION void find_seeing_queries(const TileMasks& m, std::int64_t batch, st
       words);
 }
 
-// Scores of keys that are not seen become -infinity. Rows of the scores are queries, or keys where
-// `transposed`.
+// Scores of keys that are not seen become -infinity. Rows of scores are queries; if `transposed`, keys.
 template <int columns, bool transposed>
 GPU_FUNCTION void hide_unseen(const TileMasks& m, std::int64_t batch, std::int64_t tile, int row,
                               float (&scores)[columns / 2]) {

@@ -190,7 +190,7 @@ GPU_FUNCTION void join_totals(Softmax& softmax, float* totals) {
 template <int qk, int vw, typename Stored>
 GPU_KERNEL
 #if defined(__CUDACC__)
-__launch_bounds__(kThreads)
+__launch_bounds__(kThreads, qk > 192 ? 1 : 3)  // wide heads need more registers than three blocks leave
 #endif
     split_decode(SplitDecode p, const bfloat16* q, const Stored* k, const Stored* v, float* stats,
                  float* sums_to, bfloat16* out) {

@@ -2,6 +2,7 @@
 // many elements in a row.
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
+#include "kernels/pointwise/cuda/swiglu.h"
 #include "kernels/pointwise/elementwise_problem.h"
 
 namespace switchyard::gpu {
@@ -57,10 +58,6 @@ GPU_KERNEL convert_elements(const T* x, Out* out, std::int64_t count, std::int64
   store_floats<width>(values, out + (columns == stride ? i : i / columns * stride + i % columns));
 }
 
-GPU_FUNCTION float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
-}
-
 template <typename T, int width>
 GPU_KERNEL swiglu_elements(const T* gate, const T* up, const float* weights, T* hidden, std::int64_t count,
                            std::int64_t columns) {
@@ -70,7 +67,7 @@ GPU_KERNEL swiglu_elements(const T* gate, const T* up, const float* weights, T* 
   float g[width], u[width];
   load_floats<width>(gate + i, g);
   load_floats<width>(up + i, u);
-  for (int j = 0; j < width; ++j) g[j] = g[j] * sigmoid(g[j]) * u[j] * w;
+  for (int j = 0; j < width; ++j) g[j] = swiglu_of(g[j], u[j], w);
   store_floats<width>(g, hidden + i);
 }
 
@@ -89,10 +86,10 @@ GPU_KERNEL swiglu_backward_rows(const T* gate, const T* up, const float* weights
     load_floats<width>(up + i, u);
     load_floats<width>(dhidden + i, dh);
     for (int j = 0; j < width; ++j) {
-      const float s = sigmoid(g[j]), silu = g[j] * s, slope = s * (1.0f + g[j] * (1.0f - s));
-      dw += dh[j] * silu * u[j];
-      g[j] = dh[j] * w * u[j] * slope;
-      u[j] = dh[j] * w * silu;
+      const SwigluGradients gradients = swiglu_gradients(g[j], u[j], w, dh[j]);
+      dw += gradients.weight;
+      g[j] = gradients.gate;
+      u[j] = gradients.up;
     }
     store_floats<width>(g, dgate + i);
     store_floats<width>(u, dup + i);

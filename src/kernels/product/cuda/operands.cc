@@ -10,6 +10,7 @@
 #include "kernels/moe/kernels.h"
 #include "kernels/packed/packed_weights.h"
 #include "kernels/pointwise/elementwise_problem.h"
+#include "kernels/product/cuda/gated_product.h"
 #include "kernels/product/cuda/product.h"
 
 namespace switchyard::gpu {
@@ -54,9 +55,6 @@ void gemm(const GemmArgs& args) {
       args.b);
 }
 
-namespace {
-
-// Rows of `a` [*,k], in groups, times weights [G,k,n] of their group, without these.
 Product of_row_groups(const TensorView& a, const TensorView& index, const TensorView& group_sizes,
                       const TensorView& c) {
   const std::int64_t k = a.dim(1), n = c.dim(1);
@@ -73,12 +71,13 @@ Product of_row_groups(const TensorView& a, const TensorView& index, const Tensor
           .group_sizes = group_sizes.device_data<std::int32_t>()};
 }
 
-// The same with the weights transposed: dy [R,n] to [R,k].
 Product of_row_groups_back(const TensorView& dy, const TensorView& group_sizes, const TensorView& c) {
   Product p = of_row_groups(dy, {}, group_sizes, c);
   p.transpose_b = true;
   return p;
 }
+
+namespace {
 
 // The gradient of weights [G,k,n] from rows of x [*,k] and dy [R,n].
 Product of_depth_groups(const TensorView& x, const TensorView& index, const TensorView& dy,
@@ -141,11 +140,20 @@ void gmm_drhs(const GmmDrhsArgs& args) {
 }
 
 void gmm_pair(const GmmPairArgs& args) {
-  const Rows rows(args.x, args.index, of_row_groups(args.x, args.index, args.group_sizes, args.out_0));
-  for (const auto& [rhs, out] : {std::pair(args.rhs_0, args.out_0), std::pair(args.rhs_1, args.out_1)})
+  run_gated_product(args);
+}
+
+void composed_gated_product(const GmmPairArgs& args) {
+  const TensorView& any = args.any_out();
+  const Rows rows(args.x, args.index, of_row_groups(args.x, args.index, args.group_sizes, any));
+  // Gate and up that are not wanted are made all the same, for the activation.
+  const std::size_t bytes = args.out_0.defined() ? 0 : any.bytes();
+  const Workspace gates(any, bytes), ups(any, bytes);
+  const TensorView gate = args.out_0.defined() ? args.out_0 : gates.view(any.dtype(), any.shape()),
+                   up = args.out_1.defined() ? args.out_1 : ups.view(any.dtype(), any.shape());
+  for (const auto& [rhs, out] : {std::pair(args.rhs_0, gate), std::pair(args.rhs_1, up)})
     run_with_weights("gmm", of_row_groups(rows.x(), rows.index(), args.group_sizes, out), rhs);
-  if (args.hidden.defined() && args.hidden.size() > 0)
-    swiglu({args.out_0, args.out_1, args.row_weights, args.hidden});
+  if (args.hidden.defined() && args.hidden.size() > 0) swiglu({gate, up, args.row_weights, args.hidden});
 }
 
 void gmm_dlhs_pair(const GmmDlhsPairArgs& args) {
@@ -178,6 +186,15 @@ void gmm_drhs_pair(const GmmDrhsPairArgs& args) {
               {of_depth_groups(rows.x(), rows.index(), args.dy_0, args.group_sizes, args.drhs_0)});
   run_product("gmm_drhs",
               {of_depth_groups(rows.x(), rows.index(), args.dy_1, args.group_sizes, args.drhs_1)});
+}
+
+void composed_gated_down(const GatedDownBackwardArgs& args) {
+  const Workspace memory(args.gate, args.gate.bytes());
+  const TensorView dhidden = memory.view(args.gate.dtype(), args.gate.shape());
+  gmm_dlhs({args.dy, args.wo, args.group_sizes, dhidden});
+  if (args.gate.size() > 0 || args.drow_weights.size() > 0)
+    swiglu_backward({args.gate, args.up, args.row_weights, dhidden, args.dgate, args.dup, args.drow_weights});
+  if (args.hidden.size() > 0) swiglu({args.gate, args.up, args.row_weights, args.hidden});
 }
 
 const char* unpacked_refuses(const ProductArgs& args) {

@@ -21,30 +21,70 @@ struct Part {
 // both.
 constexpr std::int64_t kBand = 16;
 
+// Which block of rows, and which column, block `index` of a product has.
+struct BlockPlace {
+  std::int64_t row_block, column;
+  // Index: the type of numbers of blocks. Those of 64 bits take many registers to divide.
+  template <typename Index>
+  GPU_FUNCTION static BlockPlace of(const Product& p, Index index, int block_columns, Index row_blocks,
+                                    Index in_band) {
+    const auto column_blocks = static_cast<Index>((p.n + block_columns - 1) / block_columns);
+    const Index band = index / (in_band * row_blocks);
+    const Index left = column_blocks - band * in_band, width = left < in_band ? left : in_band;
+    const Index within = index - band * in_band * row_blocks;
+    return {within / width, static_cast<std::int64_t>(band * in_band + within % width) * block_columns};
+  }
+};
+
+// The part of a group that has rows, or depth, [first, end), from its row `row` on.
+GPU_FUNCTION void put_group(const Product& p, std::int64_t group, std::int64_t first, std::int64_t end,
+                            std::int64_t row, Part& part) {
+  part.group = group;
+  if (p.groups == Groups::rows) {
+    part.row = first + row;
+    part.rows_end = end;
+    part.b_offset = group * p.b_stride;
+    part.bias_offset = group * p.bias_stride;
+  } else {
+    part.row = row;
+    part.rows_end = p.m;
+    part.depth_begin = first;
+    part.depth_end = end;
+    part.c_offset = group * p.c_stride;
+  }
+}
+
+// Returns the part of block `index` of product `of_batch`, without groups.
+template <typename Index>
+GPU_FUNCTION Part part_of_batch(const Product& p, Index index, Index of_batch, int block_rows,
+                                int block_columns, Index band) {
+  const auto row_blocks = static_cast<Index>((p.m + block_rows - 1) / block_rows);
+  const BlockPlace place = BlockPlace::of(p, index, block_columns, row_blocks, band);
+  return {.group = of_batch,
+          .row = place.row_block * block_rows,
+          .rows_end = p.m,
+          .column = place.column,
+          .b_offset = of_batch * p.b_stride,
+          .c_offset = of_batch * p.c_stride,
+          .a_offset = of_batch * p.a_stride};
+}
+
 // Finds the group of block `index` of product `of_batch`, and where in it the block is, for all threads of a
 // warp. False: there is nothing to do.
 GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t of_batch, int block_rows,
-                            int block_columns, std::int64_t row_blocks, Part& part) {
-  const std::int64_t column_blocks = (p.n + block_columns - 1) / block_columns;
-  const std::int64_t band = index / (kBand * row_blocks);
-  const std::int64_t left = column_blocks - band * kBand, width = left < kBand ? left : kBand;
-  const std::int64_t within = index - band * kBand * row_blocks;
-  const std::int64_t row_block = within / width;
-  part = {};
-  part.column = (band * kBand + within % width) * block_columns;
+                            int block_columns, std::int64_t row_blocks, Part& part,
+                            std::int64_t band = kBand) {
   if (p.groups == Groups::none) {
-    part.group = of_batch;
-    part.row = row_block * block_rows;
-    part.rows_end = p.m;
-    part.a_offset = of_batch * p.a_stride;
-    part.b_offset = of_batch * p.b_stride;
-    part.c_offset = of_batch * p.c_stride;
+    part = part_of_batch(p, index, of_batch, block_rows, block_columns, band);
     return true;
   }
+  const BlockPlace place = BlockPlace::of(p, index, block_columns, row_blocks, band);
+  part = {};
+  part.column = place.column;
   // The warp looks through the groups, 32 at a time.
   const bool of_rows = p.groups == Groups::rows;
   const int lane = thread_index() % kWarp;
-  const std::int64_t wanted = of_rows ? row_block : of_batch;
+  const std::int64_t wanted = of_rows ? place.row_block : of_batch;
   std::int64_t rows_before = 0, blocks_before = 0;
   for (std::int64_t first = 0; first < p.batch; first += kWarp) {
     const std::int64_t group = first + lane;
@@ -62,21 +102,10 @@ GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t o
     const std::uint32_t found = ballot(wanted >= begin && wanted < begin + blocks);
     if (found != 0) {
       const int finder = first_bit(found);
-      part.group = first + finder;
       const std::int64_t first_row = rows_before + shuffle(rows_to - size, finder);
-      const std::int64_t end = first_row + shuffle(size, finder), block = wanted - shuffle(begin, finder);
-      if (of_rows) {
-        part.row = first_row + block * block_rows;
-        part.rows_end = end;
-        part.b_offset = part.group * p.b_stride;
-        part.bias_offset = part.group * p.bias_stride;
-      } else {
-        part.row = row_block * block_rows;
-        part.rows_end = p.m;
-        part.depth_begin = first_row;
-        part.depth_end = end;
-        part.c_offset = part.group * p.c_stride;
-      }
+      const std::int64_t end = first_row + shuffle(size, finder), before = shuffle(begin, finder);
+      put_group(p, first + finder, first_row, end, (of_rows ? wanted - before : place.row_block) * block_rows,
+                part);
       return true;
     }
     rows_before += shuffle(rows_to, kWarp - 1);

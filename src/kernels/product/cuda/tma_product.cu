@@ -8,6 +8,9 @@
 
 #include "kernels/cuda/copy_engine.h"
 #include "kernels/cuda/wgmma_store.h"
+#include "kernels/product/cuda/box_store.h"
+#include "kernels/product/cuda/group_table.h"
+#include "kernels/product/cuda/operand_maps.h"
 
 namespace switchyard::gpu {
 
@@ -21,20 +24,27 @@ constexpr std::uint16_t kBothBlocks = (1 << kCluster) - 1;
 constexpr int kTmaThreads = 384, kConsumerWarps = 8;
 constexpr int kTmaATile = kTmaRows * kTmaDepth, kTmaBTile = kTmaColumns * kTmaDepth;
 constexpr std::uint32_t kStageBytes = (kTmaATile + kTmaBTile) * sizeof(bfloat16);
-constexpr std::size_t kTmaSharedBytes = std::size_t{kTmaStages} * kStageBytes + 1024;
+constexpr int kConsumers = 2, kStoreElements = kConsumers * kStoreTiles * kStoreTile;
+constexpr std::size_t kTmaSharedBytes =
+    std::size_t{kTmaStages} * kStageBytes + kStoreElements * sizeof(bfloat16);
+// A block has 227 KB; tiles begin at the first multiple of 1024 behind the kernel's own arrays.
+constexpr std::size_t kOwnBytes =
+    2 * kTmaStages * sizeof(std::uint64_t) + 2 * (kMostGroups + 1) * sizeof(std::int32_t);
+static_assert(kTmaSharedBytes + (kOwnBytes + 1023) / 1024 * 1024 <= 227 * 1024);
 
 struct Maps {
-  TensorMap a[2], b[2];
+  TensorMap a[2], b[2], c;
 };
 
 // The steps of the depth of this block's group: which term, and where in it.
 struct Steps {
-  std::int64_t begin, first_end, first, all;
+  int begin, first_end, first, all;
   GPU_FUNCTION static Steps of(const Product& p, const Part& part) {
     const bool grouped = p.groups == Groups::depth;
-    Steps s{grouped ? part.depth_begin : 0, grouped ? part.depth_end : p.terms[0].k, 0, 0};
+    Steps s{grouped ? static_cast<int>(part.depth_begin) : 0,
+            static_cast<int>(grouped ? part.depth_end : p.terms[0].k), 0, 0};
     s.first = (s.first_end - s.begin + kTmaDepth - 1) / kTmaDepth;
-    s.all = s.first + (p.term_count > 1 ? (p.terms[1].k + kTmaDepth - 1) / kTmaDepth : 0);
+    s.all = s.first + (p.term_count > 1 ? (static_cast<int>(p.terms[1].k) + kTmaDepth - 1) / kTmaDepth : 0);
     return s;
   }
 };
@@ -50,27 +60,43 @@ GPU_FUNCTION void clear_depth(bfloat16* tile, int blocks, int rows, int thread) 
   }
 }
 
-// The blocks of a product that are one cluster's, one after the other: every so many of all.
+// The parts of a product that are one cluster's, one after the other: every so many of all.
 struct Walk {
-  std::int64_t row_blocks, of_product, all;  // blocks of a product of the batch, and of all
-  GPU_FUNCTION static bool part_of(const Walk& walk, const Product& p, std::int64_t block, int rank,
-                                   Part& part) {
-    if (!find_part(p, block % walk.of_product, block / walk.of_product, kTmaRows * kCluster, kTmaColumns,
-                   walk.row_blocks, part))
-      return false;
+  std::int32_t of_product, all;  // blocks of a product of the batch, and of all
+  std::int32_t band;
+  bool stores_boxes;
+
+  // With the numbers of blocks that the table knows, where there are groups.
+  GPU_FUNCTION Walk with(const GroupTable& table, const Product& p) const {
+    if (p.groups == Groups::none) return *this;
+    Walk walk = *this;
+    walk.of_product = table.row_blocks(p, kTmaRows * kCluster) *
+                      static_cast<std::int32_t>((p.n + kTmaColumns - 1) / kTmaColumns);
+    walk.all = walk.of_product * (p.groups == Groups::rows ? 1 : static_cast<std::int32_t>(p.batch));
+    return walk;
+  }
+  GPU_FUNCTION Part find(const GroupTable& table, const Product& p, std::int32_t block, int rank) const {
+    const std::int32_t index = block % of_product, of_batch = block / of_product;
+    Part part;
+    if (p.groups == Groups::none)
+      part = part_of_batch(p, index, of_batch, kTmaRows * kCluster, kTmaColumns, band);
+    else
+      table.find(p, index, of_batch, kTmaRows * kCluster, kTmaColumns, band, part);
     part.row += rank * kTmaRows;
-    return true;
+    return part;
   }
 };
 
 template <typename C, bool transpose_a, bool transpose_b>
 GPU_CLUSTER_KERNEL(kTmaThreads, kCluster)
-tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) walk) {
+tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) of_launch) {
 #if defined(GPU_HAS_WGMMA)
   GPU_SHARED(std::uint64_t, full, kTmaStages);
   GPU_SHARED(std::uint64_t, empty, kTmaStages);
-  auto* const tiles = reinterpret_cast<bfloat16*>(
-      (reinterpret_cast<std::uintptr_t>(dynamic_shared<unsigned char>()) + 1023) / 1024 * 1024);
+  GPU_SHARED(std::int32_t, first_block, kMostGroups + 1);
+  GPU_SHARED(std::int32_t, first_row, kMostGroups + 1);
+  const GroupTable table{first_block, first_row};
+  auto* const tiles = dynamic_shared<bfloat16>();
   const int rank = cluster_rank();
   if (thread_index() == 0) {
     for (int stage = 0; stage < kTmaStages; ++stage) {
@@ -79,8 +105,9 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
     }
     show_barriers();
   }
+  if (p.groups != Groups::none && thread_index() < kWarp) table.make(p, kTmaRows * kCluster);
   cluster_barrier();
-  const std::int64_t clusters = block_count() / kCluster;
+  const auto clusters = static_cast<std::int32_t>(block_count() / kCluster);
   // Both roles, and both blocks of the cluster, walk through the same parts and count the same steps of all
   // of them.
   int stage = 0;
@@ -91,19 +118,19 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
     phase ^= 1;
   };
   if (thread_index() < 128) {
-    give_up_registers<56>();
+    give_up_registers<48>();
     if (thread_index() < kWarp) {
-      for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
-        Part part;
-        if (!Walk::part_of(walk, p, block, rank, part)) continue;
+      const Walk walk = of_launch.with(table, p);
+      for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
+           block += clusters) {
+        const Part part = walk.find(table, p, block, rank);
         const Steps steps = Steps::of(p, part);
-        for (std::int64_t step = 0; step < steps.all; ++step, next_stage()) {
+        for (int step = 0; step < steps.all; ++step, next_stage()) {
           if (thread_index() != 0) continue;
           wait_for_phase(&empty[stage], phase ^ 1);
           expect_bytes(&full[stage], kStageBytes);
           const int term = step < steps.first ? 0 : 1;
-          const std::int64_t depth =
-              term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
+          const int depth = term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
           bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
           bfloat16* const b = a + kTmaATile;
           const std::int64_t a_batch = p.groups == Groups::none && p.a_stride != 0 ? part.group : 0,
@@ -128,31 +155,36 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
       }
     }
   } else {
-    take_registers<224>();
+    take_registers<232>();
+    const Walk walk = of_launch.with(table, p);
     // The same for all threads of a warp, as the compiler is to see.
     const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
     constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
+    BoxStore boxes(tiles + kTmaStages * (kTmaATile + kTmaBTile) + group * kStoreTiles * kStoreTile,
+                   2 + group);
     // A stage has been read by this warp.
     const auto release = [&](int of) {
       if (thread % kWarp < kCluster) arrive_at(&empty[of], thread % kWarp);
     };
-    for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
-      Part part;
-      if (!Walk::part_of(walk, p, block, rank, part)) continue;
+    for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
+         block += clusters) {
+      const Part part = walk.find(table, p, block, rank);
       const Steps steps = Steps::of(p, part);
       float sums[kTmaColumns / 2];
-      GPU_UNROLL
-      for (float& sum : sums) sum = 0;
+      if (steps.all == 0) {
+        GPU_UNROLL
+        for (float& sum : sums) sum = 0;
+      }
       int before = 0;
-      for (std::int64_t step = 0; step < steps.all; ++step) {
+      for (int step = 0; step < steps.all; ++step) {
         wait_for_phase(&full[stage], phase);
         bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
         bfloat16* const b = a + kTmaATile;
         if constexpr (transpose_a && !transpose_b) {
-          const std::int64_t depth_left = steps.first_end - steps.begin - step * kTmaDepth;
+          const int depth_left = steps.first_end - steps.begin - step * kTmaDepth;
           if (p.groups == Groups::depth && depth_left < kTmaDepth) {
-            clear_depth(a, kTmaRows / kTileWidth, static_cast<int>(depth_left), thread);
-            clear_depth(b, kTmaColumns / kTileWidth, static_cast<int>(depth_left), thread);
+            clear_depth(a, kTmaRows / kTileWidth, depth_left, thread);
+            clear_depth(b, kTmaColumns / kTileWidth, depth_left, thread);
             show_to_tensor_cores();
             named_barrier(1, kConsumerWarps * kWarp);
           }
@@ -163,8 +195,8 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
           const bfloat16* const x = transpose_a ? a + group * kTmaDepth * kTileWidth + depth * kTileWidth
                                                 : a + group * 64 * kTileWidth + depth;
           const bfloat16* const y = b + (transpose_b ? depth : depth * kTileWidth);
-          multiply<kTmaColumns, transpose_a ? 1 : 0, transpose_b ? 0 : 1>(sums, matrix_at(x, kBlockBytes),
-                                                                          matrix_at(y, kBlockBytes));
+          multiply<kTmaColumns, transpose_a ? 1 : 0, transpose_b ? 0 : 1>(
+              sums, matrix_at(x, kBlockBytes), matrix_at(y, kBlockBytes), step > 0 || depth > 0);
         }
         end_multiplying();
         wait_for_products<1>();
@@ -174,20 +206,28 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
       }
       wait_for_products<0>();
       if (steps.all > 0) release(before);
+      if constexpr (sizeof(C) == sizeof(bfloat16)) {
+        if (walk.stores_boxes) {
+          boxes.store<kTmaColumns>(p, maps.c, part, part.row + group * kStoreRows, sums);
+          continue;
+        }
+      }
       store_sums<C, kTmaColumns>(p, part, part.row + thread / kWarp * 16, sums);
     }
+    boxes.finish();
   }
   // Neither block may go while the other still signals its barriers.
   cluster_barrier();
 #endif
 }
 
-// [batch, rows, columns] in memory, copied in boxes of `box_rows` rows of 64 columns.
-TensorMap map_of(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
-                 std::int64_t batch, std::int64_t stride, int box_rows) {
-  const bool batched = stride != 0 && batch > 1;
-  return tensor_map(data, columns, rows, leading, batched ? batch : 1, batched ? stride : leading * rows,
-                    kTileWidth, box_rows);
+// Neighbours in the order of blocks. Measured on an H100 (TFLOP/s with bands of 8 and of 16): 128 groups of
+// rows, depth 4096: 698 and 657 (1024 columns), 663 and 641 (2048); depth 1024, 4096 columns: 615 and 641,
+// and 627 and 593 where B is not transposed; groups of depth: 606 and 671; 8192 x 8192 x 8192: 667 and 687.
+std::int32_t band_of(const Product& p) {
+  constexpr std::int64_t kDeep = 2048;
+  return p.groups == Groups::rows && p.terms[0].k >= kDeep ? static_cast<std::int32_t>(kBand / 2)
+                                                           : static_cast<std::int32_t>(kBand);
 }
 
 template <typename C, bool transpose_a, bool transpose_b>
@@ -203,6 +243,11 @@ void run_layout_tma(const Product& p) {
     maps.b[t] = transpose_b ? map_of(term.b, depth, p.n, p.ldb, p.batch, p.b_stride, kTmaColumns / kCluster)
                             : map_of(term.b, p.n, depth, p.ldb, p.batch, p.b_stride, kTmaDepth);
   }
+  const bool boxes = stores_boxes(p);
+  if (boxes) {
+    const std::int64_t batch = p.groups == Groups::rows ? 1 : p.batch;
+    maps.c = map_of(p.c, p.n, p.m, p.ldc, batch, p.c_stride, kStoreRows);
+  }
   const std::int64_t row_blocks = row_blocks_of(p, kTmaRows * kCluster),
                      of_product = row_blocks * divide_up(p.n, kTmaColumns),
                      all = of_product * (p.groups == Groups::rows ? 1 : p.batch);
@@ -213,7 +258,8 @@ void run_layout_tma(const Product& p) {
           .threads = kTmaThreads,
           .shared_bytes = kTmaSharedBytes,
           .cluster = kCluster},
-         tma_blocks<C, transpose_a, transpose_b>, p, maps, Walk{row_blocks, of_product, all});
+         tma_blocks<C, transpose_a, transpose_b>, p, maps,
+         Walk{static_cast<std::int32_t>(of_product), static_cast<std::int32_t>(all), band_of(p), boxes});
 }
 
 }  // namespace
@@ -233,6 +279,8 @@ const char* tma_refuses(const ProductArgs& args) {
   const Product& p = args.product;
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (!chunks_are_aligned(p)) return "operands are not aligned to 16 bytes";
+  static_assert(kMostGroups == 352);
+  if (!GroupTable::takes(p)) return "it has more than 352 groups";
   if (!pays_to_gather(p)) return "it is too small";
   if (p.groups == Groups::depth && p.depth_rows == 0) return "it has no depth";
   for (int t = 0; t < p.term_count; ++t) {

@@ -5,13 +5,31 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
+#include "kernels/loss/vocabulary.h"
+
 namespace switchyard {
+
+// Returns a number that grows as the logit falls. Equal logits, both zeros included, have equal numbers; NaN
+// has the largest.
+inline std::uint32_t rank_of(float logit) {
+  const auto bits = std::bit_cast<std::int32_t>(logit + 0.0f);
+  // Without branches, as signs of logits are as good as random: negative numbers grow with their bits.
+  const auto rank = static_cast<std::uint32_t>(bits ^ (~(bits >> 31) & 0x7fffffff));
+  return rank | (0u - static_cast<std::uint32_t>(logit != logit));
+}
+
+// Bits of the weight of a vocabulary's most probable token: sums of all weights have 62 at most.
+inline int weight_bits(std::size_t vocab) {
+  constexpr int kSumBits = 62;
+  return std::min(kMostWeightBits, kSumBits - static_cast<int>(std::bit_width(vocab)));
+}
 
 struct RankedToken {
   std::uint32_t rank, id;
@@ -53,6 +71,11 @@ std::uint64_t sum_of(std::span<const RankedToken> tokens);
 // Returns the sum of weights that a draw in [0, 1) must exceed.
 std::uint64_t passed_of(float uniform, std::uint64_t sum);
 
+// The log of a sum of weights in units of 2^-scale.
+inline double log_of_sum(std::uint64_t sum, int scale) {
+  return std::log(std::ldexp(static_cast<double>(sum), -scale));
+}
+
 // The logits of a vocabulary and their weights: exp((logit - top) * factor), in units of 2^-scale.
 class WeighedLogits {
  public:
@@ -61,7 +84,7 @@ class WeighedLogits {
   float top() const { return top_; }
   std::int32_t first_top() const;
   std::uint64_t sum(double factor) const;
-  double log_sum() const { return std::log(std::ldexp(static_cast<double>(sum(1)), -scale_)); }
+  double log_sum() const { return log_of_sum(sum(1), scale_); }
   // Returns the first token, in the order of ids, at which the running sum of weights exceeds the share
   // `uniform` of their sum.
   std::int32_t pick_in_order(double factor, float uniform) const;

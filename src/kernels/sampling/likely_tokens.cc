@@ -1,4 +1,4 @@
-#include "generate/likely_tokens.h"
+#include "kernels/sampling/likely_tokens.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,22 +10,10 @@
 namespace switchyard {
 namespace {
 
-// A number for each logit that grows as the logit falls. Equal logits, both zeros included, have equal
-// numbers; what is not a number comes last.
-std::uint32_t rank_of(float logit) {
-  const auto bits = std::bit_cast<std::int32_t>(logit + 0.0f);
-  // Without branches, as signs of logits are as good as random: negative numbers grow with their bits.
-  const auto rank = static_cast<std::uint32_t>(bits ^ (~(bits >> 31) & 0x7fffffff));
-  return rank | (0u - static_cast<std::uint32_t>(logit != logit));
-}
-
 // The logit of a rank.
 float logit_of(std::uint32_t rank) {
   return std::bit_cast<float>(rank >> 31 == 0 ? rank ^ 0x7fffffffu : rank);
 }
-
-// Largest sum of weights: sums are of whole numbers, so that they do not depend on their order.
-constexpr int kSumBits = 62;
 
 // Fresh memory costs more than all else here.
 struct KeptMemory {
@@ -111,7 +99,7 @@ WeighedLogits::WeighedLogits(std::span<const float> logits) : logits_(logits), m
   maxima_.resize((logits.size() + kLogitBlock - 1) / kLogitBlock);
   logit_block_maxima(logits, maxima_);
   top_ = *std::max_element(maxima_.begin(), maxima_.end());
-  scale_ = std::min(kMostWeightBits, kSumBits - static_cast<int>(std::bit_width(logits.size())));
+  scale_ = weight_bits(logits.size());
 }
 
 std::uint64_t WeighedLogits::sum(double factor) const {

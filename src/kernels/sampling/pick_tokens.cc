@@ -1,0 +1,102 @@
+#include "kernels/sampling/pick_tokens.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/registry/kernel.h"
+#include "kernels/sampling/likely_tokens.h"
+#include "kernels/sampling/packed_pick.h"
+
+namespace switchyard {
+namespace {
+
+void keep_allowed(std::span<const std::uint32_t> bits, std::span<float> logits) {
+  for (std::size_t t = 0; t < logits.size(); ++t) {
+    if ((bits[t / 32] >> (t % 32) & 1) == 0) logits[t] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+void add_log_probabilities(std::span<const float> logits, int count, PickedToken& picked) {
+  const WeighedLogits weighed(logits);
+  picked.top = weighed.top();
+  picked.sum = weighed.sum(1);
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+  std::erase_if(ids, [&](std::int32_t id) { return logit(id) != logit(id); });
+  const auto middle = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
+  std::partial_sort(ids.begin(), middle, ids.end(), [&](std::int32_t a, std::int32_t b) {
+    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+  });
+  for (auto id = ids.begin(); id != middle; ++id) picked.most_probable[id - ids.begin()] = {*id, logit(*id)};
+}
+
+PickedToken picked_from(std::span<const float> logits, const TokenPick& pick) {
+  PickedToken picked{};
+  const auto bad = first_not_finite(logits);
+  picked.bad = bad ? static_cast<std::int32_t>(*bad) : -1;
+  if (bad) picked.bad_logit = logits[*bad];
+  if (pick.given) {
+    picked.token = *pick.given;
+  } else {
+    std::vector<float> changed(logits.begin(), logits.end());
+    if (!pick.bits.empty()) keep_allowed(pick.bits, changed);
+    picked.token = pick_token(changed, *pick.config, pick.seen, pick.uniform);
+  }
+  picked.logit = logits[static_cast<std::size_t>(picked.token)];
+  if (pick.most_probable >= 0) add_log_probabilities(logits, pick.most_probable, picked);
+  return picked;
+}
+
+void row_by_row(ThreadPool& pool, const PickTokensArgs& args) {
+  std::int32_t* const out = args.out.kernel_data<std::int32_t>();
+  pool.for_range(std::ssize(args.picks), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const TokenPick& pick = args.picks[static_cast<std::size_t>(i)];
+      const float* const row = args.logits.kernel_data<float>() + pick.row * args.logits.dim(1);
+      const PickedToken picked = picked_from({row, static_cast<std::size_t>(pick.vocab)}, pick);
+      std::memcpy(out + i * kPickedWords, &picked, sizeof picked);
+    }
+  });
+}
+
+Work work_of(const PickTokensArgs& args) {
+  return {.dtype = DType::f32,
+          .flops = 0,
+          .bytes = static_cast<double>(std::ssize(args.picks) * args.logits.dim(1)) * sizeof(float)};
+}
+
+constexpr Implementation<PickTokensArgs> kRows[] = {{"cuda", Gpu::any, gpu::pick_tokens},
+                                                    {"portable", Isa::ref, row_by_row}};
+constexpr Kernel<PickTokensArgs> kPickTokens{"pick_tokens", work_of, &PickTokensArgs::logits, kRows};
+
+}  // namespace
+
+double log_sum_of(const PickedToken& picked, std::int64_t vocab) {
+  return static_cast<double>(picked.top) +
+         log_of_sum(picked.sum, weight_bits(static_cast<std::size_t>(vocab)));
+}
+
+void pick_tokens(ThreadPool& pool, const PickTokensArgs& args) {
+  const TensorView &logits = args.logits, &out = args.out;
+  CHECK(logits.rank() == 2 && logits.dtype() == DType::f32 && logits.is_contiguous() &&
+            out.dtype() == DType::i32 && out.is_contiguous() &&
+            out.size() == std::ssize(args.picks) * kPickedWords,
+        "[pick_tokens] logits {} of {}, {} picks into {}", to_string(logits.shape()), name_of(logits.dtype()),
+        args.picks.size(), to_string(out.shape()));
+  for (const TokenPick& pick : args.picks)
+    CHECK(pick.row >= 0 && pick.row < logits.dim(0) && pick.vocab > 0 && pick.vocab <= logits.dim(1) &&
+              pick.vocab <= std::int64_t{1} << kTokenBits && pick.config != nullptr &&
+              pick.most_probable <= kMostProbable &&
+              (!pick.given || (*pick.given >= 0 && *pick.given < pick.vocab)) &&
+              (pick.bits.empty() || std::ssize(pick.bits) * 32 >= pick.vocab),
+          "[pick_tokens] a pick from row {} of {}, {} of {} logits", pick.row, logits.dim(0), pick.vocab,
+          logits.dim(1));
+  if (args.picks.empty()) return;
+  run(pool, kPickTokens, args);
+}
+
+}  // namespace switchyard
