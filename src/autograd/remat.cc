@@ -1,6 +1,7 @@
 #include "autograd/remat.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <unordered_set>
 
@@ -10,13 +11,17 @@
 namespace switchyard {
 
 RematRegion::RematRegion(Context& context, const RematPolicy& policy)
-    : context_(context), policy_(policy), outer_(context.region) {
+    : context_(context),
+      policy_(policy),
+      outer_(context.region),
+      exceptions_(std::uncaught_exceptions()) {
   if (policy.enabled) context.region = this;
 }
 
-RematRegion::~RematRegion() {
+RematRegion::~RematRegion() noexcept(false) {
   if (!policy_.enabled) return;
   context_.region = outer_;
+  if (std::uncaught_exceptions() > exceptions_) return;  // the region's values go with the error
   drop();
   if (outer_ != nullptr) std::ranges::move(nodes_, std::back_inserter(outer_->nodes_));
 }

@@ -31,7 +31,8 @@ struct RematPolicy {
 class RematRegion {
  public:
   RematRegion(Context& context, const RematPolicy& policy);
-  ~RematRegion();  // drops what the policy does not keep
+  // Drops what the policy does not keep. Values that go to the host may fail to: errors are the device's.
+  ~RematRegion() noexcept(false);
   RematRegion(const RematRegion&) = delete;
   RematRegion& operator=(const RematRegion&) = delete;
   void add(std::shared_ptr<Node> node) { nodes_.push_back(std::move(node)); }
@@ -41,6 +42,7 @@ class RematRegion {
   Context& context_;
   const RematPolicy& policy_;
   RematRegion* const outer_;
+  const int exceptions_;  // uncaught ones when the region began
   std::vector<std::shared_ptr<Node>> nodes_;
 };
 

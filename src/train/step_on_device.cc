@@ -162,9 +162,9 @@ void Trainer::read_report(std::int64_t step, const Issued& issued, const OwnBatc
   result.param_norm = norm_of_sum(host.weight_squares());
 }
 
-// On a GPU, says once why steps wait for the host.
+// Where one rank has a GPU, says once why steps wait for the host.
 void Trainer::say_why_host() {
-  if (said_why_host_ || context_.comm->rank() != 0 || context_.abstract() || !is_on_gpu()) return;
+  if (said_why_host_ || context_.comm->size() > 1 || context_.abstract() || !is_on_gpu()) return;
   said_why_host_ = true;
   fmt::print(stderr, "switchyard: [train] steps wait for the host, and are no graph: {}\n", needs_host());
 }
