@@ -19,7 +19,7 @@ constexpr float half_to_float(std::uint16_t half) {
 }
 
 // Rounds to nearest, ties to even; values beyond the largest half become infinity. A NaN stays a NaN.
-inline std::uint16_t float_to_half(float value) {
+constexpr std::uint16_t float_to_half(float value) {
   const auto word = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((word >> 16) & 0x8000u);
   const std::uint32_t magnitude = word & 0x7fffffffu;

@@ -2,12 +2,17 @@
 // those that come from the host through pinned buffers.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <string>
+#include <tuple>
 
 #include "core/box.h"
 #include "core/rng.h"
 #include "core/upload.h"
 #include "engine/session.h"
+#include "models/packed_parameters.h"
 #include "models/parameters.h"
 
 namespace switchyard {
@@ -97,6 +102,20 @@ TEST(Uploads, KeepEveryBit) {
   }
 }
 
+// body(parameters) of the one parameter on the device.
+void with_parameters(const std::string& device, const ParameterSpec& spec, const Parameters::FillBlock& fill,
+                     const std::function<void(const Parameters&)>& body) {
+  const Config config =
+      Config::from_args(std::vector<std::string>{"model_name=deepseek3-tiny", "device=" + device});
+  int ranks = 0;
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    ASSERT_EQ(context.memory.device().name(), device);
+    body(Parameters::create_from_blocks(context, {spec}, 0, fill, nullptr));
+    ++ranks;
+  });
+  EXPECT_EQ(ranks, 1);
+}
+
 // The stored tensor is larger than a buffer, which does not divide it.
 TEST(LoadedParameters, HaveTheSameBitsOnAGpu) {
   const Shape shape{70001, 67};
@@ -111,18 +130,64 @@ TEST(LoadedParameters, HaveTheSameBitsOnAGpu) {
         return slice_block(whole, block.start, block.shape);
       };
       for (const char* device : {"cpu", "cuda_emulated"}) {
-        const Config config = Config::from_args(
-            std::vector<std::string>{"model_name=deepseek3-tiny", std::string("device=") + device});
-        int ranks = 0;
-        run_session(config, mesh_from_config(config), [&](Context& context) {
-          ASSERT_EQ(context.memory.device().name(), device);
-          const Parameters loaded = Parameters::create_from_blocks(context, {spec}, 0, fill, nullptr);
+        with_parameters(device, spec, fill, [&](const Parameters& loaded) {
           expect_same_bits(loaded["embedding"].tensor(), whole.cast(wanted));
-          ++ranks;
         });
-        EXPECT_EQ(ranks, 1);
       }
     }
+  }
+}
+
+// Packed where they are drawn or loaded: whole, and in pieces of matrices and of columns.
+TEST(PackedParameters, HaveTheSameBitsOnAGpu) {
+  for (const DType packed : packed_types(true)) {
+    for (const auto& [stack, inputs, outputs] :
+         {std::tuple<std::int64_t, std::int64_t, std::int64_t>{0, 64, 48}, {3, 64, 48}, {0, 4096, 2080}}) {
+      for (const bool loaded : {false, true}) {
+        SCOPED_TRACE(
+            fmt::format("{} [{}, {}, {}], loaded {}", name_of(packed), stack, inputs, outputs, loaded));
+        ParameterSpec spec =
+            spec_of(Initializer::normal, packed, {inputs / kGroupInputs, outputs / kBlockOutputs});
+        spec.name = "layers.0.mlp.wi_0";
+        spec.dims = {"embed", "mlp"};
+        spec.matrix = {.stack = stack > 0 ? 1u : 0u, .inputs = 1};
+        Shape dense{inputs, outputs};
+        if (stack > 0) {
+          spec.shape.insert(spec.shape.begin(), stack);
+          spec.dims.insert(spec.dims.begin(), "exp");
+          dense.insert(dense.begin(), stack);
+        }
+        const Tensor whole = loaded ? numbers(DType::bf16, dense) : Tensor();
+        const auto fill = [&](const ParameterSpec&, const Box& block) {
+          const Box values = dense_box(spec, block);
+          return loaded ? slice_block(whole, values.start, values.shape) : Tensor();
+        };
+        Tensor want;
+        for (const char* device : {"cpu", "cuda_emulated"}) {
+          with_parameters(device, spec, fill, [&](const Parameters& parameters) {
+            const Tensor here = to_host(parameters[spec.name].tensor());
+            if (want.defined())
+              expect_same_bits(here, want);
+            else
+              want = here;
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(PackedParameters, ThatAreNoNumbersAreRefusedOnAGpu) {
+  ParameterSpec spec = spec_of(Initializer::normal, DType::packed_int4, {2, 3});
+  spec.matrix = {.stack = 0, .inputs = 1};
+  for (const float value : {INFINITY, NAN, 1e9f}) {
+    const auto fill = [&](const ParameterSpec&, const Box& block) {
+      Tensor x = numbers(DType::f32, dense_box(spec, block).shape);
+      x.data<float>()[77] = value;
+      return x;
+    };
+    for (const char* device : {"cpu", "cuda_emulated"})
+      EXPECT_THROW(with_parameters(device, spec, fill, [](const Parameters&) {}), Error) << device << value;
   }
 }
 

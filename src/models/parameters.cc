@@ -14,6 +14,7 @@
 #include "core/upload.h"
 #include "kernels/packed/packed_weights.h"
 #include "kernels/pointwise/random_values.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "models/layout_warnings.h"
 #include "models/packed_parameters.h"
 #include "ops/reshard.h"
@@ -181,40 +182,48 @@ void pack(Context& context, const ParameterSpec& spec, const Tensor& dense, cons
         spec.name, name_of(spec.dtype));
 }
 
+// Where a rank's blocks are made: on its device, to which what the host has goes through `upload`, if given.
+struct Place {
+  const Memory& memory;
+  Upload* upload;
+
+  Tensor put(const Tensor& host, DType dtype) const {
+    return upload != nullptr ? upload->send(host, dtype) : to_device(memory, host.cast(dtype));
+  }
+};
+
 // A rank's block of a packed parameter. The first piece says whether `fill` has blocks: then it is asked for
 // all at once, which may lie in a file and be used there.
 Tensor packed_block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
-                       const Parameters::FillBlock& fill) {
+                       const Parameters::FillBlock& fill, const Place& place) {
   Tensor packed;
   for (const Box& piece : pieces_of(spec, box)) {
-    Tensor given = fill ? fill(spec, piece) : Tensor();
-    if (given.defined() && given.dtype() == spec.dtype) return piece == box ? given : fill(spec, box);
-    if (!given.defined()) {
-      const Box values = dense_box(spec, piece);
-      given = draw_block(*context.pool, Memory(), dense_spec(spec, DType::f32), seed, values);
-    }
-    const Tensor blocks(Memory(), spec.dtype, piece.shape);
-    pack(context, spec, given, blocks);
+    const Tensor given = fill ? fill(spec, piece) : Tensor();
+    if (given.defined() && given.dtype() == spec.dtype)
+      return place.put(piece == box ? given : fill(spec, box), spec.dtype);
+    const Tensor dense = given.defined()
+                             ? place.put(given, given.dtype())
+                             : draw_block(*context.pool, place.memory, dense_spec(spec, DType::f32), seed,
+                                          dense_box(spec, piece));
+    const Tensor blocks = place.memory.empty(spec.dtype, piece.shape);
+    pack(context, spec, dense, blocks);
     if (piece == box) return blocks;
-    if (!packed.defined()) packed = Tensor(Memory(), spec.dtype, box.shape);
-    Shape in_box = piece.start;
-    for (std::size_t d = 0; d < in_box.size(); ++d) in_box[d] -= box.start[d];
-    place_block(blocks, in_box, packed);
+    if (!packed.defined()) packed = place.memory.empty(spec.dtype, box.shape);
+    TensorView part = packed.view();
+    for (std::size_t d = 0; d < piece.start.size(); ++d)
+      part = part.slice(d, piece.start[d] - box.start[d], piece.shape[d]);
+    strided_copy(*context.pool, blocks.view(), part);
   }
-  return packed.defined() ? packed : Tensor(Memory(), spec.dtype, box.shape);  // of no elements
+  return packed.defined() ? packed : place.memory.empty(spec.dtype, box.shape);  // of no elements
 }
 
 // A rank's block of a parameter on its device, from `fill` or drawn.
 Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
-                const Parameters::FillBlock& fill, const Memory& memory, Upload* upload) {
-  const auto placed = [&](const Tensor& host) {
-    return upload != nullptr ? upload->send(host, spec.dtype) : to_device(memory, host.cast(spec.dtype));
-  };
-  if (is_packed(spec.dtype)) return placed(packed_block_of(context, spec, seed, box, fill));
-  if (const Tensor given = fill ? fill(spec, box) : Tensor(); given.defined()) return placed(given);
-  if (spec.initializer == Initializer::log_uniform)
-    return placed(draw_block(*context.pool, Memory(), spec, seed, box));
-  return draw_block(*context.pool, memory, spec, seed, box);
+                const Parameters::FillBlock& fill, const Place& place) {
+  if (is_packed(spec.dtype)) return packed_block_of(context, spec, seed, box, fill, place);
+  if (const Tensor given = fill ? fill(spec, box) : Tensor(); given.defined())
+    return place.put(given, spec.dtype);
+  return draw_block(*context.pool, place.memory, spec, seed, box);
 }
 
 void check_split(const AxisRules& rules, const ParameterSpec& spec) {
@@ -246,7 +255,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
       auto made = std::make_shared<Tensor>(
-          block_of(context, spec, seed, {offset, local}, fill, memory, upload ? &*upload : nullptr));
+          block_of(context, spec, seed, {offset, local}, fill, {memory, upload ? &*upload : nullptr}));
       stopping_point("weight made");
       return made;
     });

@@ -6,6 +6,8 @@
 #include <type_traits>
 
 #include "core/error.h"
+#include "core/tensor.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/packed/packed_block.h"
 #include "kernels/registry/kernel.h"
 #include "kernels/registry/simd_rows.h"
@@ -110,7 +112,19 @@ Work work_of(const Args& args) {
           .bytes = static_cast<double>(args.packed.bytes() + args.dense.bytes())};
 }
 
+void pack_on_gpu(const PackJob& job) {
+  const gpu::Workspace there(job.packed, sizeof(std::int32_t));
+  const TensorView infinite = there.view(DType::i32, {1});
+  std::int32_t count = 0;
+  const TensorView here = TensorView::of_host(&count, {1});
+  copy(here, infinite);
+  gpu::pack_weights({job.dense, job.packed}, infinite);
+  copy(infinite, here);
+  *job.finite = count == 0;
+}
+
 constexpr Implementation<PackJob> kPacks[] = {
+    {"cuda", Gpu::any, pack_on_gpu},
 #if defined(__x86_64__)
     {"avx512", Isa::avx512, pack_rows<cpu::pack_block_rows_avx512>, refuse_mxfp4},
     {"avx2", Isa::avx2, pack_rows<cpu::pack_block_rows_avx2>, refuse_mxfp4},

@@ -90,13 +90,15 @@ std::vector<Case> pack_cases(std::uint32_t first) {
   return cases_of(
       packed_types(true), first,
       [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
-        cases.push_back({dtype,
-                         described(blocks, seed),
-                         {PoisonedArray::normal(dtype, blocks.values(), seed, 0.05f)},
-                         {{"blocks", PoisonedArray(DType::i32, blocks.words())}},
-                         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                           pack_weights(pool, {in[0].view(blocks.dense_shape()), blocks.view(out[0])});
-                         }});
+        // Also values whose scales are no normal float16, and values that are no normal float32.
+        for (const float deviation : {0.05f, 2e-5f, 1e-39f})
+          cases.push_back({dtype,
+                           fmt::format("{}, deviation {:g}", described(blocks, seed), deviation),
+                           {PoisonedArray::normal(dtype, blocks.values(), seed, deviation)},
+                           {{"blocks", PoisonedArray(DType::i32, blocks.words())}},
+                           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                             pack_weights(pool, {in[0].view(blocks.dense_shape()), blocks.view(out[0])});
+                           }});
       });
 }
 
@@ -250,7 +252,7 @@ std::vector<Case> grouped_product_cases(std::uint32_t first) {
 }  // namespace
 
 std::vector<KernelCases> packed_weight_kernels() {
-  return {{.name = "pack_weights", .table = "pack_weights", .cases = pack_cases, .on_host = true},
+  return {{"pack_weights", "pack_weights", pack_cases},
           {"unpack_weights", "unpack_weights", unpack_cases},
           {"gemm of packed weights", "product", product_cases<Rows::many>},
           {"gemm_few_rows of packed weights", "product", product_cases<Rows::few>},
