@@ -13,20 +13,20 @@
 
 namespace switchyard::gpu {
 
-// Whether numbers of the type, before they are scaled, are exact in bfloat16, which has eight bits: integers
-// up to 256, and fp8 and mxfp4, of four bits and two.
+// Returns whether numbers of the type, before they are scaled, are exact in bfloat16, which has eight bits:
+// integers up to 256, and fp8 and mxfp4, of four bits and two.
 constexpr bool exact_in_bfloat16(DType packed) {
   const PackedFormat& format = packed_format(packed);
   return packed == DType::packed_fp8 || packed == DType::packed_mxfp4 ||
          (format.least_number >= -256 && format.least_number + format.numbers - 1 <= 256);
 }
 
-// What the lane's four outputs are multiplied by, in each half of the group, and what is then added.
+// The lane's four outputs are multiplied by scales, one for each half of the group; then offsets are added.
 struct LaneScales {
   float scales[2][4], offsets[4];
 };
 
-// What a lane has of a group, in shared memory. Lanes stand beside each other, in pieces of 16 bytes or less.
+// A lane's part of a group, in shared memory. Lanes stand beside each other, in pieces of 16 bytes or less.
 template <DType packed>
 class LaneShare {
  public:
@@ -37,7 +37,7 @@ class LaneShare {
  private:
   static constexpr int kScaleBytes = 4 * static_cast<int>(packed_format(packed).scale_bytes()) /
                                      static_cast<int>(kBlockOutputs) / (kOffsets ? 2 : 1);
-  // Where pieces are, in bytes of a lane, the largest first.
+  // Places of the pieces, in bytes of a lane, the largest first.
   static constexpr int kHighAt = has_bytes(packed) ? 32 : 16, kScalesAt = kHighAt + (kHigh > 0 ? 16 : 0),
                        kOffsetsAt = kScalesAt + kScaleBytes, kFactorsAt = kOffsetsAt + (kOffsets ? 8 : 0),
                        kOffsetFactorsAt = kFactorsAt + (kFactors ? 4 * kScales : 0);

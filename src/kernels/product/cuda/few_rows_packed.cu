@@ -116,10 +116,18 @@ GPU_FUNCTION void put_tile(const Product& p, const Part& part, int first, const 
   p.c_dtype == DType::f32 ? put_total<float>(p, at, total) : put_total<bfloat16>(p, at, total);
 }
 
+// Blocks on a multiprocessor: two leave a thread 128 registers, which hold the totals of four tiles where a
+// format has no more than a scale of two bytes.
+template <DType packed, int tiles>
+constexpr int kBlocksAtOnce = tiles <= 2 || (tiles == 4 && !LaneShare<packed>::kOffsets &&
+                                             !LaneShare<packed>::kFactors && packed != DType::packed_fp8)
+                                  ? 2
+                                  : 1;
+
 template <DType packed, int tiles>
 GPU_KERNEL
 #if defined(__CUDACC__)
-__launch_bounds__(kThreads, tiles > 4 ? 1 : 2)
+__launch_bounds__(kThreads, kBlocksAtOnce<packed, tiles>)
 #endif
     few_packed_rows(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
   using Sums = Vector<float, 4>;

@@ -86,7 +86,7 @@ struct Grouped {
   std::int64_t depth() const { return weights.dim(1) * block_inputs(weights.dtype()); }
   std::int64_t pitch() const { return columns() + kMore; }
 
-  // Where C was `before`, an [rows + 3, pitch] of c_dtype.
+  // Returns C, [rows + 3, pitch], all of whose elements were `before`.
   std::vector<float> run(float before = 7) const {
     const std::int64_t size = (rows() + kMore) * pitch();
     const Tensor c(c_dtype, {size});
@@ -136,7 +136,7 @@ std::vector<float> values_of_column(const Tensor& weights, std::int64_t of, std:
   return values;
 }
 
-// What a column's terms can have been rounded at: the size of each product, and of its offset.
+// Returns the size of each of a column's terms, which bounds how far rounding moves it: product and offset.
 std::vector<double> sizes_of_column(const Tensor& weights, std::int64_t of, const std::vector<float>& values,
                                     std::int64_t n) {
   std::vector<double> sizes;
@@ -195,8 +195,8 @@ int expect_sums(const Grouped& product, float before) {
   return checked;
 }
 
-// 44 groups of inputs: five or six a warp, more than are on their way at once. 48 columns: one block and a
-// half.
+// The depth is 44 groups of inputs, five or six a warp: more than are on their way at once. Of the two blocks
+// of columns the second one is half outside.
 constexpr std::int64_t kDepth = 1408, kColumnBlocks = 3;
 
 Shape weights_of(DType packed, std::int64_t groups, std::int64_t depth = kDepth) {
@@ -333,7 +333,7 @@ TEST(FewRowsPacked, BatchesWithoutGroups) {
                     .c_stride = rows * columns};
     ASSERT_EQ(few_rows_packed_refuses({p, weights.view()}), nullptr);
     few_rows_packed_product({p, weights.view()});
-    // The same in groups.
+    // Groups of as many rows give the expected bits.
     const auto of_group = static_cast<std::int32_t>(rows);
     const Grouped same{.a = a, .weights = weights, .sizes = {of_group, of_group}};
     const std::vector<float> expected = same.run();
