@@ -126,9 +126,9 @@ std::vector<Case> product_cases(std::uint32_t first) {
       [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
         const bool integers = dtype == DType::bf16 && blocks.packed != DType::packed_fp8;
         if (integers != (rows == Rows::integers)) return;
-        for (const std::int64_t m : rows == Rows::few    ? std::array<std::int64_t, 3>{1, 2, 5}
-                                    : rows == Rows::many ? std::array<std::int64_t, 3>{33, 70, 300}
-                                                         : std::array<std::int64_t, 3>{1, 7, 31}) {
+        for (const std::int64_t m : rows == Rows::few    ? std::array<std::int64_t, 4>{1, 2, 5, 16}
+                                    : rows == Rows::many ? std::array<std::int64_t, 4>{33, 64, 70, 300}
+                                                         : std::array<std::int64_t, 4>{1, 7, 31, 64}) {
           const std::int64_t k = blocks.rows * block_inputs(blocks.packed),
                              n = blocks.columns * kBlockOutputs;
           cases.push_back(
