@@ -19,8 +19,8 @@ namespace switchyard {
 //
 // v may be the first elements of k's vectors, with k's address and strides. With `slots` and `lengths`, k and
 // v are those of a cache, [slots,T,Nkv,.]: sequence b sees the first lengths[b] keys of slot slots[b], whose
-// kv_index are 0..T-1, and none where its length is 0. There are no segments then, and no gradients of
-// either.
+// kv_index are 0..T-1, and none where its length is 0. Neither form has gradients, and
+// slots have no segments.
 struct AttentionArgs {
   TensorView q;                // [B,S,N,D]
   TensorView k;                // [B,T,Nkv,D]

@@ -164,7 +164,7 @@ void hopper_attention(const AttentionArgs& args);
 void hopper_attention_backward(const AttentionBackwardArgs& args);
 const char* hopper_attention_refuses(const AttentionArgs& args);
 const char* hopper_attention_backward_refuses(const AttentionBackwardArgs& args);
-// The same for values that are the first elements of keys of one head, in slots of a cache or not.
+// This one takes values that are the first elements of keys of one head, in slots of a cache or not.
 void hopper_latent_attention(const AttentionArgs& args);
 const char* hopper_latent_refuses(const AttentionArgs& args);
 // By warps, of any dtype and width.

@@ -100,7 +100,7 @@ GPU_FUNCTION void bring_tiles(const LatentTask& task, const LatentMaps& maps, La
   }
 }
 
-// What both warpgroups that multiply have.
+// One of the two warpgroups that multiply.
 template <typename Shape>
 class LatentConsumer {
  public:
