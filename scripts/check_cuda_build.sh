@@ -62,5 +62,6 @@ expect product/cuda/gated_product sm_90a HGMMA
 expect product/cuda/gated_down sm_90a HGMMA
 expect attention/cuda/hopper_attention sm_90a HGMMA
 expect attention/cuda/hopper_attention_backward sm_90a HGMMA
+expect attention/cuda/hopper_latent_attention sm_90a HGMMA
 expect attention/cuda/hopper_query_gradients sm_90a HGMMA
 expect product/cuda/tma_product sm_90a UTMALDG

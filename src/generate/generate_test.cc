@@ -63,6 +63,13 @@ void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Ro
   });
 }
 
+// Latents of all slots in one launch; with chosen keys a slot at a time.
+TEST(Generator, PiecesOfLatentsOnAGpu) {
+  const Rows rows = random_rows({8, 5, 7});
+  for (const Keys& keys : {latent(), indexed()})
+    expect_same_in_pieces(keys, "device=cuda_emulated", rows, {{4, 1, 3}, {2, 2, 1}, {1, 0, 2}, {1, 2, 1}});
+}
+
 TEST(Generator, PiecesOfRowsOfAnyLength) {
   const Rows rows = random_rows({8, 5, 7});
   for (const char* layout : kLayouts) {

@@ -240,10 +240,12 @@ struct SlotVectors {
       column += width;
     }
   }
-  // A copy of vectors, without gaps.
-  SlotVectors(Context& c, const TensorView& vectors)
-      : copied(c.empty(vectors.dtype(), vectors.shape())), view(copied.view()) {
-    strided_copy(*c.pool, vectors, view);
+  // The first `width` numbers of keys: a view for a GPU, whose kernels take it; else a copy without gaps.
+  SlotVectors(Context& c, const TensorView& keys, std::int64_t width) : view(keys.slice(3, 0, width)) {
+    if (view.on_gpu()) return;
+    copied = c.empty(view.dtype(), view.shape());
+    strided_copy(*c.pool, view, copied.view());
+    view = copied.view();
   }
 };
 
@@ -375,6 +377,8 @@ class CacheAttentionOp : public Op {
   // Several tokens a slot: one slot after the other, since their numbers of keys differ.
   void attend_some(Context& c, const Tensor& q, const Tensor& positions, const TensorView& sinks,
                    const IndexQueries& index, const Tensor& out) const {
+    if (q.view().on_gpu() && latents_are_in_place() && !index.chooses)
+      return attend_slots(c, q, positions, sinks, out);
     const Tensor lse = c.empty(DType::f32, {1, q.dim(2), q.dim(1)});
     const auto row_of = [](const Tensor& x, std::int64_t i) { return x.view().rows(i, i + 1); };
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
@@ -390,7 +394,7 @@ class CacheAttentionOp : public Op {
       };
       const SlotVectors k = vectors_of(overflows ? overflow->k : cache_.k),
                         v = values_apart() ? vectors_of(overflows ? overflow->v : cache_.v)
-                                           : SlotVectors(c, k.view.slice(3, 0, value_width()));
+                                           : SlotVectors(c, k.view, value_width());
       const Tensor kv_index = key_places(c, first, keys);
       Tensor chosen;
       if (index.chooses) {
@@ -412,6 +416,30 @@ class CacheAttentionOp : public Op {
                                       .lse = lse.view()});
       if (sinks.defined()) apply_sinks(*c.pool, {sinks, row_of(out, b), lse.view()});
     }
+  }
+  // Several tokens a slot, all slots at once.
+  void attend_slots(Context& c, const Tensor& q, const Tensor& positions, const TensorView& sinks,
+                    const Tensor& out) const {
+    const std::int64_t batch = q.dim(0);
+    const Tensor there = numbers_of(c, numbers_, attended_numbers(cache_, slots_)),
+                 lse = c.empty(DType::f32, {batch, q.dim(2), q.dim(1)});
+    switchyard::attention(*c.pool, {.q = q.view(),
+                                    .k = cache_.k.values.view(),
+                                    .v = first_part_of(cache_.k),
+                                    .q_index = positions.view(),
+                                    .scale = options_.scale,
+                                    .window = options_.window,
+                                    .chunk = options_.chunk,
+                                    .slots = there.view().rows(batch, 2 * batch),
+                                    .lengths = there.view().rows(0, batch),
+                                    .out = out.view(),
+                                    .lse = lse.view()});
+    if (sinks.defined()) apply_sinks(*c.pool, {sinks, out.view(), lse.view()});
+  }
+  // Latents as their dtype is, each slot's from its sequence's first token on.
+  bool latents_are_in_place() const {
+    return !values_apart() && !cache_.k.scales.defined() && !cache_.window.seen.limits() &&
+           cache_.overflow.empty();
   }
   // The first key that the token at `place` and those after it see: the keys before it are not even widened.
   std::int64_t first_key(std::int64_t place) const {

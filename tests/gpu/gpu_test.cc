@@ -89,14 +89,13 @@ TEST(EmulatedGpu, TrainingRunsPass) {
 }
 
 // What `generate` picks on a device; rows are few, so weights are multiplied as they are stored.
-json tokens_of(const Keys& keys, const std::string& device) {
+json tokens_of(const Keys& keys, const std::string& device, const char* model = "qwen3moe-tiny") {
   const std::string file = testing::TempDir() + "/tokens.json";
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  const int status =
-      generate_command(Keys{kGolden / "hf/qwen3moe-tiny", "tokenizer_type=byte", "prompt=abcdef",
-                            "max_target_length=24", "device=" + device, "--json", file} +
-                       keys);
+  const int status = generate_command(Keys{kGolden / "hf" / model, "tokenizer_type=byte", "prompt=abcdef",
+                                           "max_target_length=24", "device=" + device, "--json", file} +
+                                      keys);
   testing::internal::GetCapturedStdout();
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(status, 0) << device;
@@ -114,6 +113,14 @@ TEST(EmulatedGpu, TextsAreThoseOfTheCpu) {
     texts.insert(expected);
   }
   EXPECT_GE(texts.size(), 3U) << "the formats make no difference";
+}
+
+// A prompt in pieces: the later ones attend to latents of a cache.
+TEST(EmulatedGpu, TextsOfLatentsAreThoseOfTheCpu) {
+  const Keys keys{"dtype=bfloat16", "use_chunked_prefill=true", "prefill_chunk_size=4"};
+  const json expected = tokens_of(keys, "cpu", "deepseek3-tiny");
+  EXPECT_EQ(expected.size(), 18U);
+  EXPECT_EQ(tokens_of(keys, "cuda_emulated", "deepseek3-tiny"), expected);
 }
 
 }  // namespace

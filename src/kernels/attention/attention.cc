@@ -47,7 +47,10 @@ AttentionSpec attention_spec(const AttentionArgs& a) {
           .q_segment = a.q_segment.device_data<std::int32_t>(),
           .kv_segment = a.kv_segment.device_data<std::int32_t>(),
           .seen = {a.window, a.chunk},
-          .chosen = a.chosen.device_data<std::int32_t>()};
+          .chosen = a.chosen.device_data<std::int32_t>(),
+          .slots = a.slots.device_data<std::int32_t>(),
+          .lengths = a.lengths.device_data<std::int32_t>(),
+          .value_row = a.v.is_contiguous() ? 0 : a.v.stride(2)};
 }
 
 AttentionProblem attention_problem(const AttentionArgs& a) {
@@ -180,8 +183,7 @@ Work backward_work(const AttentionBackwardArgs& args) {
 const char* tiles_refuse(const AttentionArgs& args) {
   if (args.q.dtype() != DType::bf16) return "the operands are not bfloat16";
   if (!(args.scale > 0)) return "the scale is not positive";
-  if (args.chosen.defined()) return "keys are chosen for each query";
-  return nullptr;
+  return args.chosen.defined() ? "keys are chosen for each query" : parts_refuse(args);
 }
 
 const char* backward_tiles_refuse(const AttentionBackwardArgs& args) {
@@ -192,13 +194,14 @@ const char* backward_tiles_refuse(const AttentionBackwardArgs& args) {
 // clang-format off
 constexpr Implementation<AttentionArgs> kForwards[] = {
     {"cuda_hopper", Gpu::hopper,      gpu::hopper_attention, gpu::hopper_attention_refuses},
+    {"cuda_hopper_latent", Gpu::hopper, gpu::hopper_latent_attention, gpu::hopper_latent_refuses},
     {"cuda_flash",  Gpu::any,         gpu::flash_attention, gpu::flash_attention_refuses},
     {"cuda_warps",  Gpu::any,         gpu::warp_attention},
 #if defined(__x86_64__)
     {"amx",         Isa::amx,         on_problem<cpu::amx_tiles::attention>,  tiles_refuse, cpu::amx_tiles::attention_workspace},
     {"avx512_bf16", Isa::avx512_bf16, on_problem<cpu::soft_tiles::attention>, tiles_refuse, cpu::soft_tiles::attention_workspace},
-    {"avx512",      Isa::avx512,      on_query_tiles<cpu::attention_tiles_avx512>},
-    {"avx2",        Isa::avx2,        on_query_tiles<cpu::attention_tiles_avx2>},
+    {"avx512",      Isa::avx512,      on_query_tiles<cpu::attention_tiles_avx512>, parts_refuse},
+    {"avx2",        Isa::avx2,        on_query_tiles<cpu::attention_tiles_avx2>, parts_refuse},
 #endif
     {"ref",         Isa::ref,         on_problem<reference_forward>},
 };
@@ -228,11 +231,22 @@ void check(const char* op, const AttentionArgs& a) {
         "[{}] a window of {} and chunks of {}{}", op, a.window, a.chunk, a.causal ? "" : ", not causal");
   CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "[{}] {} heads, {} kv heads", op, s.heads, s.kv_heads);
   check_view(op, "q", a.q, s.dtype, a.q.shape());
-  check_view(op, "k", a.k, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.qk_dim});
-  check_view(op, "v", a.v, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.v_dim});
+  const std::int64_t slots = a.slots.defined() ? a.k.dim(0) : s.batch;
+  check_view(op, "k", a.k, s.dtype, {slots, s.kv_length, s.kv_heads, s.qk_dim});
+  const bool in_keys =
+      a.v.strides() == a.k.strides() && (a.v.is_abstract() || a.v.device_address() == a.k.device_address());
+  CHECK(a.v.dtype() == s.dtype && a.v.shape() == Shape({slots, s.kv_length, s.kv_heads, s.v_dim}) &&
+            (a.v.is_contiguous() || in_keys),
+        "[{}] v {} of {}, k {}", op, to_string(a.v.shape()), name_of(a.v.dtype()), to_string(a.k.shape()));
   check_view(op, "out", a.out, s.dtype, {s.batch, s.q_length, s.heads, s.v_dim});
   check_view(op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.q_length});
   if (a.top.defined()) check_view(op, "top", a.top, DType::f32, a.lse.shape());
+  if (a.slots.defined() || a.lengths.defined()) {
+    CHECK(!a.kv_index.defined() && !a.q_segment.defined() && !a.kv_segment.defined(),
+          "[{}] places or segments of keys in slots", op);
+    check_view(op, "slots", a.slots, DType::i32, {s.batch});
+    check_view(op, "lengths", a.lengths, DType::i32, {s.batch});
+  }
   check_masks(op, a);
   if (a.chosen.defined())
     check_view(op, "chosen", a.chosen, DType::i32, {s.batch, s.q_length, words_of_keys(s.kv_length)});
@@ -248,6 +262,7 @@ void attention(ThreadPool& pool, const AttentionArgs& args) {
 void attention_backward(ThreadPool& pool, const AttentionBackwardArgs& args) {
   constexpr const char* kOp = "attention_backward";
   check(kOp, args.forward);
+  CHECK(parts_refuse(args.forward) == nullptr, "[{}] {}", kOp, parts_refuse(args.forward));
   const DType dtype = args.forward.q.dtype();
   check_view(kOp, "dout", args.dout, dtype, args.forward.out.shape());
   check_view(kOp, "dq", args.dq, dtype, args.forward.q.shape());

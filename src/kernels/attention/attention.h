@@ -16,6 +16,11 @@ namespace switchyard {
 // down, are equal: tiles without a visible key cost nothing. With `chosen` also key j's bit of query i is set
 // (choose_keys), for all heads alike. A query with no allowed key gives zeros and lse = -inf. Scores, softmax
 // and sums are fp32. out must not overlap q, k or v.
+//
+// v may be the first elements of k's vectors, with k's address and strides. With `slots` and `lengths`, k and
+// v are those of a cache, [slots,T,Nkv,.]: sequence b sees the first lengths[b] keys of slot slots[b], whose
+// kv_index are 0..T-1, and none where its length is 0. Neither form has gradients, and
+// slots have no segments.
 struct AttentionArgs {
   TensorView q;                // [B,S,N,D]
   TensorView k;                // [B,T,Nkv,D]
@@ -29,6 +34,8 @@ struct AttentionArgs {
   std::int64_t window = 0;  // keys that a query sees, its own among them; 0: all; else causal only
   std::int64_t chunk = 0;   // places of a chunk; 0: none; else causal only
   TensorView chosen = {};   // [B,S,words_of_keys(T)] i32; undefined: all
+  TensorView slots = {};    // [B] i32; undefined, as lengths then are too: sequence b's keys are k[b]
+  TensorView lengths = {};  // [B] i32, 0..T
   TensorView out;           // [B,S,N,Dv]
   TensorView lse;           // [B,N,S] f32
   // [B,N,S] f32: each query's largest score, times scale, of its allowed keys; -inf without one. Undefined:

@@ -23,7 +23,9 @@ struct AttentionShape {
   int segments = 0;    // 0: null arrays
   bool index = false;  // positions given, keys ahead of the queries by kv_length - q_length
   KeyWindow seen = {};
-  int chosen = 0;  // one key of so many is chosen, and the first; 0: all
+  int chosen = 0;         // one key of so many is chosen, and the first; 0: all
+  bool in_keys = false;   // values are the first elements of keys: only forward
+  bool in_slots = false;  // of a cache, which sequences have in falling order, the later with fewer keys
 };
 
 constexpr AttentionShape kAttentionShapes[] = {
@@ -61,6 +63,11 @@ constexpr AttentionShape kAttentionShapes[] = {
     {1, 300, 420, 2, 1, 128, 128, true, 2, true, {70, 0}},
     {1, 260, 260, 2, 1, 192, 128, true, 0, false, {0, 100}},
     {1, 170, 170, 2, 1, 256, 256},
+    {2, 5, 200, 16, 1, 576, 512, true, 0, true, {}, 0, true, true},  // latents of a cache
+    {1, 70, 130, 4, 1, 576, 512, true, 0, true, {}, 0, true},
+    {3, 9, 150, 20, 1, 72, 64, true, 0, true, {40, 0}, 0, true, true},
+    {1, 65, 65, 3, 1, 576, 512, false, 2, false, {}, 0, true},
+    {2, 7, 90, 4, 2, 24, 16, true, 0, true, {}, 0, true, true},  // of two key heads
 };
 
 // Arguments and inputs of both passes; the backward pass is given the reference's out and lse.
@@ -69,9 +76,10 @@ struct AttentionData {
   AttentionSpec args;
   PoisonedArray q, k, v, dout, out, lse;
   reference::AttentionMagnitudes rounding;
-  std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment, chosen;
+  std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment, chosen, slots, lengths;
 
  private:
+  void give_slots();
   template <typename T>
   void compute();
 };
@@ -85,12 +93,12 @@ PoisonedArray array_of(const AttentionShape& s, DType dtype, std::uint32_t seed,
 AttentionData::AttentionData(const AttentionShape& s, DType type, std::uint32_t seed)
     : q(array_of(s, type, seed, true, s.qk_dim)),
       k(array_of(s, type, seed + 1, false, s.qk_dim)),
-      v(array_of(s, type, seed + 2, false, s.v_dim)),
+      v(array_of(s, type, seed + 2, false, s.in_keys ? 0 : s.v_dim)),
       dout(array_of(s, type, seed + 3, true, s.v_dim)),
       out(type, dout.size()),
       lse(DType::f32, s.batch * s.heads * s.q_length) {
   // Scores of wider heads would be so large that f32's rounding of them shows in their exponentials.
-  const float scale = s.qk_dim > 192 ? 0.15f : 0.3f;
+  const float scale = s.qk_dim > 256 ? 0.06f : s.qk_dim > 192 ? 0.15f : 0.3f;
   args = {s.batch, s.q_length, s.kv_length, s.heads, s.kv_heads, s.qk_dim, s.v_dim, scale, s.causal, type};
   args.seen = s.seen;
   const auto fill = [&](std::int64_t length, std::int64_t first, std::vector<std::int32_t>& index,
@@ -104,6 +112,8 @@ AttentionData::AttentionData(const AttentionShape& s, DType type, std::uint32_t 
   fill(s.kv_length, 0, kv_index, kv_segment);
   if (s.index) args.q_index = q_index.data(), args.kv_index = kv_index.data();
   if (s.segments > 0) args.q_segment = q_segment.data(), args.kv_segment = kv_segment.data();
+  if (s.in_keys) args.value_row = s.qk_dim;
+  if (s.in_slots) give_slots();
   chosen.resize(static_cast<std::size_t>(s.batch * s.q_length * words_of_keys(s.kv_length)));
   for (std::int64_t i = 0; s.chosen > 0 && i < s.batch * s.q_length; ++i) {
     for (std::int64_t j = 0; j < s.kv_length; ++j) {
@@ -116,10 +126,24 @@ AttentionData::AttentionData(const AttentionShape& s, DType type, std::uint32_t 
   type == DType::f32 ? compute<float>() : compute<bfloat16>();
 }
 
+void AttentionData::give_slots() {
+  for (std::int64_t b = 0; b < args.batch; ++b) {
+    const auto fewer = static_cast<std::int32_t>(b * args.kv_length / 3);
+    slots.push_back(static_cast<std::int32_t>(args.batch - 1 - b));
+    lengths.push_back(static_cast<std::int32_t>(args.kv_length) - fewer);
+    for (std::int64_t i = 0; i < args.q_length; ++i)
+      q_index[static_cast<std::size_t>(b * args.q_length + i)] -= fewer;
+  }
+  args.slots = slots.data();
+  args.lengths = lengths.data();
+  args.kv_index = nullptr;
+}
+
 template <typename T>
 void AttentionData::compute() {
   const auto *q_at = static_cast<const T*>(q.data()), *k_at = static_cast<const T*>(k.data()),
-             *v_at = static_cast<const T*>(v.data()), *dout_at = static_cast<const T*>(dout.data());
+             *v_at = args.value_row != 0 ? k_at : static_cast<const T*>(v.data()),
+             *dout_at = static_cast<const T*>(dout.data());
   auto* out_at = static_cast<T*>(out.data());
   reference::attention(args, q_at, k_at, v_at, out_at, lse.floats());
   if (args.dtype == DType::f32) return;  // no path rounds inside
@@ -133,7 +157,7 @@ void AttentionData::compute() {
 // Places and segments, as inputs of a case.
 Arrays mask_arrays(const AttentionData& d) {
   return {i32_array(d.q_index), i32_array(d.kv_index), i32_array(d.q_segment), i32_array(d.kv_segment),
-          i32_array(d.chosen)};
+          i32_array(d.chosen),  i32_array(d.slots),    i32_array(d.lengths)};
 }
 
 // `masks`: the place in `in` of mask_arrays().
@@ -143,15 +167,19 @@ AttentionArgs args_of(const AttentionData& d, const Arrays& in, std::size_t mask
   const AttentionSpec& s = d.args;
   args.q = in[0].view({s.batch, s.q_length, s.heads, s.qk_dim});
   args.k = in[1].view({s.batch, s.kv_length, s.kv_heads, s.qk_dim});
-  args.v = in[2].view({s.batch, s.kv_length, s.kv_heads, s.v_dim});
+  args.v = s.value_row != 0 ? args.k.slice(3, 0, s.v_dim)
+                            : in[2].view({s.batch, s.kv_length, s.kv_heads, s.v_dim});
   args.out = out.view({s.batch, s.q_length, s.heads, s.v_dim});
   args.lse = lse.view({s.batch, s.heads, s.q_length});
   const Shape queries{s.batch, s.q_length}, keys{s.batch, s.kv_length};
-  if (s.q_index != nullptr) args.q_index = in[masks].view(queries), args.kv_index = in[masks + 1].view(keys);
+  if (s.q_index != nullptr) args.q_index = in[masks].view(queries);
+  if (s.kv_index != nullptr) args.kv_index = in[masks + 1].view(keys);
   if (s.q_segment != nullptr)
     args.q_segment = in[masks + 2].view(queries), args.kv_segment = in[masks + 3].view(keys);
   if (s.chosen != nullptr)
     args.chosen = in[masks + 4].view({s.batch, s.q_length, words_of_keys(s.kv_length)});
+  if (s.slots != nullptr)
+    args.slots = in[masks + 5].view({s.batch}), args.lengths = in[masks + 6].view({s.batch});
   return args;
 }
 
@@ -207,20 +235,22 @@ Case attention_backward_case(const SharedAttention& d) {
           }};
 }
 
-template <Case make(const SharedAttention&)>
+template <Case make(const SharedAttention&), bool in_keys = true>
 std::vector<Case> attention_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {
     for (const AttentionShape& s : kAttentionShapes) {
       seed += 4;
+      if (s.in_keys && !in_keys) continue;
       cases.push_back(make(std::make_shared<AttentionData>(s, dtype, seed)));
       cases.back().what = fmt::format(
-          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}{}{}, seed {}",
+          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}{}{}{}{}, seed {}",
           s.batch, s.q_length, s.heads, s.kv_length, s.kv_heads, s.qk_dim, s.v_dim,
           s.causal ? ", causal" : "", s.segments > 0 ? fmt::format(", {} segments", s.segments) : "",
           s.index ? ", positions given" : "",
           s.seen.limits() ? fmt::format(", window {}, chunk {}", s.seen.window, s.seen.chunk) : "",
-          s.chosen > 0 ? fmt::format(", one key of {} chosen", s.chosen) : "", seed);
+          s.chosen > 0 ? fmt::format(", one key of {} chosen", s.chosen) : "",
+          s.in_keys ? ", values in keys" : "", s.in_slots ? ", in slots" : "", seed);
     }
   }
   return cases;
@@ -300,7 +330,7 @@ std::vector<Case> append_cases(std::uint32_t seed) {
 std::vector<KernelCases> attention_kernels() {
   return {{"attention", "attention", attention_cases<attention_forward_case>},
           {"attention_top", "attention", attention_cases<attention_top_case>},
-          {"attention_backward", "attention_backward", attention_cases<attention_backward_case>},
+          {"attention_backward", "attention_backward", attention_cases<attention_backward_case, false>},
           {"decode_attention", "decode_attention", decode_attention_cases},
           {"to_int8", "to_int8", to_int8_cases},
           {"from_int8", "from_int8", from_int8_cases},

@@ -55,6 +55,17 @@ struct AttentionSpec {
   const std::int32_t* kv_segment = nullptr;  // [B,T]
   KeyWindow seen = {};                       // of causal attention
   const std::int32_t* chosen = nullptr;      // [B,S,words_of_keys(T)]; null: all
+  const std::int32_t* slots = nullptr;       // [B], of a cache's keys; null: sequences have keys of their own
+  const std::int32_t* lengths = nullptr;     // [B], of the keys in slots
+  std::int64_t value_row = 0;                // elements from a value to the next; 0: v_dim
+
+  constexpr std::int64_t slot_of(std::int64_t at_batch) const {
+    return slots == nullptr ? at_batch : slots[at_batch];
+  }
+  constexpr std::int64_t keys_of(std::int64_t at_batch) const {
+    return lengths == nullptr ? kv_length : lengths[at_batch];
+  }
+  constexpr std::int64_t row_of_value() const { return value_row == 0 ? v_dim : value_row; }
 
   // The words of a query's chosen keys, 32 a word.
   constexpr const std::int32_t* chosen_by(std::int64_t at_batch, std::int64_t query) const {
@@ -113,6 +124,12 @@ AttentionSpec attention_spec(const AttentionArgs& args);
 AttentionProblem attention_problem(const AttentionArgs& args);
 AttentionProblem attention_problem(const AttentionBackwardArgs& args);
 
+// Why an implementation refuses that takes keys and values apart, a sequence after the other; null: they are.
+inline const char* parts_refuse(const AttentionArgs& args) {
+  if (args.slots.defined()) return "keys are in slots of a cache";
+  return args.v.is_contiguous() ? nullptr : "values are parts of keys";
+}
+
 // The whole pass.
 using AttentionRun = void(ThreadPool&, const AttentionProblem&);
 // Some tiles of queries of one head.
@@ -147,6 +164,9 @@ void hopper_attention(const AttentionArgs& args);
 void hopper_attention_backward(const AttentionBackwardArgs& args);
 const char* hopper_attention_refuses(const AttentionArgs& args);
 const char* hopper_attention_backward_refuses(const AttentionBackwardArgs& args);
+// This one takes values that are the first elements of keys of one head, in slots of a cache or not.
+void hopper_latent_attention(const AttentionArgs& args);
+const char* hopper_latent_refuses(const AttentionArgs& args);
 // By warps, of any dtype and width.
 void warp_attention(const AttentionArgs& args);
 void warp_attention_backward(const AttentionBackwardArgs& args);

@@ -62,12 +62,13 @@ struct Spread {
 struct KeyRange {
   std::int64_t begin, end;
 };
-GPU_FUNCTION KeyRange keys_of(const AttentionSpec& a, std::int64_t query) {
-  KeyRange range{0, a.kv_length};
-  if (!a.causal || a.q_index != nullptr || a.kv_index != nullptr) return range;
-  const std::int32_t first = a.seen.first_visible(static_cast<std::int32_t>(query));
+GPU_FUNCTION KeyRange keys_of(const AttentionSpec& a, std::int64_t batch, std::int64_t query) {
+  KeyRange range{0, a.keys_of(batch)};
+  if (!a.causal || a.kv_index != nullptr) return range;
+  const std::int32_t place = place_of(a.q_index, batch * a.q_length + query, query),
+                     first = a.seen.first_visible(place);
   if (first > 0) range.begin = first / kWarp * kWarp;
-  if (query + 1 < range.end) range.end = query + 1;
+  if (std::int64_t{place} + 1 < range.end) range.end = std::int64_t{place} + 1;
   return range;
 }
 
@@ -82,10 +83,11 @@ GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, 
   float* const own_q = dynamic_shared<float>() + warp * a.qk_dim;
   load_vector(q + row * a.qk_dim, own_q, a.qk_dim);
   warp_barrier();
-  const auto key_row = [&](std::int64_t key) { return (batch * a.kv_length + key) * a.kv_heads + kv_head; };
+  const std::int64_t slot = a.slot_of(batch), value_row = a.row_of_value();
+  const auto key_row = [&](std::int64_t key) { return (slot * a.kv_length + key) * a.kv_heads + kv_head; };
   Spread<kParts> sums;
   float maximum = -INFINITY, total = 0;
-  const KeyRange keys = keys_of(a, query);
+  const KeyRange keys = keys_of(a, batch, query);
   for (std::int64_t first = keys.begin; first < keys.end; first += kWarp) {
     const std::int64_t key = first + lane;
     float score = -INFINITY;
@@ -101,7 +103,7 @@ GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, 
     const std::int64_t count = keys.end - first < kWarp ? keys.end - first : kWarp;
     for (int j = 0; j < count; ++j) {
       const float weight = shuffle(p, j);
-      if (weight != 0) Spread<kParts>::add(sums, weight, v + key_row(first + j) * a.v_dim, a.v_dim);
+      if (weight != 0) Spread<kParts>::add(sums, weight, v + key_row(first + j) * value_row, a.v_dim);
     }
   }
   Spread<kParts>::store(sums, total > 0 ? 1.0f / total : 0.0f, out + row * a.v_dim, a.v_dim);
@@ -139,7 +141,7 @@ GPU_KERNEL backward_queries(AttentionSpec a, const T* q, const T* k, const T* v,
   const auto key_row = [&](std::int64_t key) { return (batch * a.kv_length + key) * a.kv_heads + kv_head; };
   const float own_lse = lse[(batch * a.heads + head) * a.q_length + query], own_delta = delta[row];
   Spread<kParts> sums;
-  const KeyRange keys = keys_of(a, query);
+  const KeyRange keys = keys_of(a, batch, query);
   for (std::int64_t first = keys.begin; first < keys.end; first += kWarp) {
     const std::int64_t key = first + lane;
     float ds = 0;

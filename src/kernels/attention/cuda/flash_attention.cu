@@ -135,6 +135,7 @@ const char* flash_attention_refuses(const AttentionArgs& a) {
   const std::int64_t width = a.q.dim(3), values = a.v.dim(3);
   if (a.q.dtype() != DType::bf16) return "the operands are not bfloat16";
   if (a.chosen.defined()) return "keys are chosen for each query";
+  if (const char* const reason = parts_refuse(a)) return reason;
   if (width == 0 || values == 0) return "heads have no elements";
   if (width % kChunk != 0 || values % kChunk != 0) return "a head's width is no multiple of 8";
   if (width > 192) return "heads of queries and keys are wider than 192";

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/attention/cuda/hopper_parts.h"
+#include "kernels/attention/cuda/hopper_softmax.h"
 
 namespace switchyard::gpu {
 
@@ -103,39 +103,6 @@ GPU_FUNCTION void bring_tiles(const ForwardTask& task, const ForwardMaps& maps,
   }
 }
 
-// A thread has two rows: the largest score of each so far, and the sum of powers of its own columns.
-struct RunningSoftmax {
-  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-  float shrink[2] = {1, 1};  // what is left of the sums before the last tile
-
-  // Scores become powers of two of their distance to the largest score.
-  template <int keys>
-  GPU_FUNCTION void weigh(float (&scores)[keys / 2], float scale) {
-    GPU_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float most = largest[half];
-      GPU_UNROLL
-      for (int j = 0; j < keys / 8; ++j)
-        most = larger(most, larger(scores[j * 4 + half * 2], scores[j * 4 + half * 2 + 1]));
-      for (int by = 1; by < 4; by *= 2) most = larger(most, shuffle_xor(most, by));
-      const float origin = most == -INFINITY ? 0.0f : most * scale;  // no key is seen yet
-      shrink[half] = power_of_two(largest[half] * scale - origin);
-      largest[half] = most;
-      float added = 0;
-      GPU_UNROLL
-      for (int j = 0; j < keys / 8; ++j) {
-        GPU_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[j * 4 + half * 2 + e];
-          score = power_of_two(fmaf(score, scale, -origin));
-          added += score;
-        }
-      }
-      sum[half] = fmaf(sum[half], shrink[half], added);
-    }
-  }
-};
-
 // One of the warpgroups that multiply.
 template <typename Shape>
 class ForwardConsumer {
@@ -180,7 +147,7 @@ class ForwardConsumer {
         wait_for_products<0>();
         release(&barriers_.k_empty[stage_.at]);
         weigh(scores, softmax, at, walk, row);
-        round(scores, weights);
+        round_weights(scores, weights);
       }
       while (next_key_tile<Shape>(m, at, walk)) {
         const Stage<Shape::stages> before = stage_;
@@ -189,7 +156,7 @@ class ForwardConsumer {
         wait_for_phase(&barriers_.k_full[stage_.at], stage_.phase);
         if constexpr (Shape::in_turns) named_barrier(kFirstTurn + group_, 2 * kGroupThreads);
         multiply_keys(scores);
-        shrink(sums, softmax);
+        softmax.shrink_sums(sums);
         wait_for_phase(&barriers_.v_full[before.at], before.phase);
         multiply_values(sums, weights, before.at);
         if constexpr (Shape::in_turns)
@@ -199,10 +166,10 @@ class ForwardConsumer {
         weigh(scores, softmax, at, walk, row);
         wait_for_products<0>();
         release(&barriers_.v_empty[before.at]);
-        round(scores, weights);  // the product has read the weights of the tile before
+        round_weights(scores, weights);  // the product has read the weights of the tile before
       }
       if constexpr (Shape::result_apart) release(&barriers_.q_empty);
-      shrink(sums, softmax);
+      softmax.shrink_sums(sums);
       wait_for_phase(&barriers_.v_full[stage_.at], stage_.phase);
       multiply_values(sums, weights, stage_.at);
       wait_for_products<0>();
@@ -229,20 +196,10 @@ class ForwardConsumer {
     add_columns<Shape::vw, Shape::keys>(sums, weights, tiles_.v + stage * Shape::v_bytes);
   }
 
-  GPU_FUNCTION static void shrink(float (&sums)[Shape::vw / 2], const RunningSoftmax& softmax) {
-    GPU_UNROLL
-    for (int j = 0; j < Shape::vw / 2; ++j) sums[j] *= softmax.shrink[j / 2 % 2];
-  }
-
   GPU_FUNCTION void weigh(float (&scores)[Shape::keys / 2], RunningSoftmax& softmax, const HeadTile& at,
                           const TileWalk<true>& walk, int row) {
     if (!walk.is_whole) hide_unseen<Shape::keys, false>(task_.masks, at.batch, walk.tile, row, scores);
     softmax.weigh<Shape::keys>(scores, scale_);
-  }
-  GPU_FUNCTION static void round(const float (&scores)[Shape::keys / 2],
-                                 std::uint32_t (&weights)[Shape::keys / 4]) {
-    GPU_UNROLL
-    for (int i = 0; i < Shape::keys / 4; ++i) weights[i] = rounded_pair(scores[2 * i], scores[2 * i + 1]);
   }
 
   GPU_FUNCTION void store(const HeadTile& at, int row, const RunningSoftmax& softmax,
@@ -358,6 +315,7 @@ const char* hopper_attention_refuses(const AttentionArgs& args) {
   if (args.q.dtype() != DType::bf16) return "the operands are not bfloat16";
   if (!(args.scale > 0)) return "the scale is not positive";
   if (args.chosen.defined()) return "keys are chosen for each query";
+  if (const char* const reason = parts_refuse(args)) return reason;
   if (args.k.dim(1) == 0) return "there are no keys";
   if (args.q.dim(0) * args.q.dim(2) * args.q.dim(1) > INT32_MAX)
     return "there are more than 2^31 rows of queries";

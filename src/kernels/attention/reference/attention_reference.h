@@ -35,7 +35,7 @@ inline AttentionArgs attention_args(const AttentionSpec& s, const void* q, const
 
 inline bool attention_allowed(const AttentionSpec& a, std::int64_t b, std::int64_t i, std::int64_t j) {
   if (a.q_segment && a.q_segment[b * a.q_length + i] != a.kv_segment[b * a.kv_length + j]) return false;
-  if (!a.chooses(b, i, j)) return false;
+  if (!a.chooses(b, i, j) || j >= a.keys_of(b)) return false;
   const std::int64_t query = a.q_index ? a.q_index[b * a.q_length + i] : i;
   const std::int64_t key = a.kv_index ? a.kv_index[b * a.kv_length + j] : j;
   if (!a.causal) return true;
@@ -62,7 +62,7 @@ void for_each_query(const AttentionSpec& a, const Body& body) {
     for (std::int64_t n = 0; n < a.heads; ++n) {
       for (std::int64_t i = 0; i < a.q_length; ++i) {
         const std::int64_t kv_head = n / (a.heads / a.kv_heads);
-        body(b, i, n, (b * a.q_length + i) * a.heads + n, b * a.kv_length * a.kv_heads + kv_head);
+        body(b, i, n, (b * a.q_length + i) * a.heads + n, a.slot_of(b) * a.kv_length * a.kv_heads + kv_head);
       }
     }
   }
@@ -92,7 +92,8 @@ void attention(const AttentionSpec& a, const T* q, const T* k, const T* v, T* ou
       const double p = std::exp(s - maximum);
       total += p;
       for (std::int64_t d = 0; d < a.v_dim; ++d) {
-        sum[static_cast<std::size_t>(d)] += p * to_double(v[(kv_row + j * a.kv_heads) * a.v_dim + d]);
+        sum[static_cast<std::size_t>(d)] +=
+            p * to_double(v[(kv_row + j * a.kv_heads) * a.row_of_value() + d]);
       }
     }
     if (top != nullptr) top[(b * a.heads + n) * a.q_length + i] = static_cast<R>(maximum);

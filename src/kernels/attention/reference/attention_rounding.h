@@ -1,6 +1,6 @@
-// Bounds how far rounding inside attention's kernels of tiles may move a result. They round the softmax weights P
-// and their gradients dS to bf16 before they multiply them: each moves by at most 2^-8 of itself, so a result
-// by at most 2^-8 of the sum of its terms' magnitudes.
+// Bounds how far rounding inside attention's kernels of tiles may move a result. They round the softmax
+// weights P and their gradients dS to bf16 before they multiply them: each moves by at most 2^-8 of itself,
+// so a result by at most 2^-8 of the sum of its terms' magnitudes.
 #pragma once
 
 #include <cmath>
@@ -41,7 +41,7 @@ AttentionMagnitudes attention_magnitudes(const AttentionSpec& args, const T* q, 
         for (std::int64_t j = 0; j < args.kv_length; ++j) {
           if (!attention_allowed(args, b, i, j)) continue;
           const std::int64_t row = kv_row + j * args.kv_heads;
-          const T *k_at = k + row * args.qk_dim, *v_at = v + row * args.v_dim;
+          const T *k_at = k + row * args.qk_dim, *v_at = v + row * args.row_of_value();
           const double p = std::exp(scale * dot(q_at, k_at, args.qk_dim) - row_lse);
           const double ds = std::abs(p * (dot(dout_at, v_at, args.v_dim) - delta) * scale);
           add(m.out, q_row, p, v_at, args.v_dim);

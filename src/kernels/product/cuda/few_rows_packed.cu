@@ -17,7 +17,8 @@ namespace switchyard::gpu {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kColumns = 2 * kBlockOutputs, kTileRows = 8;
-constexpr int kLeastRows = 4, kMostRows = 64;
+// Of a group, on average. The rows of CUDA cores take some 2 + 2 · rows operations a weight, these 2.
+constexpr int kLeastRows = 2, kMostRows = 64;
 constexpr int kStages = 4;
 constexpr int kSumPitch = kColumns + 4;  // four rows of a tile in different banks
 
@@ -224,7 +225,7 @@ const char* few_rows_packed_refuses(const ProductArgs& args) {
   if (p.groups == Groups::depth) return "the depth is in groups";
   if (p.transpose_a || p.transpose_b) return "an operand is transposed";
   if (p.term_count > 1) return "a second term is added";
-  if (p.m < kLeastRows * groups) return "it has less than four rows a group";
+  if (p.m < kLeastRows * groups) return "it has less than two rows a group";
   if (p.m > kMostRows * groups) return "it has more than 64 rows a group";
   return is_aligned(p) ? nullptr : "rows of A, or the weights, are not aligned to 16 bytes";
 }
