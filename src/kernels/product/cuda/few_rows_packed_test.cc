@@ -365,9 +365,9 @@ TEST(FewRowsPacked, OthersAreLeftToTheOtherRows) {
   };
   EXPECT_FALSE(refused([](Product& p) { p.m = 64; }));
   EXPECT_TRUE(refused([](Product& p) { p.m = 65; }));
-  EXPECT_TRUE(refused([](Product& p) { p.m = 3; }));
-  EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 7; }));
-  EXPECT_FALSE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 8; }));
+  EXPECT_TRUE(refused([](Product& p) { p.m = 1; }));
+  EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 3; }));
+  EXPECT_FALSE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 4; }));
   EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 129; }));
   EXPECT_TRUE(refused([](Product& p) { p.dtype = DType::f32; }));
   EXPECT_TRUE(refused([](Product& p) { p.transpose_a = true; }));
