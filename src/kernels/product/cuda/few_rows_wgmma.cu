@@ -1,7 +1,7 @@
 // Products of few rows on Hopper's tensor cores, as in decoding several texts. Memory bounds them, so the
 // weights are read once: a block of threads makes 64 columns of C for up to 64 rows of a group. C is made
-// transposed: the weights are what wgmma has 64 rows of, the rows its 8 to 64 columns. One warp brings
-// weights by the copy engine and rows by cp.async, a warpgroup multiplies. The blocks of a cluster have the
+// transposed: the weights are what wgmma has 64 rows of, the rows its 8 to 64 columns. A warpgroup brings
+// weights by the copy engine and rows by cp.async, another multiplies. The blocks of a cluster have the
 // parts of the depth, whose sums are added in the order of parts. Twin: mma_product.
 #include <algorithm>
 
@@ -19,7 +19,8 @@ namespace switchyard::gpu {
 namespace {
 
 constexpr int kColumns = 64, kDepthStep = 64, kMostRows = 64, kMostStages = 8;
-constexpr int kConsumers = 128, kConsumerWarps = kConsumers / kWarp, kThreads = kConsumers + kWarp;
+constexpr int kConsumers = 128, kConsumerWarps = kConsumers / kWarp, kProducers = 128,
+              kThreads = kConsumers + kProducers;
 constexpr int kWeights = kColumns * kDepthStep;  // elements of a stage
 constexpr std::uint32_t kWeightBytes = kWeights * sizeof(bfloat16);
 // Floats from a row of sums to the next: what a warp stores at once is in different banks.
@@ -137,9 +138,14 @@ GPU_FUNCTION bool find(const Product& p, const Cut& cut, std::int32_t tile, Part
   return find_rows(p, static_cast<std::int32_t>(place.row_block), part);
 }
 
-// The rows of a block that a lane of the producer copies: one chunk of every fourth row.
+// The rows of a block that a thread of the producer copies: one chunk of every 16th row.
 class CopiedRows {
  public:
+  // Warps of the producer that have rows to copy, of so many.
+  GPU_FUNCTION static int warps(int rows) {
+    constexpr int kRowsOfWarp = kWarp / kChunksOfRow, kMost = kProducers / kWarp;
+    return rows < kRowsOfWarp * kMost ? (rows + kRowsOfWarp - 1) / kRowsOfWarp : kMost;
+  }
   GPU_FUNCTION CopiedRows(const Product& p, const Part& part, int rows)
       : x_(static_cast<const bfloat16*>(p.terms[0].a) + part.a_offset),
         leading_(p.lda),
@@ -169,9 +175,9 @@ class CopiedRows {
   }
 
  private:
-  static constexpr int kChunksOfRow = kDepthStep / kChunk, kRowsAtOnce = kWarp / kChunksOfRow,
+  static constexpr int kChunksOfRow = kDepthStep / kChunk, kRowsAtOnce = kProducers / kChunksOfRow,
                        kOwnRows = kMostRows / kRowsAtOnce;
-  GPU_FUNCTION static int own() { return thread_index() % kWarp / kChunksOfRow; }
+  GPU_FUNCTION static int own() { return (thread_index() - kConsumers) / kChunksOfRow; }
 
   const bfloat16* const x_;
   const std::int64_t leading_;
@@ -193,7 +199,7 @@ GPU_FUNCTION void bring(const Product& p, const TensorMap& weights, const Cut& c
   for (int step = share.begin; step < share.end; ++step, stage.advance(cut.stages)) {
     wait_for_phase(&barriers.empty[stage.at], stage.phase ^ 1);
     bfloat16* const to = tiles + stage.at * cut.stage_elements();
-    if (thread_index() % kWarp == 0) {
+    if (thread_index() == kConsumers) {
       expect_bytes(&barriers.full[stage.at], kWeightBytes);
       const std::int64_t depth = step * kDepthStep;
       copy_box(to, weights, transpose_b ? depth : part.column, transpose_b ? part.column : depth, of_batch,
@@ -279,28 +285,30 @@ few_rows_wgmma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(TensorMap) weights, 
   Part part;
   if (!find(p, cut, static_cast<std::int32_t>(block_index() / parts), part))
     return;  // nor will the cluster's
+  const auto left = static_cast<int>(part.rows_end - part.row);
+  const int rows = left < kMostRows ? left : kMostRows;
   if (thread_index() == 0) {
     for (int stage = 0; stage < cut.stages; ++stage) {
-      init_barrier(&full[stage], 1 + kWarp);
+      init_barrier(&full[stage], 1 + kWarp * CopiedRows::warps(rows));
       init_barrier(&empty[stage], kConsumerWarps);
     }
     show_barriers();
   }
   barrier();
-  const auto left = static_cast<int>(part.rows_end - part.row);
-  const int rows = left < kMostRows ? left : kMostRows;
   const Share share = Share::of<parts>(p, rank);
   const Barriers barriers{full, empty};
-  if (warp == kConsumerWarps)
-    bring<transpose_b>(p, weights, cut, part, rows, share, barriers, tiles);
-  else if (rows <= 8)
+  if (warp >= kConsumerWarps) {
+    if (warp - kConsumerWarps < CopiedRows::warps(rows))
+      bring<transpose_b>(p, weights, cut, part, rows, share, barriers, tiles);
+  } else if (rows <= 8) {
     multiply_steps<8, transpose_b>(cut, share, barriers, tiles);
-  else if (rows <= 16)
+  } else if (rows <= 16) {
     multiply_steps<16, transpose_b>(cut, share, barriers, tiles);
-  else if (rows <= 32)
+  } else if (rows <= 32) {
     multiply_steps<32, transpose_b>(cut, share, barriers, tiles);
-  else
+  } else {
     multiply_steps<64, transpose_b>(cut, share, barriers, tiles);
+  }
   warp_barrier();
   cluster_barrier();
   if (warp < kConsumerWarps) add_parts<parts>(p, part, rows, rank, reinterpret_cast<const float*>(tiles));

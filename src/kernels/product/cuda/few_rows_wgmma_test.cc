@@ -57,9 +57,9 @@ std::vector<bfloat16> numbers(std::int64_t rows, std::int64_t width, const Case&
 
 // A case's operands, and C.
 template <typename C>
-class Run {
+class Operands {
  public:
-  explicit Run(const Case& c) {
+  explicit Operands(const Case& c) {
     const std::int64_t rows = c.rows(), matrices = c.matrices();
     const std::int64_t stored = c.transpose_b ? c.n : c.k, width = c.transpose_b ? c.k : c.n;
     const std::int64_t all_rows = c.grouped() ? rows : rows * matrices;
@@ -128,7 +128,7 @@ std::function<void(const ProductArgs&)> in_parts(int parts) {
 template <typename C>
 void expect_those_of_mma(const Case& c, int parts, bool all_timings) {
   SCOPED_TRACE(fmt::format("{}, {} parts", c.text(), parts));
-  Run<C> run(c);
+  Operands<C> run(c);
   const std::vector<float> expected = run.of(mma_product);
   const auto computed = std::ranges::count_if(expected, [](float x) { return !std::isnan(x); });
   EXPECT_GE(computed, c.rows() * c.n);
@@ -141,7 +141,7 @@ void expect_those_of_mma(const Case& c, int parts, bool all_timings) {
 TEST(FewRowsOnTensorCores, GroupsOfAllSizes) {
   const Sizes sizes{0, 1, 3, 7, 8, 9, 0, 17, 33, 64, 65, 130, 0};
   const Case plain{.sizes = sizes, .n = 77, .k = 200};
-  ASSERT_EQ(few_rows_wgmma_refuses({.product = Run<float>(plain).p}), nullptr);
+  ASSERT_EQ(few_rows_wgmma_refuses({.product = Operands<float>(plain).p}), nullptr);
   expect_those_of_mma<bfloat16>(plain, 1, true);
   expect_those_of_mma<float>({.sizes = sizes,
                               .n = 77,
@@ -157,7 +157,7 @@ TEST(FewRowsOnTensorCores, GroupsOfAllSizes) {
 TEST(FewRowsOnTensorCores, ManyGroupsOfWhichFewHaveRows) {
   Sizes sizes(600, 0);
   sizes[3] = 2, sizes[8] = 1, sizes[255] = 5, sizes[256] = 66, sizes[512] = 9, sizes[599] = 4;
-  expect_those_of_mma<bfloat16>({.sizes = sizes, .n = 16, .k = 72, .bias = true}, 1, true);
+  expect_those_of_mma<bfloat16>({.sizes = sizes, .n = 16, .k = 72, .bias = true}, 1, false);
   expect_those_of_mma<bfloat16>({.sizes = Sizes(300, 0), .n = 16, .k = 72}, 1, false);
 }
 
@@ -182,13 +182,13 @@ TEST(FewRowsOnTensorCores, BatchesInEachNumberOfParts) {
 // To the bit, whatever rows are beside: also where they fill more columns of a product.
 TEST(FewRowsOnTensorCores, ARowDoesNotDependOnThoseBesideIt) {
   Case c{.m = 64, .n = 72, .k = 1000, .whole_numbers = false};
-  Run<float> all(c);
+  Operands<float> all(c);
   const std::vector<float> expected = all.of(few_rows_wgmma);
   EXPECT_GT(few_rows_parts_of(all.p), 1);
   std::int64_t compared = 0;
   for (const std::int64_t m : {4, 8, 9, 16, 20, 33, 63}) {
     c.m = m;
-    Run<float> some(c);
+    Operands<float> some(c);
     const std::vector<float> found = some.of(few_rows_wgmma);
     for (std::int64_t row = 0; row < m; ++row) {
       for (std::int64_t i = 0; i < c.n; ++i, ++compared) {
@@ -218,7 +218,7 @@ TEST(FewRowsOnTensorCores, PartsFollowFromTheWeights) {
 }
 
 TEST(FewRowsOnTensorCores, RefusesWhatItDoesNotCompute) {
-  const Run<bfloat16> run(Case{.m = 16, .n = 72, .k = 136});
+  const Operands<bfloat16> run(Case{.m = 16, .n = 72, .k = 136});
   const auto reason = [&](const auto& change) {
     Product other = run.p;
     change(other);
