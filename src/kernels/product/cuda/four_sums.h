@@ -5,8 +5,8 @@
 
 namespace switchyard::gpu {
 
-// Four neighbours of a row of C, of which the first `count` are there. `bias_at`: the first one's place in
-// the bias.
+// Stores four neighbours of a row of C, of which the first `count` are there. Their places in the bias begin
+// at `bias_at`.
 template <typename C>
 GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t bias_at, std::int64_t count,
                            const Vector<float, 4>& sums) {
@@ -24,7 +24,7 @@ GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t bias_at, std::i
   if (at_once) *reinterpret_cast<Vector<C, 4>*>(to) = values;
 }
 
-// The same, into a C of either type, `at` elements from its begin.
+// put_four() into a C of either type, `at` elements from its begin.
 GPU_FUNCTION void put_four(const Product& p, std::int64_t at, std::int64_t bias_at, std::int64_t count,
                            const Vector<float, 4>& sums) {
   if (p.c_dtype == DType::f32)
