@@ -5,8 +5,8 @@
 
 namespace switchyard::gpu {
 
-// Stores four neighbours of a row of C, of which the first `count` are there. Their places in the bias begin
-// at `bias_at`.
+// Stores four neighbours of a row of C, of which the first `count` are there. The bias has theirs from
+// `bias_at` on.
 template <typename C>
 GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t bias_at, std::int64_t count,
                            const Vector<float, 4>& sums) {
