@@ -5,8 +5,8 @@
 
 namespace switchyard::gpu {
 
-// Stores four neighbours of a row of C, of which the first `count` are there. The bias has theirs from
-// `bias_at` on.
+// Stores four neighbours of a row of C, of which the first `count` are there. `bias_at` says where in the
+// bias the first one's number stands.
 template <typename C>
 GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t bias_at, std::int64_t count,
                            const Vector<float, 4>& sums) {
