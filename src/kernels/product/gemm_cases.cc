@@ -77,9 +77,11 @@ std::vector<Case> gemm_cases(std::uint32_t seed) {
       for (const DType c_dtype : kFloatTypes) add(shape, flags, flags % 3, c_dtype);
     }
   }
-  add({1, 530, 600, 70}, 2, 0, DType::f32);     // several blocks
-  add({1, 70, 90, 2500}, 0, 1, DType::bf16);    // sections of depth (gemm_tiles.cc), each in chunks
-  add({1, 136, 72, 1096}, 5, 0, DType::f32);    // parts of the depth (cuda/split_product.cu)
+  add({1, 530, 600, 70}, 2, 0, DType::f32);    // several blocks
+  add({1, 70, 90, 2500}, 0, 1, DType::bf16);   // sections of depth (gemm_tiles.cc), each in chunks
+  add({1, 136, 72, 1096}, 5, 0, DType::f32);   // parts of the depth (cuda/split_product.cu)
+  add({1, 20, 136, 1096}, 0, 0, DType::bf16);  // the same of few rows (cuda/few_rows_wgmma.cu)
+  add({2, 40, 72, 1096}, 2, 0, DType::f32);
   add({1, 2100, 1024, 33}, 0, 0, DType::bf16);  // more than 4 MB: stored past the caches (gemm_tiles_store.h)
   return cases;
 }

@@ -68,6 +68,7 @@ void slices(ThreadPool& pool, const ProductArgs& args) {
 // clang-format off
 constexpr Implementation<ProductArgs> kProducts[] = {
     {"cuda_few_rows_packed_mma", Gpu::any, launches<gpu::few_rows_packed_product>, product<gpu::few_rows_packed_refuses>},
+    {"cuda_few_rows_wgmma", Gpu::hopper,  launches<gpu::few_rows_wgmma>,   product<gpu::few_rows_wgmma_refuses>},
     {"cuda_few_rows",   Gpu::any,         launches<gpu::few_rows_product>, product<gpu::few_rows_refuses>},
     {"cuda_unpack",     Gpu::any,         launches<gpu::unpacked_product>, product<gpu::unpacked_refuses>},
     {"cuda_tma_split",  Gpu::hopper,      launches<gpu::split_product>,    product<gpu::split_refuses>},

@@ -57,15 +57,18 @@ void run_product(const char* op, const ProductArgs& args);
 
 // The rows, and their reasons not to take a product (null: taken). Results differ in the order of sums alone.
 // 1. few_rows_packed: 2 to 64 rows a group on average, packed weights read once, as they are stored; mma.sync.
-// 2. few_rows: memory bounds it, so weights are read once, as they are stored.
-// 3. unpacked: packed weights as elements of the type of what they are multiplied with, then the table again.
-// 4. tma_split: few tiles and a long depth, which the blocks of a cluster share; wgmma (Hopper).
-// 5. tma: operands come by copies of tensor maps, to two blocks of threads at once; wgmma (Hopper).
-// 6. wgmma: operands come by cp.async; wgmma (Hopper).
-// 7. mma: bfloat16 on tensor cores by mma.sync.
-// 8. plain: float32 units.
+// 2. few_rows_wgmma: 4 to 64 rows of bfloat16, with weights that are read once; wgmma (Hopper).
+// 3. few_rows: memory bounds it, so weights are read once, as they are stored.
+// 4. unpacked: packed weights as elements of the type of what they are multiplied with, then the table again.
+// 5. tma_split: few tiles and a long depth, which the blocks of a cluster share; wgmma (Hopper).
+// 6. tma: operands come by copies of tensor maps, to two blocks of threads at once; wgmma (Hopper).
+// 7. wgmma: operands come by cp.async; wgmma (Hopper).
+// 8. mma: bfloat16 on tensor cores by mma.sync.
+// 9. plain: float32 units.
 void few_rows_packed_product(const ProductArgs& args);
 const char* few_rows_packed_refuses(const ProductArgs& args);
+void few_rows_wgmma(const ProductArgs& args);
+const char* few_rows_wgmma_refuses(const ProductArgs& args);
 void few_rows_product(const ProductArgs& args);
 const char* few_rows_refuses(const ProductArgs& args);
 void unpacked_product(const ProductArgs& args);

@@ -3,6 +3,7 @@
 // leaves its sums in its shared memory, and adds those of all, in the order of parts, for some of the rows.
 // So the order of sums follows from the sizes. Twin: mma_product.
 #include "kernels/cuda/cluster_memory.h"
+#include "kernels/product/cuda/four_sums.h"
 #include "kernels/product/cuda/operand_maps.h"
 #include "kernels/product/cuda/split_product.h"
 
@@ -37,24 +38,6 @@ struct Share {
     return {all * part / parts, all * (part + 1) / parts, first};
   }
 };
-
-// Four neighbours of a row of C, of which the first `count` are there.
-template <typename C>
-GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t column, std::int64_t count,
-                           const Vector<float, 4>& sums) {
-  const bool at_once = count >= 4 && reinterpret_cast<std::uintptr_t>(to) % (4 * sizeof(C)) == 0;
-  Vector<C, 4> values;
-  GPU_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    if (i >= count) continue;
-    float value = sums.at[i];
-    if (p.bias != nullptr) value += to_float(static_cast<const bfloat16*>(p.bias)[column + i]);
-    if (p.accumulate) value += to_float(to[i]);
-    values.at[i] = from_float<C>(value);
-    if (!at_once) to[i] = values.at[i];
-  }
-  if (at_once) *reinterpret_cast<Vector<C, 4>*>(to) = values;
-}
 
 #if defined(GPU_HAS_WGMMA) || !defined(__CUDA_ARCH__)
 
@@ -92,10 +75,7 @@ GPU_FUNCTION void add_parts(const Product& p, const Part& part, int rank, const 
       for (int e = 0; e < 4; ++e) sum.at[e] += of_parts[r].at[e];
     }
     const std::int64_t at = part.c_offset + row * p.ldc + column;
-    if (p.c_dtype == DType::f32)
-      put_four(p, static_cast<float*>(p.c) + at, column, p.n - column, sum);
-    else
-      put_four(p, static_cast<bfloat16*>(p.c) + at, column, p.n - column, sum);
+    put_four(p, at, column, p.n - column, sum);
   }
 }
 

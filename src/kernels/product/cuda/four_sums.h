@@ -1,0 +1,36 @@
+// How kernels whose blocks share the depth store four neighbours of a row of C at once.
+#pragma once
+
+#include "kernels/product/cuda/product_parts.h"
+
+namespace switchyard::gpu {
+
+// Stores four neighbours of a row of C, of which the first `count` are there. `bias_at` says where in the
+// bias the first one's number stands.
+template <typename C>
+GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t bias_at, std::int64_t count,
+                           const Vector<float, 4>& sums) {
+  const bool at_once = count >= 4 && reinterpret_cast<std::uintptr_t>(to) % (4 * sizeof(C)) == 0;
+  Vector<C, 4> values;
+  GPU_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    if (i >= count) continue;
+    float value = sums.at[i];
+    if (p.bias != nullptr) value += to_float(static_cast<const bfloat16*>(p.bias)[bias_at + i]);
+    if (p.accumulate) value += to_float(to[i]);
+    values.at[i] = from_float<C>(value);
+    if (!at_once) to[i] = values.at[i];
+  }
+  if (at_once) *reinterpret_cast<Vector<C, 4>*>(to) = values;
+}
+
+// put_four() into a C of either type, `at` elements from its begin.
+GPU_FUNCTION void put_four(const Product& p, std::int64_t at, std::int64_t bias_at, std::int64_t count,
+                           const Vector<float, 4>& sums) {
+  if (p.c_dtype == DType::f32)
+    put_four(p, static_cast<float*>(p.c) + at, bias_at, count, sums);
+  else
+    put_four(p, static_cast<bfloat16*>(p.c) + at, bias_at, count, sums);
+}
+
+}  // namespace switchyard::gpu
