@@ -11,10 +11,7 @@
 namespace switchyard {
 
 RematRegion::RematRegion(Context& context, const RematPolicy& policy)
-    : context_(context),
-      policy_(policy),
-      outer_(context.region),
-      exceptions_(std::uncaught_exceptions()) {
+    : context_(context), policy_(policy), outer_(context.region), exceptions_(std::uncaught_exceptions()) {
   if (policy.enabled) context.region = this;
 }
 

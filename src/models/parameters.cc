@@ -182,7 +182,7 @@ void pack(Context& context, const ParameterSpec& spec, const Tensor& dense, cons
         spec.name, name_of(spec.dtype));
 }
 
-// Where a rank's blocks are made: on its device, to which what the host has goes through `upload`, if given.
+// A place for a rank's blocks: its device. What the host has goes there through `upload`, if given.
 struct Place {
   const Memory& memory;
   Upload* upload;

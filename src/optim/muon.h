@@ -38,8 +38,8 @@ void check(const MuonConfig& config);
 // or bf16; `step` counts from 0.
 Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t step, double grad_scale,
                       const Tensor& grad, const Tensor& momentum);
-// Does the same by numbers in a GPU's memory, UpdateNumbers (kernels/optimizer/step_judge.h); where they say that
-// the step is bad, the momentum stays and what is returned is not initialised.
+// Does the same by numbers in a GPU's memory, UpdateNumbers (kernels/optimizer/step_judge.h); where they say
+// that the step is bad, the momentum stays and what is returned is not initialised.
 Tensor muon_direction_by_numbers(ThreadPool& pool, const MuonConfig& config, const TensorView& numbers,
                                  const Tensor& grad, const Tensor& momentum);
 // The terms that muon_direction computes with in a step.

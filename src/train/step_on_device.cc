@@ -162,7 +162,7 @@ void Trainer::read_report(std::int64_t step, const Issued& issued, const OwnBatc
   result.param_norm = norm_of_sum(host.weight_squares());
 }
 
-// Where one rank has a GPU, says once why steps wait for the host.
+// Says once why the steps of one rank with a GPU wait for the host.
 void Trainer::say_why_host() {
   if (said_why_host_ || context_.comm->size() > 1 || context_.abstract() || !is_on_gpu()) return;
   said_why_host_ = true;

@@ -63,8 +63,8 @@ struct DirectionArrays {
   TensorView squares;  // [1] f64
 };
 void direction_update(ThreadPool& pool, float rate, float shrink, const DirectionArrays& update);
-// Does the same on a GPU with rate = learning_rate*scale and shrink = learning_rate*decay, products in double, by
-// `numbers` as above.
+// Does the same on a GPU with rate = learning_rate*scale and shrink = learning_rate*decay, products in
+// double, by `numbers` as above.
 void direction_update_by_numbers(ThreadPool& pool, double scale, double decay, const TensorView& numbers,
                                  const DirectionArrays& update);
 

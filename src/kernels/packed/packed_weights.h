@@ -8,8 +8,8 @@ namespace switchyard {
 
 // packed = the blocks nearest to `dense`, group by group; false, and anything in `packed`, where a value is
 // no finite number, of a type that packed_dtype() names. Inputs are the last dim but one, a multiple of 32;
-// outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps. A GPU's bits are the host's; it is
-// waited for.
+// outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps. A GPU gives the host's bits; the
+// host waits for the GPU.
 struct PackArgs {
   TensorView dense;   // [..., in, out] f32 or bf16
   TensorView packed;  // [..., in / block_inputs(), out / 16] of a packed type
@@ -57,6 +57,6 @@ namespace gpu {
 // Adds to `infinite`, i32 [1], the number of groups that it cannot pack.
 void pack_weights(const PackArgs& args, const TensorView& infinite);
 void unpack_weights(const UnpackArgs& args);
-}
+}  // namespace gpu
 
 }  // namespace switchyard

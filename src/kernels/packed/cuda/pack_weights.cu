@@ -9,7 +9,7 @@
 namespace switchyard::gpu {
 namespace {
 
-// As PackedGroup has them.
+// A PackedGroup of kernels, with numbers as they are computed.
 struct NearestGroup {
   int numbers[kGroupInputs] = {};
   std::uint32_t scale = 0;

@@ -17,7 +17,7 @@ namespace switchyard::gpu {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kColumns = 2 * kBlockOutputs, kTileRows = 8;
-// Of a group, on average. The rows of CUDA cores take some 2 + 2 · rows operations a weight, these 2.
+// Rows of a group, on average. few_rows_product takes some 2 + 2 · rows operations a weight, this kernel 2.
 constexpr int kLeastRows = 2, kMostRows = 64;
 constexpr int kStages = 4;
 constexpr int kSumPitch = kColumns + 4;  // four rows of a tile in different banks
