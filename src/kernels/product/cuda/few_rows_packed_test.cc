@@ -55,6 +55,22 @@ Tensor packed_weights(DType packed, const Shape& shape, bool exact, std::uint32_
   return blocks;
 }
 
+// A tensor's bytes where kernels reach them.
+class OnGpu {
+ public:
+  explicit OnGpu(const Tensor& x) : bytes_(x.defined() ? x.bytes() : 0) {
+    if (x.defined()) std::memcpy(bytes_.data(), x.raw(), x.bytes());
+  }
+  void* data() { return bytes_.empty() ? nullptr : bytes_.data(); }
+  void read(const Tensor& to) const {
+    ASSERT_EQ(to.bytes(), bytes_.size());
+    std::memcpy(to.raw(), bytes_.data(), bytes_.size());
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
 // The group of inputs that has input k of output n of matrix `of`.
 PackedGroup group_at(const Tensor& weights, std::int64_t of, std::int64_t k, std::int64_t n) {
   const DType packed = weights.dtype();
@@ -97,19 +113,20 @@ struct Grouped {
       else
         c.data<bfloat16>()[i] = bfloat16(before);
     }
+    OnGpu rows_there(a), weights_there(weights), bias_there(bias), c_there(c);
     const Product p{.dtype = DType::bf16,
                     .c_dtype = c_dtype,
                     .m = rows(),
                     .n = columns(),
-                    .terms = {{.a = a.raw(),
+                    .terms = {{.a = rows_there.data(),
                                .a_rows = lookup.empty() ? nullptr : lookup.data(),
-                               .b = weights.raw(),
+                               .b = weights_there.data(),
                                .k = depth()}},
                     .lda = depth(),
                     .ldb = weights.dim(2),
                     .ldc = pitch(),
-                    .c = c.raw(),
-                    .bias = bias.defined() ? bias.raw() : nullptr,
+                    .c = c_there.data(),
+                    .bias = bias_there.data(),
                     .accumulate = accumulate,
                     .groups = Groups::rows,
                     .batch = std::ssize(sizes),
@@ -119,6 +136,7 @@ struct Grouped {
     const ProductArgs args{p, weights.view()};
     EXPECT_EQ(few_rows_packed_refuses(args), nullptr);
     few_rows_packed_product(args);
+    c_there.read(c);
     std::vector<float> result;
     for (std::int64_t i = 0; i < size; ++i)
       result.push_back(wide ? c.data<float>()[i] : static_cast<float>(c.data<bfloat16>()[i]));
@@ -319,20 +337,22 @@ TEST(FewRowsPacked, BatchesWithoutGroups) {
   const Tensor weights = packed_weights(packed, weights_of(packed, 2, depth), true, 601);
   for (const std::int64_t rows : {4, 8, 17, 64}) {
     const Tensor a = random_rows({2, rows, depth}, 602), c(DType::f32, {2, rows, columns});
+    OnGpu rows_there(a), weights_there(weights), c_there(c);
     const Product p{.dtype = DType::bf16,
                     .m = rows,
                     .n = columns,
-                    .terms = {{.a = a.raw(), .b = weights.raw(), .k = depth}},
+                    .terms = {{.a = rows_there.data(), .b = weights_there.data(), .k = depth}},
                     .lda = depth,
                     .ldb = weights.dim(2),
                     .ldc = columns,
-                    .c = c.raw(),
+                    .c = c_there.data(),
                     .batch = 2,
                     .a_stride = rows * depth,
                     .b_stride = weights.dim(1) * weights.dim(2),
                     .c_stride = rows * columns};
     ASSERT_EQ(few_rows_packed_refuses({p, weights.view()}), nullptr);
     few_rows_packed_product({p, weights.view()});
+    c_there.read(c);
     // Groups of as many rows give the expected bits.
     const auto of_group = static_cast<std::int32_t>(rows);
     const Grouped same{.a = a, .weights = weights, .sizes = {of_group, of_group}};
