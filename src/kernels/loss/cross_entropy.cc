@@ -149,6 +149,7 @@ constexpr Implementation<LinearCrossEntropyArgs> kForwards[] = {
 };
 
 constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_backward, narrow_gpu_refuses},
     {"cuda", Gpu::any, gpu::linear_cross_entropy_backward},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy_backward>, with_weight<amx::cross_entropy_refuses>,
@@ -164,6 +165,7 @@ constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
 };
 
 constexpr Implementation<LossGradientsArgs> kGradients[] = {
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_with_gradients, narrow_gpu_refuses},
     {"cuda", Gpu::any, gpu::linear_cross_entropy_with_gradients},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy_gradients>,

@@ -2,6 +2,7 @@
 // whenever copies and products end. Selftest's cases hold it to the reference's bounds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -124,6 +125,44 @@ TEST(NarrowLoss, SumsAreTheReferencesInEveryTiming) {
       expect_close(target_logit, p.target_logit, "target_logit");
       if (first.empty()) first = lse;
       EXPECT_TRUE(same_bits(lse, first));
+    });
+  }
+}
+
+// Each gradient is rounded to 2^-9 of it before products.
+template <typename T>
+void expect_gradient(const std::vector<T>& found, const std::vector<float>& expected, const char* what) {
+  ASSERT_EQ(found.size(), expected.size());
+  float largest = 0;
+  for (const float x : expected) largest = std::max(largest, std::abs(x));
+  ASSERT_GT(largest, 0) << what;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    ASSERT_NEAR(static_cast<float>(found[i]), expected[i], 1e-2 * static_cast<double>(largest))
+        << what << ' ' << i;
+}
+
+TEST(NarrowLoss, GradientsAreTheReferencesInEveryTiming) {
+  for (const NarrowCase& c : narrow_cases()) {
+    SCOPED_TRACE(c.name);
+    const NarrowProblem p(c);
+    std::vector<float> dhidden(p.hidden.size()), dweight(p.weight.size()), first_hidden;
+    reference::linear_cross_entropy_backward<bfloat16>(p.problem(), p.lse.data(), p.softmax.data(),
+                                                       p.target.data(), dhidden.data(), dweight.data());
+    std::vector<bfloat16> first_weight;
+    in_narrow_timings([&] {
+      const std::vector<float> hidden_found(dhidden.size(), std::nanf(""));
+      const std::vector<bfloat16> weight_found(dweight.size(), bfloat16(std::nanf("")));
+      LinearCrossEntropyBackwardArgs args{p.logits(),
+                                          p.row(p.lse),
+                                          p.row(p.softmax),
+                                          p.row(p.target),
+                                          emulator::on_gpu(hidden_found, {c.rows, c.emb}),
+                                          emulator::on_gpu(weight_found, p.weight_shape())};
+      narrow_cross_entropy_backward(args);
+      expect_gradient(hidden_found, dhidden, "dhidden");
+      expect_gradient(weight_found, dweight, "dweight");
+      if (first_hidden.empty()) first_hidden = hidden_found, first_weight = weight_found;
+      EXPECT_TRUE(same_bits(hidden_found, first_hidden) && same_bits(weight_found, first_weight));
     });
   }
 }
