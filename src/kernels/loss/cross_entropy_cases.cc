@@ -30,12 +30,15 @@ constexpr LossShape kLossShapes[] = {
     {20, 8, 100, 2.5f, 10},
     {5, 300, 50},
     {33, 160, 600, 0, 300},
-    {290, 132, 700},          // wide enough to keep exponentials on AMX, in two blocks of rows
-    {5, 520, 50},             // wider than the fused kernels take
-    {530, 4, 2060},           // several blocks of rows and columns
-    {70, 544, 2100, 0, 900},  // the same, wide
-    {2070, 513, 40},          // wide, with several blocks of rows
-    {33, 4, 10300},           // more than eight chunks (cpu/cross_entropy_tiles_pack.h)
+    {290, 132, 700},           // wide enough to keep exponentials on AMX, in two blocks of rows
+    {5, 520, 50},              // wider than the fused kernels take
+    {530, 4, 2060},            // several blocks of rows and columns
+    {70, 544, 2100, 0, 900},   // the same, wide
+    {2070, 513, 40},           // wide, with several blocks of rows
+    {33, 4, 10300},            // more than eight chunks (cpu/cross_entropy_tiles_pack.h)
+    {200, 128, 392, 0, 40},    // one piece of the vocabulary on Hopper
+    {70, 64, 1160, 2.5f, 10},  // two
+    {1100, 64, 136},           // two pieces of the rows
 };
 
 struct LossData {

@@ -130,10 +130,10 @@ struct Pieces {
 };
 
 // As many pieces as make the blocks end soonest on a GPU of 132 multiprocessors, on every GPU: sums of pieces
-// have the same order everywhere.
+// have the same order everywhere. A piece has some steps, for a start takes as long as a few.
 inline Pieces pieces_of(std::int64_t tiles, std::int64_t steps) {
-  constexpr std::int64_t kMultiprocessors = 132, kMostRounds = 4, kStart = 2;  // steps that a start costs
-  const std::int64_t most = std::clamp<std::int64_t>(kMostRounds * kMultiprocessors / tiles, 1, steps);
+  constexpr std::int64_t kMultiprocessors = 132, kMostRounds = 4, kStart = 4;
+  const std::int64_t most = std::min(kMostRounds * kMultiprocessors / tiles, steps / kStart);
   const auto time_of = [&](std::int64_t pieces) {
     return divide_up(tiles * pieces, kMultiprocessors) * (divide_up(steps, pieces) + kStart);
   };

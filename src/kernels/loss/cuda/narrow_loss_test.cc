@@ -32,6 +32,10 @@ std::vector<NarrowCase> narrow_cases() {
       {"64, a soft cap", 70, 64, 300, 20, true, 2.5f},
       {"128", 200, 128, 392, 50},
       {"128, the vocabulary contiguous, a soft cap", 130, 128, 392, 0, false, 2.5f},
+      {"pieces of the vocabulary", 70, 64, 1100, 30},
+      {"pieces of the vocabulary, contiguous", 70, 64, 1104, 30, false},
+      {"pieces of the rows", 1100, 64, 136, 10},
+      {"pieces of the rows, the vocabulary contiguous", 1100, 64, 136, 10, false},
       {"40", 65, 40, 136, 7},
       {"88, the vocabulary contiguous", 65, 88, 136, 7, false},
   };
