@@ -70,8 +70,8 @@ struct GradientOfLogit {
   GPU_FUNCTION float plain(const RowOfLoss& row, float logit) const {
     return row.softmax * power_of_two(fmaf(logit, kLog2e, -row.power_lse));
   }
-  GPU_FUNCTION float capped(const RowOfLoss& row, float product, int column) const {
-    const float of_cap = tanhf(product * inverse_cap);
+  // `of_cap`: tanh of the product by the cap.
+  GPU_FUNCTION float capped(const RowOfLoss& row, float of_cap, int column) const {
     const float gradient = plain(row, soft_cap * of_cap) - (column == row.target_column ? row.target : 0.0f);
     return gradient * (1 - of_cap * of_cap);
   }
@@ -185,6 +185,8 @@ class GradientConsumer {
   GPU_FUNCTION void differentiate(float (&logits)[kTile / 2], int step) const {
     const int first = step * kTile;
     if (of_logit_.soft_cap > 0) {
+      GPU_UNROLL
+      for (float& x : logits) x = tanhf(x * of_logit_.inverse_cap);
       for_pairs([&](int j, int half, int column) {
         for (int e = 0; e < 2; ++e) {
           float& x = logits[j * 4 + half * 2 + e];
@@ -195,12 +197,18 @@ class GradientConsumer {
       for_pairs([&](int j, int half, int column) {
         for (int e = 0; e < 2; ++e) {
           float& x = logits[j * 4 + half * 2 + e];
-          const RowOfLoss& row = row_of(half, column + e);
-          x = of_logit_.plain(row, x);
-          if constexpr (Shape::of_weight) x -= row.target_column == row_ + half * 8 ? row.target : 0.0f;
+          x = of_logit_.plain(row_of(half, column + e), x);
         }
       });
-      if constexpr (!Shape::of_weight) take_targets(logits, first);
+      if (has_targets(first)) {
+        for_pairs([&](int j, int half, int column) {
+          for (int e = 0; e < 2; ++e) {
+            const RowOfLoss& row = row_of(half, column + e);
+            if (row.target_column == column_of(first, half, column + e))
+              logits[j * 4 + half * 2 + e] -= row.target;
+          }
+        });
+      }
     }
     // The weight of columns that are not there is 0, but their powers may be infinite.
     if (!Shape::of_weight && first + kTile > task_.logits.columns) {
@@ -218,17 +226,21 @@ class GradientConsumer {
   GPU_FUNCTION int column_of(int first, int half, int column) const {
     return Shape::of_weight ? row_ + half * 8 : first + column;
   }
-  GPU_FUNCTION void take_targets(float (&gradients)[kTile / 2], int first) const {
-    GPU_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int target = rows_[half].target_column - first;
-      if (target < 0 || target >= kTile) continue;
-      for_pairs([&](int j, int which, int column) {
-        for (int e = 0; e < 2; ++e) {
-          if (which == half && column + e == target) gradients[j * 4 + half * 2 + e] -= rows_[half].target;
-        }
-      });
+  // Whether targets are among this thread's logits, or its warp's. Few tiles have any.
+  GPU_FUNCTION bool has_targets(int first) const {
+    bool has = false;
+    if constexpr (Shape::of_weight) {
+      const int lane = thread_index() % kWarp, own = row_ - lane / 4;
+      for (int row = lane; row < kTile; row += kWarp) {
+        const int target = shared_.rows[stage_.at][row].target_column;
+        has = has || (target >= own && target < own + kRowsOfWarp);
+      }
+      has = ballot(has) != 0;
+    } else {
+      for (const RowOfLoss& row : rows_)
+        has = has || (row.target_column >= first && row.target_column < first + kTile);
     }
+    return has;
   }
 
   GPU_FUNCTION static void round(const float (&gradients)[kTile / 2], std::uint32_t (&slopes)[kTile / 4]) {
