@@ -37,7 +37,7 @@ constexpr LossShape kLossShapes[] = {
     {2070, 513, 40},          // wide, with several blocks of rows
     {33, 4, 10300},           // more than eight chunks (cpu/cross_entropy_tiles_pack.h)
 };
-// What Hopper's kernels of narrow models take.
+// Hopper's kernels of narrow models take these.
 constexpr LossShape kNarrowShapes[] = {
     {200, 128, 392, 0, 40},    // one piece of the vocabulary
     {70, 64, 1160, 2.5f, 10},  // two

@@ -13,7 +13,7 @@ namespace {
 
 using namespace hopper;
 
-// What the gradient of a row's logits depends on.
+// The gradient of a row's logits depends on these.
 struct alignas(16) RowOfLoss {
   float power_lse;  // lse in powers of two
   float softmax, target;
@@ -63,15 +63,27 @@ GPU_KERNEL find_rows_of_loss(NarrowLogits logits, int padded, const float* lse, 
     rows[row] = {INFINITY, 0, 0, -1};
 }
 
+// Within 2^-22 of it.
+GPU_FUNCTION float reciprocal(float x) {
+#if defined(__CUDACC__)
+  float of_x;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(of_x) : "f"(x));
+  return of_x;
+#else
+  return 1 / x;
+#endif
+}
+
 // The gradient of a logit of the row, which must have been multiplied.
 struct GradientOfLogit {
-  float soft_cap, inverse_cap;
+  float soft_cap, power_by_product;  // 2 log2(e) / soft_cap
 
   GPU_FUNCTION float plain(const RowOfLoss& row, float logit) const {
     return row.softmax * power_of_two(fmaf(logit, kLog2e, -row.power_lse));
   }
-  // `of_cap`: tanh of the product by the cap.
-  GPU_FUNCTION float capped(const RowOfLoss& row, float of_cap, int column) const {
+  GPU_FUNCTION float capped(const RowOfLoss& row, float product, int column) const {
+    // tanh within 2^-22, which is enough for what is rounded to bfloat16, in fewer registers than tanhf().
+    const float of_cap = 1 - 2 * reciprocal(1 + power_of_two(product * power_by_product));
     const float gradient = plain(row, soft_cap * of_cap) - (column == row.target_column ? row.target : 0.0f);
     return gradient * (1 - of_cap * of_cap);
   }
@@ -119,7 +131,8 @@ class GradientConsumer {
         passing_(passing),
         row_(task.order.tile() * kTile + group * kGroupRows +
              thread_index() % kGroupThreads / kWarp * kRowsOfWarp + thread_index() % kWarp / 4),
-        of_logit_{task.logits.soft_cap, task.logits.soft_cap > 0 ? 1 / task.logits.soft_cap : 0.0f} {}
+        of_logit_{task.logits.soft_cap, task.logits.soft_cap > 0 ? 2 * kLog2e / task.logits.soft_cap : 0.0f} {
+  }
 
   GPU_FUNCTION void run() {
     if constexpr (!Shape::of_weight) {
@@ -155,7 +168,7 @@ class GradientConsumer {
     }
     add_slopes(sums, slopes, stage_.at);
     wait_for_products<0>();
-    store(sums, piece);
+    store(sums);
   }
 
  private:
@@ -185,8 +198,6 @@ class GradientConsumer {
   GPU_FUNCTION void differentiate(float (&logits)[kTile / 2], int step) const {
     const int first = step * kTile;
     if (of_logit_.soft_cap > 0) {
-      GPU_UNROLL
-      for (float& x : logits) x = tanhf(x * of_logit_.inverse_cap);
       for_pairs([&](int j, int half, int column) {
         for (int e = 0; e < 2; ++e) {
           float& x = logits[j * 4 + half * 2 + e];
@@ -226,7 +237,7 @@ class GradientConsumer {
   GPU_FUNCTION int column_of(int first, int half, int column) const {
     return Shape::of_weight ? row_ + half * 8 : first + column;
   }
-  // Whether targets are among this thread's logits, or its warp's. Few tiles have any.
+  // Tells whether targets are among this thread's logits, or its warp's. Few tiles have any.
   GPU_FUNCTION bool has_targets(int first) const {
     bool has = false;
     if constexpr (Shape::of_weight) {
@@ -263,11 +274,11 @@ class GradientConsumer {
     }
   }
 
-  GPU_FUNCTION void store(const float (&sums)[Shape::width / 2], int piece) const {
+  GPU_FUNCTION void store(const float (&sums)[Shape::width / 2]) const {
     const NarrowLogits& of = task_.logits;
     const std::int64_t rows = Shape::of_weight ? of.columns : of.rows;
     const bool is_transposed = Shape::of_weight && !Shape::vocab_major;
-    float* const parts = task_.sums == nullptr ? nullptr : task_.sums + piece * rows * of.emb;
+    float* const parts = task_.sums == nullptr ? nullptr : task_.sums + task_.order.piece() * rows * of.emb;
     GPU_UNROLL
     for (int i = 0; i < Shape::width / 2; ++i) {
       const std::int64_t row = row_ + i / 2 % 2 * 8, column = i / 4 * 8 + thread_index() % 4 * 2 + i % 2,

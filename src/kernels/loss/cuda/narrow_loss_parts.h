@@ -129,8 +129,8 @@ struct Pieces {
   }
 };
 
-// As many pieces as make the blocks end soonest on a GPU of 132 multiprocessors, on every GPU: sums of pieces
-// have the same order everywhere. A piece has some steps, for a start takes as long as a few.
+// Returns the pieces that let the blocks end soonest on a GPU of 132 multiprocessors, on every GPU: sums of
+// pieces have the same order everywhere. A piece has some steps, for a start takes as long as a few.
 inline Pieces pieces_of(std::int64_t tiles, std::int64_t steps) {
   constexpr std::int64_t kMultiprocessors = 132, kMostRounds = 4, kStart = 4;
   const std::int64_t most = std::min(kMostRounds * kMultiprocessors / tiles, steps / kStart);
