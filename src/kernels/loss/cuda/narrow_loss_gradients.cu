@@ -25,6 +25,8 @@ template <int hidden_width, bool vocabulary_first, bool makes_weight>
 struct GradientShape : NarrowShape<hidden_width, vocabulary_first> {
   using Base = NarrowShape<hidden_width, vocabulary_first>;
   static constexpr bool of_weight = makes_weight;
+  // Slopes are added while the next logits are differentiated, where registers hold both and all sums.
+  static constexpr bool adds_meanwhile = !of_weight || Base::width == kTileWidth;
   static constexpr int groups = 2, threads = (groups + 1) * kGroupThreads;
   // From one warpgroup's part of what stays to the other's.
   static constexpr std::uint32_t group_bytes =
@@ -160,7 +162,7 @@ class GradientConsumer {
       wait_for_phase(&shared_.full[stage_.at], stage_.phase);
       make_logits(logits);
       add_slopes(sums, slopes, before);
-      wait_for_products<1>();
+      wait_for_products<Shape::adds_meanwhile ? 1 : 0>();
       differentiate(logits, step);
       wait_for_products<0>();
       release(before);
