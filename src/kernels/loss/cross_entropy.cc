@@ -109,6 +109,11 @@ void apart(ThreadPool& pool, const LossGradientsArgs& args) {
 
 // ---- The tables
 
+template <typename Args>
+const char* narrow_gpu_refuses(const Args& args) {
+  return gpu::narrow_loss_refuses(args.logits);
+}
+
 // The product of logits, which gradients make again, and those of both gradients.
 template <int most, typename Args>
 Work work_of(const Args& args) {
@@ -129,6 +134,7 @@ using cpu::row_gradient_avx2, cpu::row_gradient_avx512;
 using cpu::row_sum_update_avx2, cpu::row_sum_update_avx512;
 
 constexpr Implementation<LinearCrossEntropyArgs> kForwards[] = {
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy, narrow_gpu_refuses},
     {"cuda", Gpu::any, gpu::linear_cross_entropy},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy>, refusal<amx::cross_entropy_refuses>,
@@ -143,6 +149,7 @@ constexpr Implementation<LinearCrossEntropyArgs> kForwards[] = {
 };
 
 constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_backward, narrow_gpu_refuses},
     {"cuda", Gpu::any, gpu::linear_cross_entropy_backward},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy_backward>, with_weight<amx::cross_entropy_refuses>,
@@ -158,6 +165,7 @@ constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
 };
 
 constexpr Implementation<LossGradientsArgs> kGradients[] = {
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_with_gradients, narrow_gpu_refuses},
     {"cuda", Gpu::any, gpu::linear_cross_entropy_with_gradients},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy_gradients>,

@@ -37,6 +37,12 @@ constexpr LossShape kLossShapes[] = {
     {2070, 513, 40},          // wide, with several blocks of rows
     {33, 4, 10300},           // more than eight chunks (cpu/cross_entropy_tiles_pack.h)
 };
+// Hopper's kernels of narrow models take these.
+constexpr LossShape kNarrowShapes[] = {
+    {200, 128, 392, 0, 40},    // one piece of the vocabulary
+    {70, 64, 1160, 2.5f, 10},  // two
+    {1100, 64, 136},           // two pieces of the rows
+};
 
 struct LossData {
   LossData(const LossShape& s, DType dtype, bool vocab_major, std::uint32_t seed);
@@ -157,16 +163,20 @@ Case loss_with_gradients_case(const SharedLoss& d, std::uint32_t seed) {
 template <Case make(const SharedLoss&, std::uint32_t)>
 std::vector<Case> loss_cases(std::uint32_t seed) {
   std::vector<Case> cases;
+  const auto add = [&](const LossShape& s, DType dtype, bool vocab_major) {
+    seed += 4;
+    cases.push_back(make(std::make_shared<LossData>(s, dtype, vocab_major, seed), seed + 2));
+    cases.back().what = fmt::format("{} rows, {} dims, {} columns from {} on{}{}, seed {}", s.rows, s.emb,
+                                    s.vocab, s.vocab_begin, vocab_major ? ", vocabulary first" : "",
+                                    s.soft_cap > 0 ? fmt::format(", soft cap {}", s.soft_cap) : "", seed);
+  };
   for (const DType dtype : kFloatTypes) {
     for (const bool vocab_major : {false, true}) {
-      for (const LossShape& s : kLossShapes) {
-        seed += 4;
-        cases.push_back(make(std::make_shared<LossData>(s, dtype, vocab_major, seed), seed + 2));
-        cases.back().what = fmt::format("{} rows, {} dims, {} columns from {} on{}{}, seed {}", s.rows, s.emb,
-                                        s.vocab, s.vocab_begin, vocab_major ? ", vocabulary first" : "",
-                                        s.soft_cap > 0 ? fmt::format(", soft cap {}", s.soft_cap) : "", seed);
-      }
+      for (const LossShape& s : kLossShapes) add(s, dtype, vocab_major);
     }
+  }
+  for (const bool vocab_major : {false, true}) {
+    for (const LossShape& s : kNarrowShapes) add(s, DType::bf16, vocab_major);
   }
   return cases;
 }

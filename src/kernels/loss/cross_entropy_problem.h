@@ -108,6 +108,12 @@ namespace gpu {
 void linear_cross_entropy(const LinearCrossEntropyArgs& args);
 void linear_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args);
 void linear_cross_entropy_with_gradients(const LossGradientsArgs& args);
+
+// They take models up to 128 wide in bfloat16, on Hopper: logits are in registers (cuda/narrow_loss.cu).
+void narrow_cross_entropy(const LinearCrossEntropyArgs& args);
+void narrow_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args);
+void narrow_cross_entropy_with_gradients(const LossGradientsArgs& args);
+const char* narrow_loss_refuses(const CrossEntropyLogits& logits);
 }  // namespace gpu
 
 }  // namespace switchyard
