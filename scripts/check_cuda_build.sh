@@ -64,4 +64,8 @@ expect attention/cuda/hopper_attention sm_90a HGMMA
 expect attention/cuda/hopper_attention_backward sm_90a HGMMA
 expect attention/cuda/hopper_latent_attention sm_90a HGMMA
 expect attention/cuda/hopper_query_gradients sm_90a HGMMA
+expect product/cuda/few_rows_wgmma sm_90a HGMMA
+expect product/cuda/few_rows_packed sm_80 HMMA
+expect loss/cuda/narrow_loss sm_90a HGMMA
+expect loss/cuda/narrow_loss_gradients sm_90a HGMMA
 expect product/cuda/tma_product sm_90a UTMALDG

@@ -1,4 +1,4 @@
-// The softmax of both forward kernels of attention on Hopper: a warpgroup's scores become weights.
+// The softmax of forward kernels on Hopper, of attention and of narrow losses.
 #pragma once
 
 #include "kernels/attention/cuda/hopper_parts.h"

@@ -2,6 +2,7 @@
 // brings tiles of the vocabulary by the copy engine, three warpgroups take 64 rows of hidden each and keep
 // the largest logit of a row and the sum of powers of the others' distance to it. Logits never leave
 // registers. Twin: linear_cross_entropy of cross_entropy.cu.
+#include "kernels/attention/cuda/hopper_softmax.h"
 #include "kernels/loss/cuda/narrow_loss_parts.h"
 
 namespace switchyard::gpu {

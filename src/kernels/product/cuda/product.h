@@ -56,8 +56,7 @@ struct ProductArgs {
 void run_product(const char* op, const ProductArgs& args);
 
 // The rows, and their reasons not to take a product (null: taken). Results differ in the order of sums alone.
-// 1. few_rows_packed: 2 to 64 rows a group on average, packed weights read once, as they are stored;
-// mma.sync.
+// 1. few_rows_packed: 2 to 64 rows a group on average, packed weights as they are stored; mma.sync.
 // 2. few_rows_wgmma: 4 to 64 rows of bfloat16, with weights that are read once; wgmma (Hopper).
 // 3. few_rows: memory bounds it, so weights are read once, as they are stored.
 // 4. unpacked: packed weights as elements of the type of what they are multiplied with, then the table again.
