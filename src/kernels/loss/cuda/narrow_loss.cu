@@ -112,9 +112,8 @@ GPU_BLOCK_KERNEL(Shape::threads)
 narrow_sums(GPU_CONSTANT(SumTask) task, GPU_CONSTANT(NarrowMaps) maps) {
 #if defined(GPU_HAS_WGMMA)
   GPU_SHARED(SumShared<Shape>, shared, 1);
-  unsigned char *const hidden = dynamic_shared<unsigned char>(), *const weight =
-                                                                     hidden +
-                                                                     Shape::groups * Shape::group_bytes;
+  unsigned char* const hidden = dynamic_shared<unsigned char>();
+  unsigned char* const weight = hidden + Shape::groups * Shape::group_bytes;
   if (thread_index() == 0) {
     init_barrier(&shared->hidden_full, 1);
     for (int stage = 0; stage < Shape::stages; ++stage) {

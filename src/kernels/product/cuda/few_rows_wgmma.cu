@@ -258,15 +258,7 @@ GPU_FUNCTION void add_parts(const Product& p, const Part& part, int rows, int ra
   if (column >= p.n) return;
   GPU_NO_UNROLL
   for (int y = thread_index() / kVectors * parts + rank; y < rows; y += kAtOnce) {
-    Vector<float, 4> of_parts[parts];
-    GPU_UNROLL
-    for (int r = 0; r < parts; ++r) of_parts[r] = read_of_block(sums + y * kPitch + x, r);
-    Vector<float, 4> sum = of_parts[0];
-    GPU_UNROLL
-    for (int r = 1; r < parts; ++r) {
-      GPU_UNROLL
-      for (int e = 0; e < 4; ++e) sum.at[e] += of_parts[r].at[e];
-    }
+    const Vector<float, 4> sum = sum_of_parts<parts>(sums + y * kPitch + x);
     put_four(p, part.c_offset + (part.row + y) * p.ldc + column, part.bias_offset + column, p.n - column,
              sum);
   }

@@ -1,9 +1,29 @@
-// How kernels whose blocks share the depth store four neighbours of a row of C at once.
+// Kernels whose blocks share the depth add and store four neighbours of a row of C at once.
 #pragma once
 
+#include "kernels/cuda/cluster_memory.h"
 #include "kernels/product/cuda/product_parts.h"
 
 namespace switchyard::gpu {
+
+#if defined(GPU_HAS_WGMMA) || !defined(__CUDA_ARCH__)
+
+// Adds what the blocks of the cluster left at this place of their shared memory, in the order of blocks.
+template <int parts>
+GPU_FUNCTION Vector<float, 4> sum_of_parts(const float* place) {
+  Vector<float, 4> of_parts[parts];
+  GPU_UNROLL
+  for (int r = 0; r < parts; ++r) of_parts[r] = read_of_block(place, r);
+  Vector<float, 4> sum = of_parts[0];
+  GPU_UNROLL
+  for (int r = 1; r < parts; ++r) {
+    GPU_UNROLL
+    for (int e = 0; e < 4; ++e) sum.at[e] += of_parts[r].at[e];
+  }
+  return sum;
+}
+
+#endif
 
 // Stores four neighbours of a row of C, of which the first `count` are there. `bias_at` says where in the
 // bias the first one's number stands.

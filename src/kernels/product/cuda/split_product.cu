@@ -65,15 +65,7 @@ GPU_FUNCTION void add_parts(const Product& p, const Part& part, int rank, const 
     const int y = rank * kRowsOfBlock + i;
     const std::int64_t row = part.row + y;
     if (row >= part.rows_end) return;
-    Vector<float, 4> of_parts[parts];
-    GPU_UNROLL
-    for (int r = 0; r < parts; ++r) of_parts[r] = read_of_block(sums + y * kPitch + x, r);
-    Vector<float, 4> sum = of_parts[0];
-    GPU_UNROLL
-    for (int r = 1; r < parts; ++r) {
-      GPU_UNROLL
-      for (int e = 0; e < 4; ++e) sum.at[e] += of_parts[r].at[e];
-    }
+    const Vector<float, 4> sum = sum_of_parts<parts>(sums + y * kPitch + x);
     const std::int64_t at = part.c_offset + row * p.ldc + column;
     put_four(p, at, column, p.n - column, sum);
   }
