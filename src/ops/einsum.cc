@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "kernels/pointwise/elementwise.h"
 #include "ops/local_einsum.h"
 #include "ops/packed_operand.h"
 #include "ops/reshard.h"
@@ -11,20 +12,78 @@
 namespace switchyard {
 namespace {
 
+// Inputs: a, and one b or several, each of which has an output.
 class EinsumOp : public Op {
  public:
   explicit EinsumOp(EinsumSpec spec) : spec_(std::move(spec)) {}
   std::string_view name() const override { return "einsum"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    std::vector<ArrayInfo> results;
+    for (const ArrayInfo& b : in.subspan(1)) results.push_back(infer_one(in[0], b));
+    return results;
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    return local_einsums(c, spec_, in[0], in.subspan(1), in[0].dtype());
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    std::vector<Tensor> grads(call.inputs());
+    if (call.wanted(0)) grads[0] = gradient_of_a(c, call);
+    std::vector<Tensor> dys;
+    for (std::size_t i = 1; i < call.inputs(); ++i)
+      if (has_gradient(call, i)) dys.push_back(call.grad(i - 1));
+    if (dys.empty()) return grads;
+    const Tensor a = call.input(0);
+    const std::vector<Tensor> of_weights = local_einsums(c, {spec_.a, spec_.out, spec_.b}, a, dys, a.dtype());
+    auto next = of_weights.begin();
+    for (std::size_t i = 1; i < call.inputs(); ++i)
+      if (has_gradient(call, i)) grads[i] = *next++;
+    return grads;
+  }
+
+ private:
+  static bool has_gradient(const BackwardCall& call, std::size_t input) {
+    return call.wanted(input) && call.grad(input - 1).defined();
+  }
+
+  // Gradients are added from the last output to the first, as autograd adds those of ops. Packed weights are
+  // unpacked one at a time.
+  Tensor gradient_of_a(Context& c, const BackwardCall& call) const {
+    std::vector<EinsumPair> dense;
+    Tensor sum;
+    const auto add_product = [&](std::span<const EinsumPair> pairs) {
+      const Tensor term = local_einsum_sum(c, {spec_.out, spec_.b, spec_.a}, pairs, pairs.front().a.dtype());
+      if (sum.defined())
+        add(*c.pool, sum.view(), term.view(), sum.view());
+      else
+        sum = term;
+    };
+    for (std::size_t i = call.inputs(); i-- > 1;) {
+      const Tensor& dy = call.grad(i - 1);
+      if (!dy.defined()) continue;
+      const Tensor b = call.input(i);
+      if (!is_packed(b.dtype())) {
+        dense.push_back({dy, b});
+        continue;
+      }
+      const Shape shape = label_sizes_of_b(spec_, b.dtype(), b.shape());
+      const EinsumPair unpacked{dy, dense_operand(c, b, shape, dy.dtype())};
+      add_product({&unpacked, 1});
+    }
+    if (!dense.empty()) add_product(dense);
+    return sum;
+  }
+
+  ArrayInfo infer_one(const ArrayInfo& a, ArrayInfo b) const {
     ArrayInfo out;
-    out.dtype = in[0].dtype;
-    ArrayInfo b = in[1];
+    out.dtype = a.dtype;
+    const Sharding of_b = b.sharding;
     b.shape = label_sizes_of_b(spec_, b.dtype, b.shape);
     b.local = label_sizes_of_b(spec_, b.dtype, b.local);
     for (char l : spec_.out) {
       const bool from_a = spec_.a.find(l) != std::string::npos;
-      const ArrayInfo& source = from_a ? in[0] : b;
+      const ArrayInfo& source = from_a ? a : b;
       const auto at = (from_a ? spec_.a : spec_.b).find(l);
       out.shape.push_back(source.shape[at]);
       out.local.push_back(source.local[at]);
@@ -32,31 +91,12 @@ class EinsumOp : public Op {
     }
     for (std::size_t i = 0; i < spec_.b.size(); ++i) {  // contracting labels split alike leave partial sums
       if (spec_.out.find(spec_.b[i]) != std::string::npos) continue;
-      const Axes& axes = in[1].sharding.dims[i];
+      const Axes& axes = of_b.dims[i];
       out.sharding.partial.insert(out.sharding.partial.end(), axes.begin(), axes.end());
     }
-    return {out};
-  }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
-    return {local_einsum(c, spec_, in[0], in[1], in[0].dtype())};
-  }
-  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    std::vector<Tensor> grads(2);
-    const Tensor& dy = call.grad(0);
-    const auto product = [&](const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
-      return local_einsum(c, spec, a, b, a.dtype());
-    };
-    if (call.wanted(0)) {
-      const Tensor b = call.input(1);
-      const Shape dense = label_sizes_of_b(spec_, b.dtype(), b.shape());
-      grads[0] = product({spec_.out, spec_.b, spec_.a}, dy, dense_operand(c, b, dense, dy.dtype()));
-    }
-    if (call.wanted(1)) grads[1] = product({spec_.a, spec_.out, spec_.b}, call.input(0), dy);
-    return grads;
+    return out;
   }
 
- private:
   EinsumSpec spec_;
 };
 
@@ -223,17 +263,8 @@ Array aligned(Context& context, std::string_view spec, const Array& x, const Sha
   return reshard(context, x, to);
 }
 
-}  // namespace
-
-Array einsum(Context& context, std::string_view spec_text, const Array& a, const Array& b,
-             const Sharding* want) {
-  const EinsumSpec spec = parse_einsum(spec_text);
-  CHECK(spec.a.size() == a.shape().size() && spec.b.size() == b.shape().size(), "einsum {}: {} and {}",
-        spec_text, to_string(a.shape()), to_string(b.shape()));
-  const LabelPlan plan(context, spec, a, b, want);
-  Array out = apply_one(context, std::make_shared<EinsumOp>(spec),
-                        {aligned(context, spec_text, a, plan.sharding_for(spec.a)),
-                         aligned(context, spec_text, b, plan.sharding_for(spec.b))});
+// The product in the layout `want`, or with partial sums reduced to whole.
+Array laid_out(Context& context, std::string_view spec, const Array& out, const Sharding* want) {
   if (want != nullptr) return reshard(context, out, *want);
   Sharding whole = out.sharding();
   whole.partial.clear();
@@ -241,9 +272,42 @@ Array einsum(Context& context, std::string_view spec_text, const Array& a, const
     fail_usage(
         "[sharding] shard_mode=explicit: {} leaves {}, and nothing says how to sum it to {}; set "
         "shard_mode=auto",
-        spec_text, to_string(out.sharding()), to_string(whole));
+        spec, to_string(out.sharding()), to_string(whole));
   }
   return reshard(context, out, whole);
+}
+
+}  // namespace
+
+Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b, const Sharding* want) {
+  return einsums(context, spec, a, {&b, 1}, {&want, 1}).front();
+}
+
+std::vector<Array> einsums(Context& context, std::string_view spec_text, const Array& a,
+                           std::span<const Array> b, std::span<const Sharding* const> want) {
+  const EinsumSpec spec = parse_einsum(spec_text);
+  CHECK(!b.empty() && b.size() == want.size(), "einsum {}: {} weights, {} layouts", spec_text, b.size(),
+        want.size());
+  std::vector<Sharding> of_a, of_b;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    CHECK(spec.a.size() == a.shape().size() && spec.b.size() == b[i].shape().size(), "einsum {}: {} and {}",
+          spec_text, to_string(a.shape()), to_string(b[i].shape()));
+    const LabelPlan plan(context, spec, a, b[i], want[i]);
+    of_a.push_back(plan.sharding_for(spec.a));
+    of_b.push_back(plan.sharding_for(spec.b));
+  }
+  std::vector<Array> results;
+  if (std::ranges::any_of(of_a, [&](const Sharding& s) { return s != of_a.front(); })) {
+    for (std::size_t i = 0; i < b.size(); ++i)
+      results.push_back(einsum(context, spec_text, a, b[i], want[i]));
+    return results;
+  }
+  std::vector<Array> inputs{aligned(context, spec_text, a, of_a.front())};
+  for (std::size_t i = 0; i < b.size(); ++i) inputs.push_back(aligned(context, spec_text, b[i], of_b[i]));
+  const std::vector<Array> products = apply(context, std::make_shared<EinsumOp>(spec), inputs);
+  for (std::size_t i = 0; i < b.size(); ++i)
+    results.push_back(laid_out(context, spec_text, products[i], want[i]));
+  return results;
 }
 
 }  // namespace switchyard

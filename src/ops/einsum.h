@@ -1,7 +1,9 @@
 // Einsum: computes all dense products; together with reshard it implements all dense parallelism.
 #pragma once
 
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "autograd/op.h"
 
@@ -19,5 +21,11 @@ namespace switchyard {
 // operands' layout, with partial sums reduced to whole.
 Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,
              const Sharding* want = nullptr);
+
+// einsum() of one `a` with several weights, as q, k and v are made: one op, whose products run together,
+// where all of them need `a` laid out alike. A label that only the weights have may have another size in
+// each. The gradient of `a` is one sum.
+std::vector<Array> einsums(Context& context, std::string_view spec, const Array& a, std::span<const Array> b,
+                           std::span<const Sharding* const> want);
 
 }  // namespace switchyard

@@ -117,6 +117,72 @@ TEST(Einsum, OnEightRanks) {
   check_all(Mesh({{"data", 2}, {"fsdp", 2}, {"tensor", 2}}), {4, 6}, 3, 24);
 }
 
+// One `a` with two weights, of which the second has other sizes of the labels that only weights have.
+void check_two_weights(const Mesh& mesh, const std::vector<std::int64_t>& lengths, std::uint32_t seed) {
+  Chooser choose(seed);
+  for (const std::string text :
+       {"BSM,MH->BSH", "BSM,MND->BSND", "BSND,NDM->BSM", "BSM,EMH->EBSH", "ABC,AC->BA"}) {
+    const EinsumSpec spec = parse_einsum(text);
+    for (int i = 0; i < 6; ++i) {
+      std::map<char, std::int64_t> sizes[2];
+      for (char l : spec.a + spec.b) sizes[0].emplace(l, choose.of(lengths));
+      sizes[1] = sizes[0];
+      for (char l : spec.b)
+        if (spec.a.find(l) == std::string::npos) sizes[1][l] = choose.of(lengths);
+      const Tensor a = random_tensor(shape_of(spec.a, sizes[0]), 1);
+      const Sharding in_a = choose.sharding(mesh, a.shape(), true);
+      Tensor b[2], dy[2];
+      Sharding in_b[2], want[2];
+      for (std::size_t of = 0; of < 2; ++of) {
+        const auto number = static_cast<std::uint32_t>(of);
+        b[of] = random_tensor(shape_of(spec.b, sizes[of]), 2 + number);
+        dy[of] = random_tensor(shape_of(spec.out, sizes[of]), 4 + number);
+        in_b[of] = choose.sharding(mesh, b[of].shape(), true);
+        want[of] = choose.sharding(mesh, dy[of].shape(), false);
+      }
+      const bool both = i % 3 != 0;  // are used
+      const std::string names[] = {"0", "1"};
+      Gathered gathered(mesh);
+      on_mesh(mesh, [&](Context& c) {
+        const Array x = leaf(c, a, in_a), w[] = {leaf(c, b[0], in_b[0]), leaf(c, b[1], in_b[1])};
+        const Sharding* const wants[] = {&want[0], i % 2 == 0 ? &want[1] : nullptr};
+        const std::vector<Array> y = einsums(c, text, x, w, wants);
+        std::vector<Tensor> seeds;
+        for (std::size_t of = 0; of < 2; ++of) {
+          gathered.put(c, "y" + names[of], y[of]);
+          seeds.push_back(block_of(mesh, c.rank, dy[of], dual(mesh, y[of].sharding())));
+        }
+        backward(c, std::span(y).first(both ? 2 : 1), std::span<const Tensor>(seeds).first(both ? 2 : 1));
+        gathered.put_grad(c, "da", x);
+        gathered.put_grad(c, "db0", w[0]);
+        if (both) gathered.put_grad(c, "db1", w[1]);
+        EXPECT_EQ(w[1].grad().defined(), both);
+      });
+      SCOPED_TRACE(text + " on " + mesh.to_string() + (both ? ", both used" : ", one used"));
+      const EinsumSpec back{spec.out, spec.b, spec.a};
+      Tensor da = naive(back, sizes[0], dy[0], b[0]);
+      if (both) {
+        const Tensor more = naive(back, sizes[1], dy[1], b[1]);
+        for (std::int64_t at = 0; at < da.size(); ++at) da.data<float>()[at] += more.data<float>()[at];
+      }
+      EXPECT_TRUE(close(gathered.get("da"), da, 2e-5));
+      for (std::size_t of = 0; of < 2; ++of) {
+        EXPECT_TRUE(close(gathered.get("y" + names[of]), naive(spec, sizes[of], a, b[of]), 2e-5));
+        if (of == 0 || both) {
+          EXPECT_TRUE(close(gathered.get("db" + names[of]),
+                            naive({spec.a, spec.out, spec.b}, sizes[of], a, dy[of]), 2e-5));
+        }
+      }
+    }
+  }
+}
+
+TEST(Einsum, OfSeveralWeightsEqualsTheNaiveLoop) {
+  check_two_weights(Mesh(), {1, 2, 3, 5}, 31);
+  check_two_weights(Mesh({{"data", 2}}), {2, 4, 6}, 32);
+  check_two_weights(Mesh({{"fsdp", 2}, {"tensor", 2}}), {2, 4, 6}, 33);
+}
+
 TEST(Einsum, EmptyOperandsGiveZeros) {
   on_mesh(Mesh(), [&](Context& c) {
     const Array a = leaf(c, Tensor(DType::f32, {3, 0}), replicated(2)),

@@ -42,10 +42,26 @@ std::string labels_of_low(const std::string& x, const WeightLabels& weight) {
   return low + kRank;
 }
 
+// The layout of x·W by the names of its dims.
+Sharding layout_of(const Context& context, std::string_view spec, const Array& x, const Array& weight,
+                   std::initializer_list<std::string_view> logical_dims) {
+  const EinsumSpec labels = parse_einsum(spec);
+  const Shape sizes = label_sizes_of_b(labels, weight.dtype(), weight.shape());
+  Shape shape;
+  for (const char l : labels.out) {
+    const auto at = labels.a.find(l);
+    shape.push_back(at != std::string::npos ? x.shape()[at] : sizes[labels.b.find(l)]);
+  }
+  return context.rules->sharding(logical_dims, shape);
+}
+
 }  // namespace
 
 Array Linear::project(Context& context, std::string_view spec, const Array& x, const Sharding* want) const {
-  const Array y = einsum(context, spec, x, weight, want);
+  return with_adapter(context, spec, x, einsum(context, spec, x, weight, want));
+}
+
+Array Linear::with_adapter(Context& context, std::string_view spec, const Array& x, const Array& y) const {
   if (!adapter) return y;
   const EinsumSpec labels = parse_einsum(spec);
   const WeightLabels of_weight(labels.b, *adapter);
@@ -68,14 +84,7 @@ Array Linear::apply(Context& context, std::string_view spec, const Array& x, con
 
 Array Linear::apply(Context& context, std::string_view spec, const Array& x,
                     std::initializer_list<std::string_view> logical_dims) const {
-  const EinsumSpec labels = parse_einsum(spec);
-  const Shape sizes = label_sizes_of_b(labels, weight.dtype(), weight.shape());
-  Shape shape;
-  for (const char l : labels.out) {
-    const auto at = labels.a.find(l);
-    shape.push_back(at != std::string::npos ? x.shape()[at] : sizes[labels.b.find(l)]);
-  }
-  const Sharding want = context.rules->sharding(logical_dims, shape);
+  const Sharding want = layout_of(context, spec, x, weight, logical_dims);
   return apply(context, spec, x, &want);
 }
 
@@ -101,6 +110,31 @@ Array Linear::merged(Context& context) const {
   const Array product = einsum(context, of_weight.a() + "," + of_weight.b() + "->" + labels, adapter->a,
                                adapter->b, &weight.sharding());
   return add(context, weight, cast(context, scale(context, product, adapter->scale), weight.dtype()));
+}
+
+std::vector<Array> project_each(Context& context, std::string_view spec, const Array& x,
+                                std::span<const Linear> layers, std::span<const Sharding* const> want) {
+  std::vector<Array> weights;
+  for (const Linear& layer : layers) weights.push_back(layer.weight);
+  std::vector<Array> results = einsums(context, spec, x, weights, want);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    results[i] = layers[i].with_adapter(context, spec, x, results[i]);
+  return results;
+}
+
+std::vector<Array> apply_each(Context& context, std::string_view spec, const Array& x,
+                              std::span<const Linear> layers, const Sharding& want) {
+  const std::vector<const Sharding*> wants(layers.size(), &want);
+  std::vector<Array> results = project_each(context, spec, x, layers, wants);
+  for (std::size_t i = 0; i < layers.size(); ++i) results[i] = layers[i].with_bias(context, results[i]);
+  return results;
+}
+
+std::vector<Array> apply_each(Context& context, std::string_view spec, const Array& x,
+                              std::span<const Linear> layers,
+                              std::initializer_list<std::string_view> logical_dims) {
+  return apply_each(context, spec, x, layers,
+                    layout_of(context, spec, x, layers.front().weight, logical_dims));
 }
 
 }  // namespace switchyard

@@ -3,7 +3,9 @@
 
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "autograd/op.h"
 
@@ -33,6 +35,8 @@ struct Linear {
   Array apply(Context& context, std::string_view spec, const Array& x,
               std::initializer_list<std::string_view> logical_dims) const;
   Array with_bias(Context& context, const Array& y) const;
+  // y, which is x·W, plus the adapter's part.
+  Array with_adapter(Context& context, std::string_view spec, const Array& x, const Array& y) const;
 
   // Rows [R,K] sorted by expert, with `sizes` i32 [G] rows each, times the experts' weights [G,K,N], plus the
   // adapter's part; without the bias, which moe/expert_biases.h adds for experts.
@@ -43,5 +47,15 @@ struct Linear {
   // W + scale · a·b in W's dtype; W itself without an adapter. W must not be packed.
   Array merged(Context& context) const;
 };
+
+// Layers of one x, whose products with W run together (einsums).
+std::vector<Array> project_each(Context& context, std::string_view spec, const Array& x,
+                                std::span<const Linear> layers, std::span<const Sharding* const> want);
+// All in one layout, with their biases.
+std::vector<Array> apply_each(Context& context, std::string_view spec, const Array& x,
+                              std::span<const Linear> layers, const Sharding& want);
+std::vector<Array> apply_each(Context& context, std::string_view spec, const Array& x,
+                              std::span<const Linear> layers,
+                              std::initializer_list<std::string_view> logical_dims);
 
 }  // namespace switchyard

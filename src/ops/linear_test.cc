@@ -118,6 +118,51 @@ TEST(Linear, AnAdapterAddsNoBiasTwice) {
   });
 }
 
+// Layers of one x: without an adapter, with one, and of another width; each as it is alone.
+TEST(Linear, LayersTogetherAreEachAlone) {
+  const Mesh mesh({{"fsdp", 2}, {"tensor", 2}});
+  const Sharding layout{{{"fsdp"}, {}, {"tensor"}}, {}};
+  std::vector<Tensor> found[2];
+  for (const bool together : {false, true}) {
+    Gathered gathered(mesh);
+    std::vector<std::string> names{"x"};
+    on_mesh(mesh, [&](Context& c) {
+      const auto in = [&](const Shape& shape, std::uint32_t seed, const Sharding& split) {
+        return leaf(c, random_tensor(shape, seed), split);
+      };
+      const Sharding split{{{"fsdp"}, {"tensor"}}, {}}, inputs{{{"fsdp"}, {}}, {}},
+          outputs{{{}, {"tensor"}}, {}};
+      const Array x = in({2, 3, 6}, 1, {{{"fsdp"}, {}, {}}, {}});
+      const std::vector<Linear> layers{{in({6, 8}, 2, split)},
+                                       {in({6, 8}, 3, split), in({8}, 4, {{{"tensor"}}, {}}),
+                                        LowRank{in({6, 2}, 5, inputs), in({2, 8}, 6, outputs), kScale}},
+                                       {in({6, 4}, 7, split), in({4}, 8, {{{"tensor"}}, {}})}};
+      std::vector<Array> ys;
+      if (together) {
+        ys = apply_each(c, "BSM,MH->BSH", x, layers, layout);
+      } else {
+        for (const Linear& layer : layers) ys.push_back(layer.apply(c, "BSM,MH->BSH", x, &layout));
+      }
+      std::vector<Tensor> seeds;
+      for (const Array& y : ys)
+        seeds.push_back(block_of(mesh, c.rank, random_tensor(y.shape(), 9), dual(mesh, y.sharding())));
+      backward(c, ys, seeds);
+      gathered.put_grad(c, "x", x);
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        gathered.put(c, "y" + std::to_string(i), ys[i]);
+        gathered.put_grad(c, "w" + std::to_string(i), layers[i].weight);
+      }
+    });
+    for (std::size_t i = 0; i < 3; ++i)
+      names.insert(names.end(), {"y" + std::to_string(i), "w" + std::to_string(i)});
+    for (const std::string& name : names) found[together ? 1 : 0].push_back(gathered.get(name));
+  }
+  for (std::size_t i = 0; i < found[0].size(); ++i) {
+    EXPECT_GT(dot(found[0][i], found[0][i]), 0);
+    EXPECT_TRUE(close(found[1][i], found[0][i], 1e-6)) << i;
+  }
+}
+
 Tensor sizes_of(const std::vector<std::int32_t>& sizes) {
   Tensor tensor(DType::i32, {std::ssize(sizes)});
   std::copy(sizes.begin(), sizes.end(), tensor.data<std::int32_t>());

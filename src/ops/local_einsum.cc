@@ -167,6 +167,87 @@ void run_sums(ThreadPool& pool, const Plan& plan, std::size_t sum, const Sizes& 
     run_sums(pool, plan, sum + 1, sizes, a.at(label, i), b.at(label, i), out, first);
 }
 
+// True where the einsum is one GEMM of its operands as they are.
+bool is_one_gemm(const EinsumSpec& spec) {
+  Plan plan;
+  return find_plan(spec.a, spec.b, spec.out, plan) && plan.loops.empty() && plan.sum_loops.empty();
+}
+
+Shape shape_of(const std::string& labels, const Sizes& sizes) {
+  Shape shape;
+  for (char l : labels) shape.push_back(sizes.at(l));
+  return shape;
+}
+
+// x with its dims in the order of `labels`.
+Tensor permuted(Context& context, const Tensor& x, const std::string& from, const std::string& labels) {
+  if (from == labels) return x;
+  const std::vector<std::size_t> order = order_for(from, labels);
+  Shape shape;
+  for (const std::size_t i : order) shape.push_back(x.dim(i));
+  const Tensor out = context.empty(x.dtype(), shape);
+  strided_copy(*context.pool, x.view().permuted(order), out.view());
+  return out;
+}
+
+// An einsum of two tensors as products: its operands, the second one first or copied where no loop of
+// products fits them as they are.
+struct Products {
+  Products(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b)
+      : x{spec.a, a}, y{spec.b, b}, out(spec.out) {
+    const bool packed = is_packed(b.dtype());
+    CHECK((a.dtype() == b.dtype() || packed) && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a,
+          spec.b, name_of(a.dtype()), name_of(b.dtype()));
+    for (std::size_t i = 0; i < spec.a.size(); ++i) sizes[spec.a[i]] = a.dim(i);
+    const Shape sizes_of_b = label_sizes_of_b(spec, b.dtype(), b.shape());
+    for (std::size_t i = 0; i < spec.b.size(); ++i) {
+      const auto [at, fresh] = sizes.emplace(spec.b[i], sizes_of_b[i]);
+      CHECK(fresh || at->second == sizes_of_b[i], "einsum {},{}: label {} is {} and {}", spec.a, spec.b,
+            spec.b[i], at->second, sizes_of_b[i]);
+    }
+    if (find_plan(x.labels, y.labels, out, plan)) return;
+    CHECK(!packed, "einsum {},{}->{} of packed weights", spec.a, spec.b, spec.out);
+    if (find_plan(y.labels, x.labels, out, plan)) {
+      std::swap(x, y);
+      return;
+    }
+    // Both are copied into batch, m, k and batch, k, n.
+    const std::string batch = filter(spec.out, [&](char l) { return has(spec.a, l) && has(spec.b, l); });
+    const std::string m = filter(spec.a, [&](char l) { return has(spec.out, l) && !has(batch, l); });
+    const std::string n = filter(spec.b, [&](char l) { return has(spec.out, l) && !has(batch, l); });
+    const std::string k = filter(spec.b, [&](char l) { return !has(spec.out, l); });
+    x = {batch + m + k, permuted(context, a, spec.a, batch + m + k)};
+    y = {batch + k + n, permuted(context, b, spec.b, batch + k + n)};
+    out = batch + m + n;
+    CHECK(find_plan(x.labels, y.labels, out, plan), "einsum {},{}->{}", spec.a, spec.b, spec.out);
+  }
+
+  // The matrices of an einsum that is one GEMM.
+  TensorView left() const {
+    const std::int64_t m = product(plan.m, sizes), k = product(plan.k, sizes);
+    return matrix(x.data, plan.transpose_a ? k : m, plan.transpose_a ? m : k);
+  }
+  TensorView right() const {
+    const std::int64_t n = product(plan.n, sizes), k = product(plan.k, sizes);
+    const DType dtype = y.data.dtype();
+    if (is_packed(dtype)) return matrix(y.data, k / block_inputs(dtype), n / kBlockOutputs);
+    return matrix(y.data, plan.transpose_b ? n : k, plan.transpose_b ? k : n);
+  }
+  TensorView result(const Tensor& c) const {
+    return matrix(c, product(plan.m, sizes), product(plan.n, sizes));
+  }
+
+  Operand x, y;
+  std::string out;
+  Sizes sizes;
+  Plan plan;
+
+ private:
+  static TensorView matrix(const Tensor& of, std::int64_t rows, std::int64_t columns) {
+    return of.view().block(0, {rows, columns}, {columns, 1});
+  }
+};
+
 }  // namespace
 
 EinsumSpec parse_einsum(std::string_view spec) {
@@ -197,58 +278,63 @@ Shape label_sizes_of_b(const EinsumSpec& spec, DType dtype, const Shape& b) {
 Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
                     DType out_dtype) {
   ThreadPool& pool = *context.pool;
-  const bool packed = is_packed(b.dtype());
-  CHECK((a.dtype() == b.dtype() || packed) && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a, spec.b,
-        name_of(a.dtype()), name_of(b.dtype()));
-  Sizes sizes;
-  for (std::size_t i = 0; i < spec.a.size(); ++i) sizes[spec.a[i]] = a.dim(i);
-  const Shape sizes_of_b = label_sizes_of_b(spec, b.dtype(), b.shape());
-  for (std::size_t i = 0; i < spec.b.size(); ++i) {
-    const auto [at, fresh] = sizes.emplace(spec.b[i], sizes_of_b[i]);
-    CHECK(fresh || at->second == sizes_of_b[i], "einsum {},{}: label {} is {} and {}", spec.a, spec.b,
-          spec.b[i], at->second, sizes_of_b[i]);
-  }
-  const auto shape_of = [&](const std::string& labels) {
-    Shape shape;
-    for (char l : labels) shape.push_back(sizes.at(l));
-    return shape;
-  };
-  // x with its dims in the order of `labels`.
-  const auto permuted = [&](const Tensor& x, const std::string& from, const std::string& labels) {
-    if (from == labels) return x;
-    const Tensor out = context.empty(x.dtype(), shape_of(labels));
-    strided_copy(pool, x.view().permuted(order_for(from, labels)), out.view());
-    return out;
-  };
-
-  Operand x{spec.a, a}, y{spec.b, b};
-  std::string out_labels = spec.out;
-  Plan plan;
-  if (!find_plan(x.labels, y.labels, out_labels, plan)) {
-    CHECK(!packed, "einsum {},{}->{} of packed weights", spec.a, spec.b, spec.out);
-    if (find_plan(y.labels, x.labels, out_labels, plan)) {
-      std::swap(x, y);
-    } else {  // copy both into batch, m, k and batch, k, n
-      const std::string batch = filter(spec.out, [&](char l) { return has(spec.a, l) && has(spec.b, l); });
-      const std::string m = filter(spec.a, [&](char l) { return has(spec.out, l) && !has(batch, l); });
-      const std::string n = filter(spec.b, [&](char l) { return has(spec.out, l) && !has(batch, l); });
-      const std::string k = filter(spec.b, [&](char l) { return !has(spec.out, l); });
-      x = {batch + m + k, permuted(a, spec.a, batch + m + k)};
-      y = {batch + k + n, permuted(b, spec.b, batch + k + n)};
-      out_labels = batch + m + n;
-      CHECK(find_plan(x.labels, y.labels, out_labels, plan), "einsum {},{}->{}", spec.a, spec.b, spec.out);
-    }
-  }
-  const DType raw_dtype = plan.sum_loops.empty() ? out_dtype : DType::f32;  // terms add up in fp32
-  Tensor out = context.empty(raw_dtype, shape_of(out_labels));
+  const Products of(context, spec, a, b);
+  const DType raw_dtype = of.plan.sum_loops.empty() ? out_dtype : DType::f32;  // terms add up in fp32
+  Tensor out = context.empty(raw_dtype, shape_of(of.out, of.sizes));
   bool first = true;
-  run_sums(pool, plan, 0, sizes, {x.labels, x.data.view()}, {y.labels, y.data.view()},
-           {out_labels, out.view()}, first);
-  out = permuted(out, out_labels, spec.out);
-  if (raw_dtype == out_dtype) return out;
-  const Tensor rounded = context.empty(out_dtype, out.shape());
-  convert(pool, out.view(), rounded.view());
-  return rounded;
+  run_sums(pool, of.plan, 0, of.sizes, {of.x.labels, of.x.data.view()}, {of.y.labels, of.y.data.view()},
+           {of.out, out.view()}, first);
+  return converted(pool, permuted(context, out, of.out, spec.out), out_dtype);
+}
+
+std::vector<Tensor> local_einsums(Context& context, const EinsumSpec& spec, const Tensor& a,
+                                  std::span<const Tensor> b, DType out_dtype) {
+  std::vector<Tensor> results;
+  if (!is_one_gemm(spec)) {
+    for (const Tensor& of_b : b) results.push_back(local_einsum(context, spec, a, of_b, out_dtype));
+    return results;
+  }
+  GemmEachArgs together;
+  std::vector<GemmEachArgs::Right> right;
+  for (const Tensor& of_b : b) {
+    const Products of(context, spec, a, of_b);
+    together.a = of.left();
+    together.transpose_a = of.plan.transpose_a;
+    together.transpose_b = of.plan.transpose_b;
+    results.push_back(context.empty(out_dtype, shape_of(spec.out, of.sizes)));
+    right.push_back({of.right(), of.result(results.back())});
+  }
+  together.right = right;
+  gemm_each(*context.pool, together);
+  return results;
+}
+
+Tensor local_einsum_sum(Context& context, const EinsumSpec& spec, std::span<const EinsumPair> pairs,
+                        DType out_dtype) {
+  Tensor out;
+  if (!is_one_gemm(spec)) {
+    for (const auto& [a, b] : pairs) {
+      const Tensor term = local_einsum(context, spec, a, b, out_dtype);
+      if (out.defined())
+        add(*context.pool, out.view(), term.view(), out.view());
+      else
+        out = term;
+    }
+    return out;
+  }
+  GemmSumArgs sum;
+  std::vector<GemmSumArgs::Term> terms;
+  for (const auto& [a, b] : pairs) {
+    const Products of(context, spec, a, b);
+    if (!out.defined()) out = context.empty(out_dtype, shape_of(spec.out, of.sizes));
+    sum.c = of.result(out);
+    sum.transpose_a = of.plan.transpose_a;
+    sum.transpose_b = of.plan.transpose_b;
+    terms.push_back({of.left(), of.right()});
+  }
+  sum.terms = terms;
+  gemm_sum(*context.pool, sum);
+  return out;
 }
 
 }  // namespace switchyard

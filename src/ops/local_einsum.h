@@ -2,7 +2,9 @@
 // fits its layout.
 #pragma once
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "autograd/context.h"
 
@@ -21,5 +23,18 @@ Shape label_sizes_of_b(const EinsumSpec& spec, DType dtype, const Shape& b);
 // that a packed b has its other labels all before or all after the contracted ones, as [.., in, .., out].
 Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
                     DType out_dtype);
+
+// Einsums of one left operand, each as local_einsum computes it. A label that only `b` has may have a size of
+// its own in each. Those that are one GEMM each run together (gemm_each).
+std::vector<Tensor> local_einsums(Context& context, const EinsumSpec& spec, const Tensor& a,
+                                  std::span<const Tensor> b, DType out_dtype);
+
+// The sum of the einsums of several pairs, one at least, in their order; no b is packed. It is gemm_sum where
+// each is one GEMM, else each is rounded. A label that is contracted may have a size of its own in each.
+struct EinsumPair {
+  Tensor a, b;
+};
+Tensor local_einsum_sum(Context& context, const EinsumSpec& spec, std::span<const EinsumPair> pairs,
+                        DType out_dtype);
 
 }  // namespace switchyard

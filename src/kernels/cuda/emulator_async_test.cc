@@ -391,8 +391,6 @@ std::vector<float> product_of(const Case& c, const Run& run) {
   p.n = c.n;
   p.transpose_a = c.transpose_a;
   p.transpose_b = c.transpose_b;
-  p.lda = c.transpose_a ? c.m : k;
-  p.ldb = c.transpose_b ? k : c.n;
   p.ldc = c.n;
   p.groups = c.groups;
   p.batch = batch;
@@ -408,6 +406,8 @@ std::vector<float> product_of(const Case& c, const Run& run) {
         random_values(u(k * c.n * (of_rows ? batch : 1)), 20 + static_cast<unsigned>(t)));
     p.terms[t].b = b.data();
     p.terms[t].k = of_depth ? 0 : k;
+    p.terms[t].lda = c.transpose_a ? c.m : k;
+    p.terms[t].ldb = c.transpose_b ? k : c.n;
   }
   std::vector<float> out(u(c.m * c.n * (of_depth ? batch : 1)), std::nanf(""));
   p.c = out.data();

@@ -1,6 +1,5 @@
 #include "kernels/product/gemm.h"
 
-#include <tuple>
 #include <vector>
 
 #include "core/error.h"
@@ -29,65 +28,97 @@ struct Matrices {
   std::int64_t batch = 1, rows, columns, leading, stride = 0;
 };
 
-thread_local DeferredGemms* deferred = nullptr;
+// CHECKs the operands of `args`.
+struct Operands {
+  explicit Operands(const GemmArgs& args)
+      : a(args.a), b(args.b), c(args.c), k(args.transpose_a ? a.rows : a.columns) {
+    const std::int64_t m = c.rows, n = c.columns;
+    CHECK((is_packed(b.dtype) || a.dtype == b.dtype) && a.batch == c.batch && b.batch == c.batch,
+          "[gemm] {} of {}, {} of {}, into {}", a.batch, name_of(a.dtype), b.batch, name_of(b.dtype),
+          c.batch);
+    CHECK((args.transpose_a ? a.columns : a.rows) == m &&
+              (args.transpose_b ? b.outputs() : b.inputs()) == k &&
+              (args.transpose_b ? b.inputs() : b.outputs()) == n,
+          "[gemm] {}x{} and {}x{} into {}x{}", a.rows, a.columns, b.rows, b.columns, m, n);
+  }
+  Matrices a, b, c;
+  std::int64_t k;
+};
+
+void add_problems(const GemmArgs& args, std::vector<GemmProblem>& problems) {
+  const auto [a, b, c, k] = Operands(args);
+  for (std::int64_t i = 0; i < c.batch; ++i) {
+    problems.push_back({.m = c.rows,
+                        .n = c.columns,
+                        .k = k,
+                        .dtype = a.dtype,
+                        .a = a.at(i),
+                        .transpose_a = args.transpose_a,
+                        .lda = a.leading,
+                        .b = b.at(i),
+                        .transpose_b = args.transpose_b,
+                        .ldb = b.leading,
+                        .weight_dtype = b.dtype,
+                        .c = c.at(i),
+                        .c_dtype = c.dtype,
+                        .ldc = c.leading,
+                        .accumulate = args.accumulate});
+  }
+}
 
 }  // namespace
 
-DeferredGemms::DeferredGemms(ThreadPool& pool) : pool_(pool) {
-  CHECK(deferred == nullptr, "products wait for another scope already");
-  deferred = this;
-}
-
-DeferredGemms::~DeferredGemms() {
-  deferred = nullptr;
-}
-
-// Takes problems that one kernel computes with those that wait: of the same types and form.
-bool DeferredGemms::take(std::span<const GemmProblem> problems) {
-  const auto form = [](const GemmProblem& p) {
-    return std::tuple(p.k, p.dtype, p.weight_dtype, p.c_dtype, p.transpose_b);
-  };
-  for (const GemmProblem& p : problems) {
-    const GemmProblem& first = waiting_.empty() ? p : waiting_.front();
-    if (p.accumulate || !reads_few_rows(p) || form(p) != form(first)) return false;
-  }
-  waiting_.insert(waiting_.end(), problems.begin(), problems.end());
-  return true;
-}
-
-void DeferredGemms::run() {
-  run_products(pool_, "gemm", waiting_);
-  waiting_.clear();
-}
-
 void gemm(ThreadPool& pool, const GemmArgs& args) {
-  const Matrices a(args.a), b(args.b), c(args.c);
-  const std::int64_t m = c.rows, n = c.columns, k = args.transpose_a ? a.rows : a.columns;
-  CHECK((is_packed(b.dtype) || a.dtype == b.dtype) && a.batch == c.batch && b.batch == c.batch,
-        "[gemm] {} of {}, {} of {}, into {}", a.batch, name_of(a.dtype), b.batch, name_of(b.dtype), c.batch);
-  CHECK((args.transpose_a ? a.columns : a.rows) == m && (args.transpose_b ? b.outputs() : b.inputs()) == k &&
-            (args.transpose_b ? b.inputs() : b.outputs()) == n,
-        "[gemm] {}x{} and {}x{} into {}x{}", a.rows, a.columns, b.rows, b.columns, m, n);
-  if (args.c.on_gpu()) return gpu::gemm(args);
-  std::vector<GemmProblem> problems(static_cast<std::size_t>(c.batch));
-  for (std::int64_t i = 0; i < c.batch; ++i) {
-    problems[static_cast<std::size_t>(i)] = {.m = m,
-                                             .n = n,
-                                             .k = k,
-                                             .dtype = a.dtype,
-                                             .a = a.at(i),
-                                             .transpose_a = args.transpose_a,
-                                             .lda = a.leading,
-                                             .b = b.at(i),
-                                             .transpose_b = args.transpose_b,
-                                             .ldb = b.leading,
-                                             .weight_dtype = b.dtype,
-                                             .c = c.at(i),
-                                             .c_dtype = c.dtype,
-                                             .ldc = c.leading,
-                                             .accumulate = args.accumulate};
+  if (args.c.on_gpu()) {
+    const Operands checked(args);
+    return gpu::gemm(args);
   }
-  if (deferred == nullptr || !deferred->take(problems)) run_products(pool, "gemm", problems);
+  std::vector<GemmProblem> problems;
+  add_problems(args, problems);
+  run_products(pool, "gemm", problems);
+}
+
+void gemm_each(ThreadPool& pool, const GemmEachArgs& args) {
+  std::vector<GemmArgs> products;
+  for (const auto& [b, c] : args.right) {
+    products.push_back(
+        {.a = args.a, .b = b, .c = c, .transpose_a = args.transpose_a, .transpose_b = args.transpose_b});
+    CHECK(c.dtype() == args.right.front().c.dtype() && c.rank() == 2, "[gemm] results of several types");
+  }
+  if (products.empty()) return;
+  if (args.a.on_gpu()) {
+    for (const GemmArgs& product : products) const Operands checked(product);
+    return gpu::gemm_each(products);
+  }
+  // Products with weights of one type run together.
+  while (!products.empty()) {
+    std::vector<GemmProblem> problems;
+    const DType weights = products.front().b.dtype();
+    std::erase_if(products, [&](const GemmArgs& product) {
+      if (product.b.dtype() != weights) return false;
+      add_problems(product, problems);
+      return true;
+    });
+    run_products(pool, "gemm", problems);
+  }
+}
+
+void gemm_sum(ThreadPool& pool, const GemmSumArgs& args) {
+  std::vector<GemmArgs> products;
+  for (const auto& [a, b] : args.terms) {
+    products.push_back({.a = a,
+                        .b = b,
+                        .c = args.c,
+                        .transpose_a = args.transpose_a,
+                        .transpose_b = args.transpose_b,
+                        .accumulate = !products.empty()});
+  }
+  CHECK(!products.empty(), "[gemm] a sum of nothing");
+  if (args.c.on_gpu()) {
+    for (const GemmArgs& product : products) const Operands checked(product);
+    return gpu::gemm_sum(products);
+  }
+  for (const GemmArgs& product : products) gemm(pool, product);
 }
 
 }  // namespace switchyard

@@ -2,14 +2,11 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "core/tensor_view.h"
 #include "core/thread_pool.h"
 
 namespace switchyard {
-
-struct GemmProblem;
 
 // C[i] = op(A[i]) · op(B[i]), plus C[i] when `accumulate`, for every i of the batch. A and B have the same
 // dtype (f32 or bf16); C is f32 or bf16. Sums are fp32, rounded once when stored. Any dim may be 0: with k =
@@ -34,23 +31,32 @@ struct GemmArgs {
 
 void gemm(ThreadPool& pool, const GemmArgs& args);
 
-// Collects the CPU's GEMMs of few rows that this thread issues; run() executes them in one parallel loop, so
-// threads meet once and rows that several share are converted once. Results are undefined until then, and
-// operands must stay where they are. Scopes do not nest. A GEMM that is not run is not computed.
-class DeferredGemms {
- public:
-  explicit DeferredGemms(ThreadPool& pool);
-  ~DeferredGemms();
-  DeferredGemms(const DeferredGemms&) = delete;
-  DeferredGemms& operator=(const DeferredGemms&) = delete;
-  void run();
-
- private:
-  friend void gemm(ThreadPool& pool, const GemmArgs& args);
-  bool take(std::span<const GemmProblem> problems);
-
-  ThreadPool& pool_;
-  std::vector<GemmProblem> waiting_;
+// C_i = op(A) · op(B_i): products of one left operand, as q, k and v are. They run together: few rows are
+// converted once, and a GPU starts one kernel where one takes them all. Views have two dims.
+struct GemmEachArgs {
+  struct Right {
+    TensorView b, c;  // as those of GemmArgs; all c of one dtype
+  };
+  TensorView a;
+  std::span<const Right> right;
+  bool transpose_a = false;
+  bool transpose_b = false;
 };
+
+void gemm_each(ThreadPool& pool, const GemmEachArgs& args);
+
+// C = Σ op(A_i) · op(B_i), in the order of terms: the gradient of what gemm_each multiplies. A GPU rounds
+// once. A CPU stores C after each term. No B is packed. Views have two dims.
+struct GemmSumArgs {
+  struct Term {
+    TensorView a, b;
+  };
+  std::span<const Term> terms;  // one at least
+  TensorView c;
+  bool transpose_a = false;
+  bool transpose_b = false;
+};
+
+void gemm_sum(ThreadPool& pool, const GemmSumArgs& args);
 
 }  // namespace switchyard

@@ -108,10 +108,97 @@ std::vector<Case> few_rows_cases(std::uint32_t seed) {
   return cases;
 }
 
+TensorView matrix(const PoisonedArray& x, std::int64_t rows, std::int64_t columns) {
+  return x.view().block(0, {rows, columns}, {columns, 1});
+}
+
+std::string sizes_text(const std::vector<std::int64_t>& sizes) {
+  return fmt::format("{}", fmt::join(sizes, ", "));
+}
+
+// One left operand and a right one of so many columns each.
+Case each_case(std::int64_t m, std::int64_t k, const std::vector<std::int64_t>& columns, bool transpose_a,
+               DType dtype, std::uint32_t seed) {
+  constexpr const char* kNames[] = {"c of the first", "second", "third", "fourth", "fifth"};
+  ExactOperands draw(dtype, seed);
+  Arrays in{draw.left(m * k)};
+  std::vector<Output> out;
+  for (const std::int64_t n : columns) {
+    in.push_back(draw.right(k * n));
+    out.push_back({kNames[out.size()], PoisonedArray(dtype, m * n)});
+  }
+  return {dtype,
+          fmt::format("{} x {}{} with {} columns, seed {}", m, k, transpose_a ? " transposed" : "",
+                      sizes_text(columns), seed),
+          std::move(in), std::move(out), [=](ThreadPool& pool, const Arrays& from, Arrays& to) {
+            std::vector<GemmEachArgs::Right> right;
+            for (std::size_t i = 0; i < columns.size(); ++i)
+              right.push_back({matrix(from[i + 1], k, columns[i]), matrix(to[i], m, columns[i])});
+            gemm_each(pool, {.a = transpose_a ? matrix(from[0], k, m) : matrix(from[0], m, k),
+                             .right = right,
+                             .transpose_a = transpose_a});
+          }};
+}
+
+std::vector<Case> each_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    const auto add = [&](std::int64_t m, std::int64_t k, const std::vector<std::int64_t>& columns,
+                         bool transpose_a = false) {
+      cases.push_back(each_case(m, k, columns, transpose_a, dtype, seed += kSeedsOfCase));
+    };
+    add(2, 96, {64, 32, 32});     // few rows,
+    add(20, 1096, {136, 0, 72});  // on tensor cores (cuda/few_rows_wgmma.cu)
+    add(72, 1096, {136, 40, 8, 24, 8},
+        true);                     // parts of the depth (cuda/split_product.cu); more than a launch takes
+    add(150, 72, {264, 136, 40});  // tiles of the copy engine (cuda/tma_product.cu)
+    add(9, 33, {7, 5});
+  }
+  return cases;
+}
+
+// The sum of terms of such depths, whose right operands are transposed, as the gradient of a left operand is.
+Case sum_case(std::int64_t m, std::int64_t n, const std::vector<std::int64_t>& depths, DType dtype,
+              std::uint32_t seed) {
+  ExactOperands draw(dtype, seed);
+  Arrays in;
+  for (const std::int64_t k : depths) {
+    in.push_back(draw.left(m * k));
+    in.push_back(draw.right(k * n));
+  }
+  return {dtype,
+          fmt::format("{} x {}, depths {}, seed {}", m, n, sizes_text(depths), seed),
+          std::move(in),
+          {{"c", PoisonedArray(DType::f32, m * n)}},
+          [=](ThreadPool& pool, const Arrays& from, Arrays& to) {
+            std::vector<GemmSumArgs::Term> terms;
+            for (std::size_t i = 0; i < depths.size(); ++i)
+              terms.push_back({matrix(from[2 * i], m, depths[i]), matrix(from[2 * i + 1], n, depths[i])});
+            gemm_sum(pool, {.terms = terms, .c = matrix(to[0], m, n), .transpose_b = true});
+          }};
+}
+
+std::vector<Case> sum_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    const auto add = [&](std::int64_t m, std::int64_t n, const std::vector<std::int64_t>& depths) {
+      cases.push_back(sum_case(m, n, depths, dtype, seed += kSeedsOfCase));
+    };
+    add(5, 40, {8, 24, 16});
+    add(136, 72, {520, 264, 264, 72});  // parts of the depth
+    add(150, 264, {72, 8, 136});        // tiles of the copy engine
+    add(40, 33, {5, 1, 7, 3, 9, 2});    // more than a launch takes
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<KernelCases> gemm_kernels() {
-  return {{"gemm", "product", gemm_cases}, {"gemm_few_rows", "product", few_rows_cases}};
+  return {{"gemm", "product", gemm_cases},
+          {"gemm_few_rows", "product", few_rows_cases},
+          {"gemm_each", "product", each_cases},
+          {"gemm_sum", "product", sum_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -150,42 +150,71 @@ TEST(Gemm, FewRowsGiveTheBitsOfManyRows) {
   EXPECT_TRUE(compared > 0 || machine_isa() == Isa::ref);
 }
 
-// Products that wait for each other: nothing is computed before, and then what each gives alone. One of many
-// rows, or of another depth, does not wait.
-TEST(Gemm, FewRowsTogether) {
+TensorView matrix(const Array& x, std::int64_t rows, std::int64_t columns) {
+  return TensorView::of_host(x.dtype(), x.data(), {rows, columns}, {columns, 1});
+}
+
+// Products of one left operand have the bits that each has alone.
+TEST(Gemm, SeveralRightOperands) {
+  const std::int64_t k = 128;
   for (const Isa isa : every_isa()) {
     const ScopedIsa cap(isa);
     ThreadPool pool(2);
     for (const DType dtype : kDTypes) {
-      struct Product {
-        std::int64_t m, n, k;
-        bool waits;
-        Array a, b, c;
-      };
-      std::vector<Product> products;
-      for (const auto& [m, n, k, waits] : {std::tuple(2, 192, 128, true), std::tuple(2, 64, 128, true),
-                                           std::tuple(40, 64, 128, false), std::tuple(2, 64, 96, false)})
-        products.push_back({m, n, k, waits, Array::integers(dtype, m * k, 1),
-                            Array::integers(dtype, k * n, 2), Array(dtype, m * n)});
-      const auto multiply = [&](const Product& p, const Array& c) {
-        gemm(pool, {.a = TensorView::of_host(dtype, p.a.data(), {p.m, p.k}, {p.k, 1}),
-                    .b = TensorView::of_host(dtype, p.b.data(), {p.k, p.n}, {p.n, 1}),
-                    .c = TensorView::of_host(dtype, c.data(), {p.m, p.n}, {p.n, 1})});
-      };
-      std::vector<Array> alone;
-      for (const Product& p : products) multiply(p, alone.emplace_back(Array(dtype, p.m * p.n)));
-      {
-        DeferredGemms deferred(pool);
-        for (const Product& p : products) multiply(p, p.c);
-        for (std::size_t i = 0; i < products.size(); ++i) {
-          if (products[i].waits) {
-            EXPECT_FALSE(same(products[i].c, alone[i])) << "computed before run()";
+      for (const std::int64_t m : {1, 2, 7, 40}) {
+        for (const bool transpose_a : {false, true}) {
+          const Array a = Array::normal(dtype, m * k, 1);
+          const TensorView left = transpose_a ? matrix(a, k, m) : matrix(a, m, k);
+          std::vector<Array> b, together, alone;
+          std::vector<GemmEachArgs::Right> right;
+          for (const std::int64_t n : {192, 0, 64, 9}) {
+            const auto seed = static_cast<std::uint32_t>(2 + b.size());
+            b.push_back(Array::normal(dtype, k * n, seed));
+            together.emplace_back(dtype, m * n);
+            alone.emplace_back(dtype, m * n);
+            right.push_back({matrix(b.back(), k, n), matrix(together.back(), m, n)});
+            gemm(pool, {.a = left,
+                        .b = right.back().b,
+                        .c = matrix(alone.back(), m, n),
+                        .transpose_a = transpose_a});
           }
+          gemm_each(pool, {.a = left, .right = right, .transpose_a = transpose_a});
+          for (std::size_t i = 0; i < b.size(); ++i)
+            EXPECT_TRUE(same(together[i], alone[i]))
+                << name_of(isa) << " " << name_of(dtype) << " " << m << " " << i;
         }
-        deferred.run();
       }
-      for (std::size_t i = 0; i < products.size(); ++i)
-        EXPECT_TRUE(same(products[i].c, alone[i])) << name_of(isa) << " " << name_of(dtype) << " " << i;
+    }
+  }
+}
+
+// The numbers are whole, so their sums are exact.
+TEST(Gemm, SumOfSeveralPairs) {
+  const std::int64_t m = 9, n = 70;
+  for (const Isa isa : every_isa()) {
+    const ScopedIsa cap(isa);
+    ThreadPool pool(2);
+    for (const DType dtype : kDTypes) {
+      for (const bool transpose_b : {false, true}) {
+        std::vector<Array> operands;
+        std::vector<GemmSumArgs::Term> terms;
+        Array sum(dtype, m * n), expected(DType::f32, m * n);
+        operands.reserve(10);
+        for (const std::int64_t k : {5, 1, 0, 7, 4}) {
+          const auto seed = static_cast<std::uint32_t>(operands.size());
+          const Array& a = operands.emplace_back(Array::integers(dtype, m * k, seed));
+          const Array& b = operands.emplace_back(Array::integers(dtype, k * n, seed + 1));
+          terms.push_back({matrix(a, m, k), transpose_b ? matrix(b, n, k) : matrix(b, k, n)});
+          gemm(pool, {.a = terms.back().a,
+                      .b = terms.back().b,
+                      .c = matrix(expected, m, n),
+                      .transpose_b = transpose_b,
+                      .accumulate = terms.size() > 1});
+        }
+        gemm_sum(pool, {.terms = terms, .c = matrix(sum, m, n), .transpose_b = transpose_b});
+        for (std::int64_t i = 0; i < sum.size(); ++i)
+          ASSERT_EQ(sum.at(i), expected.at(i)) << name_of(isa) << " " << i;
+      }
     }
   }
 }

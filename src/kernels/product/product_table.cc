@@ -13,10 +13,11 @@
 namespace switchyard {
 namespace {
 
-// A GPU takes one product, whose groups it finds on the device; the CPU takes problems, one a group.
+// A GPU takes one product, whose groups it finds on the device, or products of one a. The CPU takes problems,
+// one a group.
 struct ProductArgs {
   std::span<const GemmProblem> problems = {};
-  const gpu::ProductArgs* on_gpu = nullptr;
+  gpu::ProductsArgs on_gpu = {};
 };
 
 const char* refuse_unless_bf16(const GemmProblem& p) {
@@ -36,12 +37,33 @@ const char* problem(const ProductArgs& args) {
 
 template <const char* (*refuses)(const gpu::ProductArgs&)>
 const char* product(const ProductArgs& args) {
-  return refuses(*args.on_gpu);
+  return args.on_gpu.size() > 1 ? "it takes one product" : refuses(args.on_gpu.front());
+}
+
+template <const char* (*refuses)(gpu::ProductsArgs)>
+const char* products(const ProductArgs& args) {
+  for (const gpu::ProductArgs& one : args.on_gpu)
+    if (one.packed.dtype() != args.on_gpu.front().packed.dtype()) return "the weights are of several types";
+  return refuses(args.on_gpu);
 }
 
 template <void (*launch)(const gpu::ProductArgs&)>
 void launches(const ProductArgs& args) {
-  launch(*args.on_gpu);
+  for (const gpu::ProductArgs& one : args.on_gpu) launch(one);
+}
+
+template <void (*launch)(gpu::ProductsArgs)>
+void launches_all(const ProductArgs& args) {
+  launch(args.on_gpu);
+}
+
+// Products of one a that no kernel takes together.
+void launch_each(const gpu::ProductArgs& product) {
+  gpu::run_product("gemm", product);
+}
+
+const char* refuse_nothing(const gpu::ProductArgs&) {
+  return nullptr;
 }
 
 template <GemmBlockKernel* kernel>
@@ -67,15 +89,16 @@ void slices(ThreadPool& pool, const ProductArgs& args) {
 
 // clang-format off
 constexpr Implementation<ProductArgs> kProducts[] = {
-    {"cuda_few_rows_packed_mma", Gpu::any, launches<gpu::few_rows_packed_product>, product<gpu::few_rows_packed_refuses>},
-    {"cuda_few_rows_wgmma", Gpu::hopper,  launches<gpu::few_rows_wgmma>,   product<gpu::few_rows_wgmma_refuses>},
-    {"cuda_few_rows",   Gpu::any,         launches<gpu::few_rows_product>, product<gpu::few_rows_refuses>},
+    {"cuda_few_rows_packed_mma", Gpu::any, launches_all<gpu::few_rows_packed_product>, products<gpu::few_rows_packed_refuses>},
+    {"cuda_few_rows_wgmma", Gpu::hopper,  launches_all<gpu::few_rows_wgmma>,   products<gpu::few_rows_wgmma_refuses>},
+    {"cuda_few_rows",   Gpu::any,         launches_all<gpu::few_rows_product>, products<gpu::few_rows_refuses>},
     {"cuda_unpack",     Gpu::any,         launches<gpu::unpacked_product>, product<gpu::unpacked_refuses>},
-    {"cuda_tma_split",  Gpu::hopper,      launches<gpu::split_product>,    product<gpu::split_refuses>},
-    {"cuda_tma",        Gpu::hopper,      launches<gpu::tma_product>,      product<gpu::tma_refuses>},
+    {"cuda_tma_split",  Gpu::hopper,      launches_all<gpu::split_product>,    products<gpu::split_refuses>},
+    {"cuda_tma",        Gpu::hopper,      launches_all<gpu::tma_product>,      products<gpu::tma_refuses>},
     {"cuda_wgmma",      Gpu::hopper,      launches<gpu::wgmma_product>,    product<gpu::wgmma_refuses>},
     {"cuda_mma",        Gpu::any,         launches<gpu::mma_product>,      product<gpu::mma_refuses>},
-    {"cuda_plain",      Gpu::any,         launches<gpu::plain_product>},
+    {"cuda_plain",      Gpu::any,         launches<gpu::plain_product>,    product<refuse_nothing>},
+    {"cuda_each",       Gpu::any,         launches<launch_each>},
 #if defined(__x86_64__)
     {"integers_vnni",   Isa::avx512_bf16, integers<&cpu::integers_vnni>,   problem<integers_refuse>},
     {"integers_avx512", Isa::avx512,      integers<&cpu::integers_avx512>, problem<integers_refuse>},
@@ -130,7 +153,7 @@ const char* refusal_of(const Row& row, const ProductArgs& args) {
 }
 
 const Row& choose(const char* op, const ProductArgs& args) {
-  return registry::choose("product", op, std::span<const Row>(kProducts), args.on_gpu != nullptr,
+  return registry::choose("product", op, std::span<const Row>(kProducts), !args.on_gpu.empty(),
                           [&](const Row& row) { return refusal_of(row, args); });
 }
 
@@ -181,7 +204,11 @@ void run_products(ThreadPool& pool, const char* op, std::span<const GemmProblem>
 namespace gpu {
 
 void run_product(const char* op, const ProductArgs& args) {
-  choose(op, {.on_gpu = &args}).launch({.on_gpu = &args});
+  run_products(op, args);
+}
+
+void run_products(const char* op, ProductsArgs args) {
+  choose(op, {.on_gpu = args}).launch({.on_gpu = args});
 }
 
 }  // namespace gpu

@@ -98,7 +98,8 @@ std::uint64_t passed_of(float uniform, std::uint64_t sum) {
 WeighedLogits::WeighedLogits(std::span<const float> logits) : logits_(logits), maxima_(kept().maxima) {
   maxima_.resize((logits.size() + kLogitBlock - 1) / kLogitBlock);
   logit_block_maxima(logits, maxima_);
-  top_ = *std::max_element(maxima_.begin(), maxima_.end());
+  // Which of 0 and -0 is called the larger depends on the instruction set: the sum is 0.
+  top_ = *std::max_element(maxima_.begin(), maxima_.end()) + 0.0f;
   scale_ = weight_bits(logits.size());
 }
 

@@ -34,25 +34,24 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
     return call.parameters[call.prefix + name];
   };
   const auto wide = [&](const char* name) { return cast(c, parameter(name), DType::f32); };
-  const auto heads = [&](const char* name, const Sharding& layout) {
-    return linear(call, name).apply(c, "BSM,MND->BSND", h, &layout);
-  };
-  const auto of_heads = [&](const char* name) {
-    return linear(call, name).apply(c, "BSM,MN->BSN", h, &numbers);
-  };
+  const Linear to_heads[] = {linear(call, "delta.query"), linear(call, "delta.key"),
+                             linear(call, "delta.value"), linear(call, "delta.gate")};
+  const Sharding* const layouts[] = {&keys, &keys, &values, &values};
+  const std::vector<Array> heads = project_each(c, "BSM,MND->BSND", h, to_heads, layouts);
+  const Linear to_numbers[] = {linear(call, "delta.decay"), linear(call, "delta.strength")};
+  const std::vector<Array> of_heads = apply_each(c, "BSM,MN->BSN", h, to_numbers, numbers);
   const auto filtered = [&](const Array& y, const char* taps, Tensor DeltaState::*tail) {
     if (call.cache == nullptr) return causal_conv(c, y, wide(taps), call.segments);
     return causal_conv(c, *call.cache, call.cache->delta.*tail, y, wide(taps), *call.places);
   };
-  const Array q = filtered(checkpoint_name(heads("delta.query", keys), "query_proj"), "delta.query_conv",
+  const Array q = filtered(checkpoint_name(heads[0], "query_proj"), "delta.query_conv",
                            &DeltaState::query_tail),
-              k = filtered(checkpoint_name(heads("delta.key", keys), "key_proj"), "delta.key_conv",
-                           &DeltaState::key_tail),
-              v = filtered(checkpoint_name(heads("delta.value", values), "value_proj"), "delta.value_conv",
+              k = filtered(checkpoint_name(heads[1], "key_proj"), "delta.key_conv", &DeltaState::key_tail),
+              v = filtered(checkpoint_name(heads[2], "value_proj"), "delta.value_conv",
                            &DeltaState::value_tail),
-              gate = checkpoint_name(heads("delta.gate", values), "qkv_proj");
-  const DeltaGates gates = delta_gates(c, of_heads("delta.decay"), of_heads("delta.strength"),
-                                       wide("delta.decay_rate"), wide("delta.decay_bias"));
+              gate = checkpoint_name(heads[3], "qkv_proj");
+  const DeltaGates gates =
+      delta_gates(c, of_heads[0], of_heads[1], wide("delta.decay_rate"), wide("delta.decay_bias"));
   const DeltaOptions options{
       .chunk = m.delta_chunk,
       .unit_vectors = m.delta_unit_vectors,

@@ -3,7 +3,6 @@
 #include <optional>
 #include <tuple>
 
-#include "kernels/product/gemm.h"
 #include "models/blocks/indexer.h"
 #include "ops/basic.h"
 #include "ops/clamp.h"
@@ -136,26 +135,21 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
     if (l.adapter) l.adapter->b = of_kv_heads(l.adapter->b);
     return l;
   };
+  std::vector<Linear> layers{layer("attention.query"), kv_layer("attention.key"),
+                             kv_layer("attention.value")};
+  std::vector<const Sharding*> layouts{&q_layout, &kv_layout, &kv_layout};
+  if (m.attention_gate) {
+    layers.push_back(layer("attention.gate"));
+    layouts.push_back(&q_layout);
+  }
+  std::vector<Array> projected = project_each(c, kToHeads, h, layers, layouts);
+  for (std::size_t i = 0; i < layers.size(); ++i) projected[i] = layers[i].with_bias(c, projected[i]);
+  Array q = checkpoint_name(projected[0], "query_proj"), k = checkpoint_name(projected[1], "key_proj"),
+        v = checkpoint_name(projected[2], "value_proj");
   const auto through_gate = [&](const Array& attended) {
     if (!m.attention_gate) return attended;
-    const Array gate = layer("attention.gate").apply(c, kToHeads, h, &q_layout);
-    return sigmoid_gate(c, attended, reshard(c, gate, attended.sharding()));
+    return sigmoid_gate(c, attended, reshard(c, projected[3], attended.sharding()));
   };
-  const Linear query = layer("attention.query"), key = kv_layer("attention.key"),
-               value = kv_layer("attention.value");
-  // Decoding on one rank nobody reads the projections before all three are there. Their products read weights
-  // that may have been converted for them, which the layers hold until the products ran.
-  std::optional<DeferredGemms> deferred;
-  const bool adapted = query.adapter || key.adapter || value.adapter;
-  if (call.cache != nullptr && c.mesh->size() == 1 && c.observer == nullptr && !adapted)
-    deferred.emplace(*c.pool);
-  Array q = query.project(c, kToHeads, h, &q_layout), k = key.project(c, kToHeads, h, &kv_layout),
-        v = value.project(c, kToHeads, h, &kv_layout);
-  if (deferred) deferred->run();
-  deferred.reset();
-  q = checkpoint_name(query.with_bias(c, q), "query_proj");
-  k = checkpoint_name(key.with_bias(c, k), "key_proj");
-  v = checkpoint_name(value.with_bias(c, v), "value_proj");
   if (m.qk_norm) {
     const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
                 &k_norm = call.parameters[call.prefix + "attention.k_norm"];
@@ -203,11 +197,12 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   auto norm = [&](const Array& y, const std::string& name) {
     return rms_norm(c, y, call.parameters[call.prefix + "attention." + name], m.latent_norm_epsilon);
   };
-  const auto to_latent = [&](const char* name) {
-    return linear(call, name, m.attention_bias).apply(c, "BSM,MR->BSR", h, &tokens);
-  };
+  std::vector<Linear> to_latents;
+  if (m.q_lora > 0) to_latents.push_back(linear(call, "attention.wq_a", m.attention_bias));
+  to_latents.push_back(linear(call, "attention.wkv_a", m.attention_bias));
+  const std::vector<Array> latents = apply_each(c, "BSM,MR->BSR", h, to_latents, tokens);
   Array q_in = h;
-  if (m.q_lora > 0) q_in = norm(checkpoint_name(to_latent("attention.wq_a"), "query_wa_proj"), "q_a_norm");
+  if (m.q_lora > 0) q_in = norm(checkpoint_name(latents.front(), "query_wa_proj"), "q_a_norm");
   const Sharding q_layout = heads(m.nope + m.rope_dim);
   Array q =
       linear(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query").apply(c, kToHeads, q_in, &q_layout);
@@ -216,7 +211,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   std::optional<IndexVectors> index;
   if (m.has_indexer()) index = index_vectors(call, h, q_in);
 
-  const Array compressed = checkpoint_name(to_latent("attention.wkv_a"), "kv_wa_proj");
+  const Array compressed = checkpoint_name(latents.back(), "kv_wa_proj");
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
   Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
@@ -250,13 +245,10 @@ Array latent_attention(const LayerCall& call, const Array& x) {
 Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x) {
   Context& c = call.context;
   const Array h = constrain(c, x, {"activation_batch", "activation_length", ""});
-  const std::initializer_list<std::string_view> hidden{"activation_batch", "activation_length",
-                                                       "activation_mlp"};
-  const auto up_projection = [&](const char* name) {
-    return linear(call, prefix + name).apply(c, "BSM,MH->BSH", h, hidden);
-  };
-  const Array gate = checkpoint_name(up_projection("wi_0"), "mlpwi_0"),
-              up = checkpoint_name(up_projection("wi_1"), "mlpwi_1");
+  const Linear to_hidden[] = {linear(call, prefix + "wi_0"), linear(call, prefix + "wi_1")};
+  const std::vector<Array> hidden =
+      apply_each(c, "BSM,MH->BSH", h, to_hidden, {"activation_batch", "activation_length", "activation_mlp"});
+  const Array gate = checkpoint_name(hidden[0], "mlpwi_0"), up = checkpoint_name(hidden[1], "mlpwi_1");
   return checkpoint_name(
       linear(call, prefix + "wo").apply(c, "BSH,HM->BSM", swiglu(c, gate, up), &x.sharding()), "mlpwo");
 }

@@ -163,11 +163,9 @@ __launch_bounds__(kThreads)
     barrier();
     GPU_NO_UNROLL
     for (int part = 0; part < kRows; part += columns) {
-      float weights[columns / 8][4], slopes[columns / 8][4];
+      float weights[columns / 8][4];
       clear(weights);
-      clear(slopes);
       multiply_rows<columns, qk>(weights, k_tile, warp_row, q_tile, part);
-      multiply_rows<columns, vw>(slopes, v_tile, warp_row, dout_tile, part);
       GPU_UNROLL
       for (int j = 0; j < columns / 8; ++j) {
         GPU_UNROLL
@@ -177,10 +175,20 @@ __launch_bounds__(kThreads)
               whole || (query.lse != INFINITY && sees(a, query.place, query.first, key[i / 2]));
           const float p = visible ? exp2f(weights[j][i] * (a.scale * kLog2e) - query.lse) : 0.0f;
           weights[j][i] = p;
-          slopes[j][i] = p * (slopes[j][i] - query.delta) * a.scale;
         }
       }
       multiply_weights<columns, vw>(v_sums, weights, dout_tile, part);
+      float slopes[columns / 8][4];
+      clear(slopes);
+      multiply_rows<columns, vw>(slopes, v_tile, warp_row, dout_tile, part);
+      GPU_UNROLL
+      for (int j = 0; j < columns / 8; ++j) {
+        GPU_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float delta = queries[part + j * 8 + lane % 4 * 2 + i % 2].delta;
+          slopes[j][i] = weights[j][i] * (slopes[j][i] - delta) * a.scale;
+        }
+      }
       multiply_weights<columns, qk>(k_sums, slopes, q_tile, part);
     }
   }

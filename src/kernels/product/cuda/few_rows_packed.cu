@@ -130,20 +130,24 @@ GPU_KERNEL
 #if defined(__CUDACC__)
 __launch_bounds__(kThreads, kBlocksAtOnce<packed, tiles>)
 #endif
-    few_packed_rows(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
+    few_packed_rows(GPU_CONSTANT(ProductList) list, std::int64_t row_blocks) {
   using Sums = Vector<float, 4>;
   GPU_SHARED(Sums, of_warps, kWarps * kTileRows * kSumPitch / 4);
+  const int which = list.product_of(static_cast<std::int32_t>(block_index()));
+  const Product& p = list.products[which];
+  const std::int64_t index = block_index() - list.first_block[which];
   Part part;
-  if (!find_part(p, block_index(), block_index_z(), tiles * kTileRows, kColumns, row_blocks, part)) return;
+  if (!find_part(p, index, block_index_z(), tiles * kTileRows, kColumns, row_blocks, part)) return;
   constexpr auto kBlockBytes = static_cast<std::int64_t>(size_of(packed));
   constexpr int kGroups = static_cast<int>(groups_of(packed));
   const int warp = thread_index() / kWarp, lane = thread_index() % kWarp;
-  const int groups = static_cast<int>(p.terms[0].k / kGroupInputs), leading = static_cast<int>(p.lda);
+  const int groups = static_cast<int>(p.terms[0].k / kGroupInputs),
+            leading = static_cast<int>(p.terms[0].lda);
   // Past the last column a lane repeats the first block.
   const int output = lane / 4 * 4, block = part.column + output < p.n ? output / 16 : 0;
   const auto* const blocks = static_cast<const std::byte*>(p.terms[0].b) +
                              (part.b_offset + part.column / kBlockOutputs + block) * kBlockBytes;
-  const std::int64_t row_bytes = p.ldb * kBlockBytes;
+  const std::int64_t row_bytes = p.terms[0].ldb * kBlockBytes;
   unsigned char* const stages = dynamic_shared<unsigned char>() + warp * kStages * kStageBytes<packed>;
   const auto copy = [&](int group, int stage) {
     if (group < groups)
@@ -186,7 +190,8 @@ __launch_bounds__(kThreads, kBlocksAtOnce<packed, tiles>)
 }
 
 bool is_aligned(const Product& p) {
-  return are_wide({p.terms[0].a, p.terms[0].b}) && p.lda % kChunk == 0 && p.a_stride % kChunk == 0;
+  const ProductTerm& term = p.terms[0];
+  return are_wide({term.a, term.b}) && term.lda % kChunk == 0 && p.a_stride % kChunk == 0;
 }
 
 // Tiles of rows that a block holds: for all rows of a group, where it has no more than four times its share.
@@ -197,13 +202,11 @@ int tiles_of(const Product& p) {
 }
 
 template <DType packed>
-void run_few_rows(const Product& p) {
+void run_few_rows(ProductsArgs args) {
   const auto start = [&](auto kernel, int tiles) {
-    const int rows = tiles * kTileRows;
-    launch(product_launch(p, rows, kColumns, kThreads, kWarps * kStages * kStageBytes<packed>), kernel, p,
-           row_blocks_of(p, rows));
+    launch_list(args, tiles * kTileRows, kColumns, kThreads, kWarps * kStages * kStageBytes<packed>, kernel);
   };
-  switch (const int tiles = tiles_of(p)) {
+  switch (const int tiles = tiles_of(args.front().product)) {
     case 1:
       return start(few_packed_rows<packed, 1>, tiles);
     case 2:
@@ -215,9 +218,7 @@ void run_few_rows(const Product& p) {
   }
 }
 
-}  // namespace
-
-const char* few_rows_packed_refuses(const ProductArgs& args) {
+const char* refuses_one(const ProductArgs& args) {
   const Product& p = args.product;
   const std::int64_t groups = p.groups == Groups::rows ? p.batch : 1;
   if (!args.packed.defined()) return "the weights are not packed";
@@ -230,11 +231,16 @@ const char* few_rows_packed_refuses(const ProductArgs& args) {
   return is_aligned(p) ? nullptr : "rows of A, or the weights, are not aligned to 16 bytes";
 }
 
-void few_rows_packed_product(const ProductArgs& args) {
-  if (args.is_empty()) return;
-  with_packed_type(args.packed.dtype(), [&]<DType packed>(std::integral_constant<DType, packed>) {
-    run_few_rows<packed>(args.product);
-  });
+}  // namespace
+
+const char* few_rows_packed_refuses(ProductsArgs args) {
+  return first_refusal(args, refuses_one);
+}
+
+void few_rows_packed_product(ProductsArgs args) {
+  if (are_empty(args)) return;
+  with_packed_type(args.front().packed.dtype(),
+                   [&]<DType packed>(std::integral_constant<DType, packed>) { run_few_rows<packed>(args); });
 }
 
 }  // namespace switchyard::gpu

@@ -121,9 +121,9 @@ struct Grouped {
                     .terms = {{.a = rows_there.data(),
                                .a_rows = lookup.empty() ? nullptr : lookup.data(),
                                .b = weights_there.data(),
-                               .k = depth()}},
-                    .lda = depth(),
-                    .ldb = weights.dim(2),
+                               .k = depth(),
+                               .lda = depth(),
+                               .ldb = weights.dim(2)}},
                     .ldc = pitch(),
                     .c = c_there.data(),
                     .bias = bias_there.data(),
@@ -341,17 +341,19 @@ TEST(FewRowsPacked, BatchesWithoutGroups) {
     const Product p{.dtype = DType::bf16,
                     .m = rows,
                     .n = columns,
-                    .terms = {{.a = rows_there.data(), .b = weights_there.data(), .k = depth}},
-                    .lda = depth,
-                    .ldb = weights.dim(2),
+                    .terms = {{.a = rows_there.data(),
+                               .b = weights_there.data(),
+                               .k = depth,
+                               .lda = depth,
+                               .ldb = weights.dim(2)}},
                     .ldc = columns,
                     .c = c_there.data(),
                     .batch = 2,
                     .a_stride = rows * depth,
                     .b_stride = weights.dim(1) * weights.dim(2),
                     .c_stride = rows * columns};
-    ASSERT_EQ(few_rows_packed_refuses({p, weights.view()}), nullptr);
-    few_rows_packed_product({p, weights.view()});
+    ASSERT_EQ(few_rows_packed_refuses(ProductArgs{p, weights.view()}), nullptr);
+    few_rows_packed_product(ProductArgs{p, weights.view()});
     c_there.read(c);
     // Groups of as many rows give the expected bits.
     const auto of_group = static_cast<std::int32_t>(rows);
@@ -371,17 +373,15 @@ TEST(FewRowsPacked, OthersAreLeftToTheOtherRows) {
   const Product few{.dtype = DType::bf16,
                     .m = 4,
                     .n = 48,
-                    .terms = {{.a = a.raw(), .b = weights.raw(), .k = 64}},
-                    .lda = 64,
-                    .ldb = 3,
+                    .terms = {{.a = a.raw(), .b = weights.raw(), .k = 64, .lda = 64, .ldb = 3}},
                     .ldc = 48,
                     .c = c.raw()};
-  EXPECT_EQ(few_rows_packed_refuses({few, weights.view()}), nullptr);
-  EXPECT_NE(few_rows_packed_refuses({few}), nullptr) << "not packed";
+  EXPECT_EQ(few_rows_packed_refuses(ProductArgs{few, weights.view()}), nullptr);
+  EXPECT_NE(few_rows_packed_refuses(ProductArgs{few}), nullptr) << "not packed";
   const auto refused = [&](const auto& change) {
     Product other = few;
     change(other);
-    return few_rows_packed_refuses({other, weights.view()}) != nullptr;
+    return few_rows_packed_refuses(ProductArgs{other, weights.view()}) != nullptr;
   };
   EXPECT_FALSE(refused([](Product& p) { p.m = 64; }));
   EXPECT_TRUE(refused([](Product& p) { p.m = 65; }));
@@ -394,7 +394,7 @@ TEST(FewRowsPacked, OthersAreLeftToTheOtherRows) {
   EXPECT_TRUE(refused([](Product& p) { p.transpose_b = true; }));
   EXPECT_TRUE(refused([](Product& p) { p.term_count = 2; }));
   EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::depth; }));
-  EXPECT_TRUE(refused([](Product& p) { p.lda = 66; }));
+  EXPECT_TRUE(refused([](Product& p) { p.terms[0].lda = 66; }));
   EXPECT_TRUE(refused([&](Product& p) { p.terms[0].a = a.data<bfloat16>() + 1; }));
 }
 

@@ -27,7 +27,7 @@ struct DenseColumn {
   T values[kGroupInputs];
 
   GPU_FUNCTION DenseColumn(const Product& p, const Part& part, std::int64_t at)
-      : column(static_cast<const T*>(p.terms[0].b) + part.b_offset + at), leading(p.ldb) {}
+      : column(static_cast<const T*>(p.terms[0].b) + part.b_offset + at), leading(p.terms[0].ldb) {}
   GPU_FUNCTION void load(std::int64_t group) {
     const T* const from = column + group * kGroupInputs * leading;
     GPU_UNROLL
@@ -53,7 +53,7 @@ struct PackedColumn {
   GPU_FUNCTION PackedColumn(const Product& p, const Part& part, std::int64_t at)
       : blocks(static_cast<const std::byte*>(p.terms[0].b) + (part.b_offset + at / kBlockOutputs) * kBytes),
         output(static_cast<int>(at % kBlockOutputs)),
-        row_bytes(p.ldb * kBytes) {}
+        row_bytes(p.terms[0].ldb * kBytes) {}
   GPU_FUNCTION void load(std::int64_t group) {
     const std::byte* const block = blocks + group / groups_of(packed) * row_bytes;
     numbers.load(block, output, group % groups_of(packed));
@@ -74,10 +74,13 @@ GPU_FUNCTION void put_sum(const Product& p, std::int64_t at, float sum) {
 }
 
 template <typename Column, typename T, int rows>
-GPU_KERNEL few_rows_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
+GPU_KERNEL few_rows_blocks(GPU_CONSTANT(ProductList) list, std::int64_t row_blocks) {
   GPU_SHARED(float, of_warps, kWarps* rows* kWarp);
+  const int which = list.product_of(static_cast<std::int32_t>(block_index()));
+  const Product& p = list.products[which];
+  const std::int64_t block = block_index() - list.first_block[which];
   Part part;
-  if (!find_part(p, block_index(), block_index_z(), rows, kWarp, row_blocks, part)) return;
+  if (!find_part(p, block, block_index_z(), rows, kWarp, row_blocks, part)) return;
   const int warp = thread_index() / kWarp, lane = thread_index() % kWarp;
   // Past the last column a lane repeats the block's first one.
   Column weights(p, part, part.column + lane < p.n ? part.column + lane : part.column);
@@ -86,8 +89,8 @@ GPU_KERNEL few_rows_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
   for (int r = 0; r < rows; ++r) {
     const std::int64_t row = part.row + r < part.rows_end ? part.row + r : part.row;
     const std::int32_t* const lookup = p.terms[0].a_rows;
-    x[r] =
-        static_cast<const T*>(p.terms[0].a) + part.a_offset + (lookup == nullptr ? row : lookup[row]) * p.lda;
+    x[r] = static_cast<const T*>(p.terms[0].a) + part.a_offset +
+           (lookup == nullptr ? row : lookup[row]) * p.terms[0].lda;
   }
   float sums[rows];
   GPU_UNROLL
@@ -133,7 +136,7 @@ GPU_KERNEL few_rows_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
 
 bool is_aligned(const Product& p) {
   const auto size = static_cast<std::int64_t>(size_of(p.dtype));
-  return reinterpret_cast<std::uintptr_t>(p.terms[0].a) % 16 == 0 && p.lda * size % 16 == 0 &&
+  return reinterpret_cast<std::uintptr_t>(p.terms[0].a) % 16 == 0 && p.terms[0].lda * size % 16 == 0 &&
          p.a_stride * size % 16 == 0;
 }
 
@@ -145,17 +148,14 @@ bool has_few_rows(const Product& p, bool packed) {
 }
 
 template <typename Column, typename T>
-void run_few_rows(const Product& p) {
-  const bool single = p.groups == Groups::rows ? 4 * p.m <= p.batch : p.m == 1;
-  const auto start = [&](auto kernel, int rows) {
-    launch(product_launch(p, rows, kWarp, kThreads, 0), kernel, p, row_blocks_of(p, rows));
-  };
+void run_few_rows(ProductsArgs args) {
+  const Product& form = args.front().product;
+  const bool single = form.groups == Groups::rows ? 4 * form.m <= form.batch : form.m == 1;
+  const auto start = [&](auto kernel, int rows) { launch_list(args, rows, kWarp, kThreads, 0, kernel); };
   single ? start(few_rows_blocks<Column, T, 1>, 1) : start(few_rows_blocks<Column, T, kMostRows>, kMostRows);
 }
 
-}  // namespace
-
-const char* few_rows_refuses(const ProductArgs& args) {
+const char* refuses_one(const ProductArgs& args) {
   const Product& p = args.product;
   if (p.groups == Groups::depth) return "the depth is in groups";
   if (p.transpose_a || p.transpose_b) return "an operand is transposed";
@@ -165,13 +165,19 @@ const char* few_rows_refuses(const ProductArgs& args) {
   return is_aligned(p) ? nullptr : "rows of A are not aligned to 16 bytes";
 }
 
-void few_rows_product(const ProductArgs& args) {
-  const Product& p = args.product;
-  if (args.is_empty()) return;
-  with_float_type(p.dtype, [&]<typename T>(T) {
-    if (!args.packed.defined()) return run_few_rows<DenseColumn<T>, T>(p);
-    with_packed_type(args.packed.dtype(), [&]<DType type>(std::integral_constant<DType, type>) {
-      run_few_rows<PackedColumn<type>, T>(p);
+}  // namespace
+
+const char* few_rows_refuses(ProductsArgs args) {
+  return first_refusal(args, refuses_one);
+}
+
+void few_rows_product(ProductsArgs args) {
+  if (are_empty(args)) return;
+  const auto& [form, packed] = args.front();
+  with_float_type(form.dtype, [&]<typename T>(T) {
+    if (!packed.defined()) return run_few_rows<DenseColumn<T>, T>(args);
+    with_packed_type(packed.dtype(), [&]<DType type>(std::integral_constant<DType, type>) {
+      run_few_rows<PackedColumn<type>, T>(args);
     });
   });
 }

@@ -50,9 +50,12 @@ void expect_products(const std::vector<std::int32_t>& sizes, bool grouped, bool 
             .c_dtype = kTypeOf<C>,
             .m = grouped ? rows : sizes[0],
             .n = kColumns,
-            .terms = {{.a = a.data(), .a_rows = lookup ? index.data() : nullptr, .b = b.data(), .k = kDepth}},
-            .lda = kDepth,
-            .ldb = kPitch,
+            .terms = {{.a = a.data(),
+                       .a_rows = lookup ? index.data() : nullptr,
+                       .b = b.data(),
+                       .k = kDepth,
+                       .lda = kDepth,
+                       .ldb = kPitch}},
             .ldc = kPitch,
             .c = c.data(),
             .bias = grouped ? bias.data() : nullptr,
@@ -63,8 +66,8 @@ void expect_products(const std::vector<std::int32_t>& sizes, bool grouped, bool 
             .bias_stride = kColumns,
             .group_sizes = sizes.data()};
   if (!grouped) p.a_stride = sizes[0] * kDepth, p.c_stride = sizes[0] * kPitch;
-  ASSERT_EQ(few_rows_refuses({p}), nullptr);
-  few_rows_product({p});
+  ASSERT_EQ(few_rows_refuses(ProductArgs{p}), nullptr);
+  few_rows_product(ProductArgs{p});
   std::int64_t row = 0;
   for (std::int64_t g = 0; g < batch; ++g) {
     for (std::int32_t i = 0; i < sizes[static_cast<std::size_t>(g)]; ++i, ++row) {
@@ -99,16 +102,14 @@ TEST(FewRows, OthersAreLeftToTensorCores) {
                     .c_dtype = DType::bf16,
                     .m = 8,
                     .n = 32,
-                    .terms = {{.a = a.data(), .b = b.data(), .k = 64}},
-                    .lda = 64,
-                    .ldb = 32,
+                    .terms = {{.a = a.data(), .b = b.data(), .k = 64, .lda = 64, .ldb = 32}},
                     .ldc = 32,
                     .c = c.data()};
-  EXPECT_EQ(few_rows_refuses({few}), nullptr);
+  EXPECT_EQ(few_rows_refuses(ProductArgs{few}), nullptr);
   const auto refused = [&](const auto& change) {
     Product other = few;
     change(other);
-    return few_rows_refuses({other}) != nullptr;
+    return few_rows_refuses(ProductArgs{other}) != nullptr;
   };
   EXPECT_TRUE(refused([](Product& p) { p.m = 9; }));
   EXPECT_TRUE(refused([](Product& p) { p.terms[0].k = 40; }));
@@ -116,7 +117,7 @@ TEST(FewRows, OthersAreLeftToTensorCores) {
   EXPECT_TRUE(refused([](Product& p) { p.transpose_b = true; }));
   EXPECT_TRUE(refused([](Product& p) { p.term_count = 2; }));
   EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::depth; }));
-  EXPECT_TRUE(refused([](Product& p) { p.lda = 66; }));
+  EXPECT_TRUE(refused([](Product& p) { p.terms[0].lda = 66; }));
   EXPECT_TRUE(refused([&](Product& p) { p.terms[0].a = a.data() + 1; }));
 }
 

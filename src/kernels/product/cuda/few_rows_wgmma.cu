@@ -2,7 +2,8 @@
 // weights are read once: a block of threads makes 64 columns of C for up to 64 rows of a group. C is made
 // transposed: the weights are what wgmma has 64 rows of, the rows its 8 to 64 columns. A warpgroup brings
 // weights by the copy engine and rows by cp.async, another multiplies. The blocks of a cluster have the
-// parts of the depth, whose sums are added in the order of parts. Twin: mma_product.
+// parts of the depth, whose sums are added in the order of parts. Products of one a have blocks one after the
+// other. Twin: mma_product.
 #include <algorithm>
 
 #include "kernels/cuda/cluster_memory.h"
@@ -31,9 +32,11 @@ struct Cut {
   std::int32_t rows = 0;        // that stages have place for: 8, 16, 32 or 64
   std::int32_t stages = 0;      // 48 KB of weights on their way, or more, of each of 2 or 3 blocks
   std::int32_t row_blocks = 0;  // at most, of all groups
-  std::int32_t of_product = 0;  // blocks of a product of the batch, of one part of the depth
+  std::int32_t of_product =
+      0;  // blocks of a product of the batch (at most, of a list), of one part of the depth
 
-  static Cut of(const Product& p) {
+  static Cut of(ProductsArgs args) {
+    const Product& p = args.front().product;
     Cut cut;
     for (cut.rows = 8; cut.rows < std::min<std::int64_t>(p.m, kMostRows);) cut.rows *= 2;
     cut.stages = cut.rows == 8 ? 8 : cut.rows == 16 ? 7 : 6;
@@ -41,7 +44,9 @@ struct Cut {
     // A group has a block more than whole ones fill, if it has rows.
     cut.row_blocks = static_cast<std::int32_t>(grouped ? p.m / kMostRows + std::min(p.m, p.batch)
                                                        : divide_up(p.m, kMostRows));
-    cut.of_product = cut.row_blocks * static_cast<std::int32_t>(divide_up(p.n, kColumns));
+    for (const ProductArgs& one : args)
+      cut.of_product = std::max(
+          cut.of_product, cut.row_blocks * static_cast<std::int32_t>(divide_up(one.product.n, kColumns)));
     return cut;
   }
   GPU_HOST_FUNCTION std::int32_t stage_elements() const { return kWeights + rows * kDepthStep; }
@@ -148,7 +153,7 @@ class CopiedRows {
   }
   GPU_FUNCTION CopiedRows(const Product& p, const Part& part, int rows)
       : x_(static_cast<const bfloat16*>(p.terms[0].a) + part.a_offset),
-        leading_(p.lda),
+        leading_(p.terms[0].lda),
         depth_(static_cast<int>(p.terms[0].k)),
         count_(rows) {
     const std::int32_t* const lookup = p.terms[0].a_rows;
@@ -266,17 +271,24 @@ GPU_FUNCTION void add_parts(const Product& p, const Part& part, int rows, int ra
 
 #endif
 
+// The weights of each product.
+struct Maps {
+  TensorMap of[kMostProducts];
+};
+
 template <int parts, bool transpose_b>
 GPU_CLUSTER_KERNEL(kThreads, parts)
-few_rows_wgmma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(TensorMap) weights, GPU_CONSTANT(Cut) cut) {
+few_rows_wgmma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) weights, GPU_CONSTANT(Cut) cut) {
 #if defined(GPU_HAS_WGMMA)
   GPU_SHARED(std::uint64_t, full, kMostStages);
   GPU_SHARED(std::uint64_t, empty, kMostStages);
   auto* const tiles = dynamic_shared<bfloat16>();
   const int rank = parts > 1 ? cluster_rank() : 0, warp = shuffle(thread_index() / kWarp, 0);
+  const auto tile = static_cast<std::int32_t>(block_index() / parts);
+  const int which = list.product_of(tile);
+  const Product& p = list.products[which];
   Part part;
-  if (!find(p, cut, static_cast<std::int32_t>(block_index() / parts), part))
-    return;  // nor will the cluster's
+  if (!find(p, cut, tile - list.first_block[which], part)) return;  // nor will the cluster's
   const auto left = static_cast<int>(part.rows_end - part.row);
   const int rows = left < kMostRows ? left : kMostRows;
   if (thread_index() == 0) {
@@ -291,7 +303,7 @@ few_rows_wgmma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(TensorMap) weights, 
   const Barriers barriers{full, empty};
   if (warp >= kConsumerWarps) {
     if (warp - kConsumerWarps < CopiedRows::warps(rows))
-      bring<transpose_b>(p, weights, cut, part, rows, share, barriers, tiles);
+      bring<transpose_b>(p, weights.of[which], cut, part, rows, share, barriers, tiles);
   } else if (rows <= 8) {
     multiply_steps<8, transpose_b>(cut, share, barriers, tiles);
   } else if (rows <= 16) {
@@ -309,51 +321,32 @@ few_rows_wgmma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(TensorMap) weights, 
 }
 
 template <int parts, bool transpose_b>
-void run_layout(const Product& p) {
-  const ProductTerm& term = p.terms[0];
-  const TensorMap weights = transpose_b ? map_of(term.b, term.k, p.n, p.ldb, p.batch, p.b_stride, kColumns)
-                                        : map_of(term.b, p.n, term.k, p.ldb, p.batch, p.b_stride, kDepthStep);
-  const Cut cut = Cut::of(p);
-  launch({.blocks = cut.of_product * (p.groups == Groups::rows ? 1 : p.batch) * parts,
+void run_layout(ProductsArgs args) {
+  const Cut cut = Cut::of(args);
+  const ProductList list = list_of(args, [&](const Product& p) {
+    return cut.row_blocks * divide_up(p.n, kColumns) * (p.groups == Groups::rows ? 1 : p.batch);
+  });
+  Maps weights{};
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i].is_empty()) continue;
+    const Product& p = args[i].product;
+    const ProductTerm& term = p.terms[0];
+    weights.of[i] = transpose_b ? map_of(term.b, term.k, p.n, term.ldb, p.batch, p.b_stride, kColumns)
+                                : map_of(term.b, p.n, term.k, term.ldb, p.batch, p.b_stride, kDepthStep);
+  }
+  launch({.blocks = std::int64_t{list.blocks()} * parts,
           .threads = kThreads,
           .shared_bytes = cut.shared_bytes(),
           .cluster = parts},
-         few_rows_wgmma_blocks<parts, transpose_b>, p, weights, cut);
+         few_rows_wgmma_blocks<parts, transpose_b>, list, weights, cut);
 }
 
 template <int parts>
-void run_parts(const Product& p) {
-  p.transpose_b ? run_layout<parts, true>(p) : run_layout<parts, false>(p);
+void run_parts(ProductsArgs args) {
+  args.front().product.transpose_b ? run_layout<parts, true>(args) : run_layout<parts, false>(args);
 }
 
-}  // namespace
-
-int few_rows_parts_of(const Product& p) {
-  // Blocks for all 132 multiprocessors, of 32 KB of weights at least. Of groups an eighth is taken to have
-  // rows: how many do is not known here.
-  constexpr std::int64_t kBlocks = 132, kFewestSteps = 4, kMostParts = 8, kGroupsOfOneWithRows = 8;
-  const std::int64_t matrices = p.groups == Groups::rows ? divide_up(p.batch, kGroupsOfOneWithRows) : p.batch,
-                     tiles = divide_up(p.n, kColumns) * matrices, steps = divide_up(p.terms[0].k, kDepthStep);
-  int parts = 1;
-  while (parts < kMostParts && parts * tiles < kBlocks && 2 * parts * kFewestSteps <= steps) parts *= 2;
-  return parts;
-}
-
-void few_rows_wgmma_in(int parts, const ProductArgs& args) {
-  if (args.is_empty() || PlannedGpu::of_thread() != nullptr) return;
-  const Product& p = args.product;
-  CHECK(parts == 1 || parts == 2 || parts == 4 || parts == 8, "{} parts", parts);
-  parts == 8   ? run_parts<8>(p)
-  : parts == 4 ? run_parts<4>(p)
-  : parts == 2 ? run_parts<2>(p)
-               : run_parts<1>(p);
-}
-
-void few_rows_wgmma(const ProductArgs& args) {
-  few_rows_wgmma_in(few_rows_parts_of(args.product), args);
-}
-
-const char* few_rows_wgmma_refuses(const ProductArgs& args) {
+const char* refuses_one(const ProductArgs& args) {
   // Below the first, float32 units read the weights as fast as memory gives them.
   constexpr std::int64_t kFewestRows = 4;
   const Product& p = args.product;
@@ -369,6 +362,40 @@ const char* few_rows_wgmma_refuses(const ProductArgs& args) {
   if (4 * p.m <= p.batch) return "most groups have one row at most";
   // So most groups have 64 rows at most. What is more reads the weights again, from the L2 cache.
   return p.m > kMostRows / 2 * p.batch ? "its groups have more than 32 rows on average" : nullptr;
+}
+
+}  // namespace
+
+int few_rows_parts_of(ProductsArgs args) {
+  // Blocks for all 132 multiprocessors, of 32 KB of weights at least. Of groups an eighth is taken to have
+  // rows: how many do is not known here.
+  constexpr std::int64_t kBlocks = 132, kFewestSteps = 4, kMostParts = 8, kGroupsOfOneWithRows = 8;
+  const Product& form = args.front().product;
+  const std::int64_t matrices = form.groups == Groups::rows ? divide_up(form.batch, kGroupsOfOneWithRows)
+                                                            : form.batch,
+                     steps = divide_up(form.terms[0].k, kDepthStep);
+  std::int64_t tiles = 0;
+  for (const ProductArgs& one : args) tiles += divide_up(one.product.n, kColumns) * matrices;
+  int parts = 1;
+  while (parts < kMostParts && parts * tiles < kBlocks && 2 * parts * kFewestSteps <= steps) parts *= 2;
+  return parts;
+}
+
+void few_rows_wgmma_in(int parts, ProductsArgs args) {
+  if (are_empty(args) || PlannedGpu::of_thread() != nullptr) return;
+  CHECK(parts == 1 || parts == 2 || parts == 4 || parts == 8, "{} parts", parts);
+  parts == 8   ? run_parts<8>(args)
+  : parts == 4 ? run_parts<4>(args)
+  : parts == 2 ? run_parts<2>(args)
+               : run_parts<1>(args);
+}
+
+void few_rows_wgmma(ProductsArgs args) {
+  few_rows_wgmma_in(few_rows_parts_of(args), args);
+}
+
+const char* few_rows_wgmma_refuses(ProductsArgs args) {
+  return first_refusal(args, refuses_one);
 }
 
 }  // namespace switchyard::gpu

@@ -7,9 +7,9 @@ namespace switchyard::gpu {
 
 // In how many parts few_rows_wgmma() makes the depth: 1, 2, 4 or 8, by the sizes of the weights alone, so
 // that a row's bits do not depend on the rows beside it.
-int few_rows_parts_of(const Product& product);
+int few_rows_parts_of(ProductsArgs args);
 
-// The product in so many parts: 1, 2, 4 or 8, of any number of rows. For few_rows_wgmma(), and tests.
-void few_rows_wgmma_in(int parts, const ProductArgs& args);
+// The products in so many parts: 1, 2, 4 or 8, of any number of rows. For few_rows_wgmma(), and tests.
+void few_rows_wgmma_in(int parts, ProductsArgs args);
 
 }  // namespace switchyard::gpu

@@ -73,16 +73,19 @@ class Operands {
     p.c_dtype = dtype_of<C>::value;
     p.m = rows;
     p.n = c.n;
-    p.terms[0] = {.a = a_.data(), .a_rows = c.lookup ? index_.data() : nullptr, .b = b_.data(), .k = c.k};
+    p.terms[0] = {.a = a_.data(),
+                  .a_rows = c.lookup ? index_.data() : nullptr,
+                  .b = b_.data(),
+                  .k = c.k,
+                  .lda = in_chunks(c.k),
+                  .ldb = in_chunks(width)};
     p.transpose_b = c.transpose_b;
-    p.lda = in_chunks(c.k);
-    p.ldb = in_chunks(width);
     p.ldc = c.n + 3;
     p.accumulate = c.accumulate;
     p.groups = c.grouped() ? Groups::rows : Groups::none;
     p.batch = matrices;
-    p.b_stride = matrices > 1 ? stored * p.ldb : 0;
-    p.a_stride = c.grouped() || matrices == 1 ? 0 : rows * p.lda;
+    p.b_stride = matrices > 1 ? stored * p.terms[0].ldb : 0;
+    p.a_stride = c.grouped() || matrices == 1 ? 0 : rows * p.terms[0].lda;
     p.c_stride = c.grouped() || matrices == 1 ? 0 : rows * p.ldc;
     p.bias = c.bias ? bias_.data() : nullptr;
     p.bias_stride = c.n;
@@ -141,7 +144,7 @@ void expect_those_of_mma(const Case& c, int parts, bool all_timings) {
 TEST(FewRowsOnTensorCores, GroupsOfAllSizes) {
   const Sizes sizes{0, 1, 3, 7, 8, 9, 0, 17, 33, 64, 65, 130, 0};
   const Case plain{.sizes = sizes, .n = 77, .k = 200};
-  ASSERT_EQ(few_rows_wgmma_refuses({.product = Operands<float>(plain).p}), nullptr);
+  ASSERT_EQ(few_rows_wgmma_refuses(ProductArgs{.product = Operands<float>(plain).p}), nullptr);
   expect_those_of_mma<bfloat16>(plain, 1, true);
   expect_those_of_mma<float>({.sizes = sizes,
                               .n = 77,
@@ -184,7 +187,7 @@ TEST(FewRowsOnTensorCores, ARowDoesNotDependOnThoseBesideIt) {
   Case c{.m = 64, .n = 72, .k = 1000, .whole_numbers = false};
   Operands<float> all(c);
   const std::vector<float> expected = all.of(few_rows_wgmma);
-  EXPECT_GT(few_rows_parts_of(all.p), 1);
+  EXPECT_GT(few_rows_parts_of(ProductArgs{all.p}), 1);
   std::int64_t compared = 0;
   for (const std::int64_t m : {4, 8, 9, 16, 20, 33, 63}) {
     c.m = m;
@@ -204,9 +207,9 @@ TEST(FewRowsOnTensorCores, PartsFollowFromTheWeights) {
   const auto parts_of = [](std::int64_t n, std::int64_t k, std::int64_t groups) {
     Product p{.m = 32, .n = n, .terms = {{.k = k}}, .batch = groups};
     if (groups > 1) p.groups = Groups::rows;
-    const int parts = few_rows_parts_of(p);
+    const int parts = few_rows_parts_of(ProductArgs{p});
     p.m = 64;
-    EXPECT_EQ(few_rows_parts_of(p), parts);
+    EXPECT_EQ(few_rows_parts_of(ProductArgs{p}), parts);
     return parts;
   };
   EXPECT_EQ(parts_of(512, 2048, 1), 8);
@@ -222,7 +225,7 @@ TEST(FewRowsOnTensorCores, RefusesWhatItDoesNotCompute) {
   const auto reason = [&](const auto& change) {
     Product other = run.p;
     change(other);
-    const char* const why = few_rows_wgmma_refuses({.product = other});
+    const char* const why = few_rows_wgmma_refuses(ProductArgs{.product = other});
     return std::string(why == nullptr ? "" : why);
   };
   const auto in_groups = [](Product& p, std::int64_t rows, std::int64_t groups) {
@@ -235,8 +238,8 @@ TEST(FewRowsOnTensorCores, RefusesWhatItDoesNotCompute) {
   EXPECT_EQ(reason([](Product& p) { p.transpose_a = true; }), "A is transposed");
   EXPECT_EQ(reason([](Product& p) { p.term_count = 2; }), "a second term is added");
   EXPECT_EQ(reason([](Product& p) { p.terms[0].k = 0; }), "it has no depth");
-  EXPECT_EQ(reason([](Product& p) { p.lda += 2; }), "operands are not aligned to 16 bytes");
-  EXPECT_EQ(reason([](Product& p) { p.ldb += 4; }), "operands are not aligned to 16 bytes");
+  EXPECT_EQ(reason([](Product& p) { p.terms[0].lda += 2; }), "operands are not aligned to 16 bytes");
+  EXPECT_EQ(reason([](Product& p) { p.terms[0].ldb += 4; }), "operands are not aligned to 16 bytes");
   EXPECT_EQ(reason([](Product& p) { p.m = 3; }), "it has fewer than 4 rows");
   EXPECT_EQ(reason([](Product& p) { p.m = 65; }), "it has more than 64 rows");
   EXPECT_EQ(reason([&](Product& p) { in_groups(p, 32, 128); }), "most groups have one row at most");
@@ -246,7 +249,7 @@ TEST(FewRowsOnTensorCores, RefusesWhatItDoesNotCompute) {
             "its groups have more than 32 rows on average");
   const std::byte block{};
   const TensorView packed = TensorView::of_host(DType::packed_int4, &block, {1, 1});
-  EXPECT_STREQ(few_rows_wgmma_refuses({run.p, packed}), "the weights are packed");
+  EXPECT_STREQ(few_rows_wgmma_refuses(ProductArgs{run.p, packed}), "the weights are packed");
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ class LookedUpRows {
     GPU_UNROLL
     for (int i = 0; i < kOwnRows; ++i) {
       const bool inside = within && rows_[i] >= 0;
-      const bfloat16* const from = inside ? x + rows_[i] * p_.lda + column : x;
+      const bfloat16* const from = inside ? x + rows_[i] * p_.terms[0].lda + column : x;
       copy_async_ahead(tile + place_of<kRows>(thread_index() / kChunksOfRow + i * kRowsAtOnce, chunk), from,
                        inside ? kChunk * static_cast<int>(sizeof(bfloat16)) : 0);
     }
@@ -259,9 +259,9 @@ constexpr std::int32_t kGatedBand = static_cast<std::int32_t>(kBand);
 GatedProducts products_of(const GmmPairArgs& args) {
   const TensorView& any = args.any_out();
   Product p = of_row_groups(args.x, args.index, args.group_sizes, any);
-  p.ldb = p.n;
   p.b_stride = args.rhs_0.stride(0);
   p.terms[0].b = args.rhs_0.device_address();
+  p.terms[0].ldb = p.n;
   GatedProducts all{{p, p, p}, args.row_weights.device_data<float>(), kGatedBand};
   all.of[kGate].c = args.out_0.device_address();
   all.of[kUp].c = args.out_1.device_address();
@@ -271,13 +271,14 @@ GatedProducts products_of(const GmmPairArgs& args) {
 
 GatedMaps maps_of(const GmmPairArgs& args, const GatedProducts& all) {
   const Product& p = all.of[kHidden];
-  const std::int64_t k = p.terms[0].k;
+  const ProductTerm& term = p.terms[0];
+  const std::int64_t k = term.k;
   GatedMaps maps{};
-  if (p.terms[0].a_rows == nullptr)
-    maps.rows = tensor_map(p.terms[0].a, k, p.m, p.lda, 1, p.lda * p.m, kDepth, kRows);
+  if (term.a_rows == nullptr)
+    maps.rows = tensor_map(term.a, k, p.m, term.lda, 1, term.lda * p.m, kDepth, kRows);
   const void* const weights[] = {args.rhs_0.device_address(), args.rhs_1.device_address()};
   for (int i = 0; i < 2; ++i)
-    maps.weights[i] = tensor_map(weights[i], p.n, k, p.ldb, p.batch, p.b_stride, kTileWidth, kDepth);
+    maps.weights[i] = tensor_map(weights[i], p.n, k, term.ldb, p.batch, p.b_stride, kTileWidth, kDepth);
   for (int i = 0; i < kOutputs; ++i)
     if (all.of[i].c != nullptr) maps.out[i] = map_of_output(all.of[i]);
   return maps;

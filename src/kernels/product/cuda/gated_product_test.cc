@@ -148,9 +148,9 @@ void by_the_copy_engine(const GmmPairArgs& args) {
   for (const auto& [weights, out] : {std::pair(args.rhs_0, args.out_0), std::pair(args.rhs_1, args.out_1)}) {
     Product p = of_row_groups(rows.x, {}, args.group_sizes, out);
     p.terms[0].b = weights.device_address();
-    p.ldb = weights.stride(1);
+    p.terms[0].ldb = weights.stride(1);
     p.b_stride = weights.stride(0);
-    tma_product({.product = p});
+    tma_product(ProductArgs{.product = p});
   }
   if (args.hidden.defined()) swiglu({args.out_0, args.out_1, args.row_weights, args.hidden});
 }

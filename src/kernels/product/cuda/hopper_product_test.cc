@@ -73,8 +73,6 @@ class Run {
     p.n = c.n;
     p.transpose_a = c.transpose_a;
     p.transpose_b = c.transpose_b;
-    p.lda = c.transpose_a ? m : k;
-    p.ldb = c.transpose_b ? k : c.n;
     p.ldc = c.n + c.gap;
     p.groups = c.groups;
     p.batch = batch;
@@ -87,10 +85,14 @@ class Run {
     p.term_count = c.terms;
     for (int t = 0; t < c.terms; ++t) {
       const auto seed = static_cast<unsigned>(t);
+      // The depth of each term is 64 less than that of the one before.
+      const std::int64_t depth = k - 64 * t;
       p.terms[t].a = operands_.emplace_back(numbers(m * k * (p.a_stride > 0 ? batch : 1), 10 + seed)).data();
       p.terms[t].b =
           operands_.emplace_back(numbers(k * c.n * (p.b_stride > 0 ? batch : 1), 20 + seed)).data();
-      p.terms[t].k = of_depth ? 0 : k;
+      p.terms[t].k = of_depth ? 0 : depth;
+      p.terms[t].lda = c.transpose_a ? m : depth;
+      p.terms[t].ldb = c.transpose_b ? depth : c.n;
     }
     if (c.bias) {
       p.bias = operands_.emplace_back(numbers(c.n * batch, 30)).data();
@@ -222,7 +224,7 @@ TEST(HopperProducts, OfTheCopyEngineAreThoseOfMma) {
 
 TEST(HopperProducts, OfTheCopyEngineRefuseMoreGroupsThanTheirTableHas) {
   const Product p{.dtype = DType::bf16, .groups = Groups::rows, .batch = kMostGroups + 1};
-  EXPECT_STREQ(tma_refuses({.product = p}), "it has more than 352 groups");
+  EXPECT_STREQ(tma_refuses(ProductArgs{.product = p}), "it has more than 352 groups");
 }
 
 std::vector<Case> split_cases() {
@@ -242,7 +244,7 @@ std::vector<Case> split_cases() {
        .transpose_b = true,
        .batch = 2,
        .gap = 8},
-      {.name = "two terms, added",
+      {.name = "four terms, added",
        .groups = Groups::none,
        .m = 130,
        .n = 264,
@@ -250,7 +252,7 @@ std::vector<Case> split_cases() {
        .gap = 3,
        .bias = true,
        .accumulate = true,
-       .terms = 2},
+       .terms = 4},
       {.name = "columns that are no fours, both transposed",
        .groups = Groups::none,
        .m = 56,
@@ -274,20 +276,22 @@ TEST(HopperProducts, OfSplitDepthAreThoseOfMma) {
 }
 
 TEST(HopperProducts, DepthIsSplitBySizesAlone) {
-  const auto parts_of = [](std::int64_t m, std::int64_t n) { return depth_parts_of({.m = m, .n = n}); };
+  const auto parts_of = [](std::int64_t m, std::int64_t n) {
+    return depth_parts_of(ProductArgs{{.m = m, .n = n}});
+  };
   EXPECT_EQ(parts_of(512, 512), 4);
   EXPECT_EQ(parts_of(512, 1024), 4);
   EXPECT_EQ(parts_of(512, 1152), 2);
   EXPECT_EQ(parts_of(1024, 1024), 2);
   EXPECT_EQ(parts_of(1024, 1152), 1);
-  EXPECT_EQ(depth_parts_of({.m = 512, .n = 512, .batch = 4}), 2);
+  EXPECT_EQ(depth_parts_of(ProductArgs{{.m = 512, .n = 512, .batch = 4}}), 2);
 }
 
 TEST(HopperProducts, OfSplitDepthAreForFewTilesAndLongDepths) {
   const std::vector<bfloat16> operand(64);
-  Product p{.dtype = DType::bf16, .m = 512, .n = 512, .lda = 512, .ldb = 512};
-  p.terms[0] = {.a = operand.data(), .b = operand.data(), .k = 4096};
-  const auto refusal = [](const Product& of) { return split_refuses({.product = of}); };
+  Product p{.dtype = DType::bf16, .m = 512, .n = 512};
+  p.terms[0] = {.a = operand.data(), .b = operand.data(), .k = 4096, .lda = 512, .ldb = 512};
+  const auto refusal = [](const Product& of) { return split_refuses(ProductArgs{.product = of}); };
   EXPECT_EQ(refusal(p), nullptr);
   Product other = p;
   other.terms[0].k = 960;
@@ -302,7 +306,7 @@ TEST(HopperProducts, OfSplitDepthAreForFewTilesAndLongDepths) {
   other.dtype = DType::f32;
   EXPECT_STREQ(refusal(other), "the operands are not bfloat16");
   other = p;
-  other.lda = 516;
+  other.terms[0].lda = 516;
   EXPECT_STREQ(refusal(other), "operands are not aligned to 16 bytes");
 }
 

@@ -2,8 +2,10 @@
 // as what product.h computes.
 #include "kernels/product/cuda/operands.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
@@ -20,39 +22,70 @@ namespace {
 // Has the product read weights [k,n], or [batch,k,n], of its type or packed, as its b.
 void use_weights(Product& p, const TensorView& weights) {
   p.terms[0].b = weights.device_address();
-  p.ldb = weights.stride(weights.rank() - 2);
+  p.terms[0].ldb = weights.stride(weights.rank() - 2);
   p.b_stride = weights.rank() == 3 ? weights.stride(0) : 0;
 }
 
-void run_with_weights(const char* op, Product p, const TensorView& weights) {
+ProductArgs with_weights(Product p, const TensorView& weights) {
   use_weights(p, weights);
-  run_product(op, {p, is_packed(weights.dtype()) ? weights : TensorView()});
+  return {p, is_packed(weights.dtype()) ? weights : TensorView()};
+}
+
+void run_with_weights(const char* op, const Product& p, const TensorView& weights) {
+  run_product(op, with_weights(p, weights));
+}
+
+ProductArgs product_of(const GemmArgs& args) {
+  const auto batch_of = [](const TensorView& x) { return x.rank() == 3 ? x.dim(0) : 1; };
+  const auto stride_of = [](const TensorView& x) { return x.rank() == 3 ? x.stride(0) : 0; };
+  const auto leading = [](const TensorView& x) { return x.stride(x.rank() - 2); };
+  const std::size_t rows = args.c.rank() - 2, a_rows = args.a.rank() - 2;
+  const Product product{.dtype = args.a.dtype(),
+                        .c_dtype = args.c.dtype(),
+                        .m = args.c.dim(rows),
+                        .n = args.c.dim(rows + 1),
+                        .terms = {{.a = args.a.device_address(),
+                                   .k = args.a.dim(args.transpose_a ? a_rows : a_rows + 1),
+                                   .lda = leading(args.a)}},
+                        .transpose_a = args.transpose_a,
+                        .transpose_b = args.transpose_b,
+                        .ldc = leading(args.c),
+                        .c = args.c.device_address(),
+                        .accumulate = args.accumulate,
+                        .batch = batch_of(args.c),
+                        .a_stride = stride_of(args.a),
+                        .c_stride = stride_of(args.c)};
+  return with_weights(product, args.b);
+}
+
+// The products in runs of so many at most.
+template <std::size_t most, typename Run>
+void in_runs(std::span<const GemmArgs> products, const Run& run) {
+  for (std::size_t first = 0; first < products.size(); first += most)
+    run(products.subspan(first, std::min(most, products.size() - first)));
 }
 
 }  // namespace
 
 void gemm(const GemmArgs& args) {
-  const auto batch_of = [](const TensorView& x) { return x.rank() == 3 ? x.dim(0) : 1; };
-  const auto stride_of = [](const TensorView& x) { return x.rank() == 3 ? x.stride(0) : 0; };
-  const auto leading = [](const TensorView& x) { return x.stride(x.rank() - 2); };
-  const std::size_t rows = args.c.rank() - 2, a_rows = args.a.rank() - 2;
-  run_with_weights(
-      "gemm",
-      {.dtype = args.a.dtype(),
-       .c_dtype = args.c.dtype(),
-       .m = args.c.dim(rows),
-       .n = args.c.dim(rows + 1),
-       .terms = {{.a = args.a.device_address(), .k = args.a.dim(args.transpose_a ? a_rows : a_rows + 1)}},
-       .transpose_a = args.transpose_a,
-       .transpose_b = args.transpose_b,
-       .lda = leading(args.a),
-       .ldc = leading(args.c),
-       .c = args.c.device_address(),
-       .accumulate = args.accumulate,
-       .batch = batch_of(args.c),
-       .a_stride = stride_of(args.a),
-       .c_stride = stride_of(args.c)},
-      args.b);
+  run_product("gemm", product_of(args));
+}
+
+void gemm_each(std::span<const GemmArgs> products) {
+  in_runs<kMostProducts>(products, [](std::span<const GemmArgs> some) {
+    std::vector<ProductArgs> list;
+    for (const GemmArgs& one : some) list.push_back(product_of(one));
+    run_products("gemm", list);
+  });
+}
+
+void gemm_sum(std::span<const GemmArgs> products) {
+  in_runs<kMostTerms>(products, [](std::span<const GemmArgs> some) {
+    ProductArgs sum = product_of(some.front());
+    Product& p = sum.product;
+    for (const GemmArgs& more : some.subspan(1)) p.terms[p.term_count++] = product_of(more).product.terms[0];
+    run_product("gemm", sum);
+  });
 }
 
 Product of_row_groups(const TensorView& a, const TensorView& index, const TensorView& group_sizes,
@@ -62,8 +95,7 @@ Product of_row_groups(const TensorView& a, const TensorView& index, const Tensor
           .c_dtype = c.dtype(),
           .m = c.dim(0),
           .n = n,
-          .terms = {{.a = a.device_address(), .a_rows = index.device_data<std::int32_t>(), .k = k}},
-          .lda = k,
+          .terms = {{.a = a.device_address(), .a_rows = index.device_data<std::int32_t>(), .k = k, .lda = k}},
           .ldc = n,
           .c = c.device_address(),
           .groups = Groups::rows,
@@ -89,10 +121,10 @@ Product of_depth_groups(const TensorView& x, const TensorView& index, const Tens
           .n = n,
           .terms = {{.a = x.device_address(),
                      .a_rows = index.device_data<std::int32_t>(),
-                     .b = dy.device_address()}},
+                     .b = dy.device_address(),
+                     .lda = k,
+                     .ldb = n}},
           .transpose_a = true,
-          .lda = k,
-          .ldb = n,
           .ldc = n,
           .c = c.device_address(),
           .groups = Groups::depth,

@@ -7,6 +7,9 @@
 namespace switchyard::gpu {
 
 void gemm(const GemmArgs& args);
+// gemm_each multiplies one a with several b in one form; gemm_sum adds all products into one c.
+void gemm_each(std::span<const GemmArgs> products);
+void gemm_sum(std::span<const GemmArgs> products);
 void gmm(const GmmArgs& args);
 void gmm_dlhs(const GmmDlhsArgs& args);
 void gmm_drhs(const GmmDrhsArgs& args);

@@ -38,7 +38,7 @@ GPU_KERNEL plain_blocks(Product p, std::int64_t row_blocks) {
         float value = 0;
         if (r < part.rows_end && d < end) {
           const std::int64_t stored = p.transpose_a ? d : r, at = p.transpose_a ? r : d;
-          value = to_float(a[(term.a_rows == nullptr ? stored : term.a_rows[stored]) * p.lda + at]);
+          value = to_float(a[(term.a_rows == nullptr ? stored : term.a_rows[stored]) * term.lda + at]);
         }
         a_tile[depth * kPlainPitch + inner] = value;
       }
@@ -47,7 +47,7 @@ GPU_KERNEL plain_blocks(Product p, std::int64_t row_blocks) {
         const int depth = p.transpose_b ? i % kPlainDepth : i / kPlainBlock;
         const std::int64_t c = part.column + inner, d = k + depth;
         b_tile[depth * kPlainPitch + inner] =
-            c < p.n && d < end ? to_float(b[p.transpose_b ? c * p.ldb + d : d * p.ldb + c]) : 0.0f;
+            c < p.n && d < end ? to_float(b[p.transpose_b ? c * term.ldb + d : d * term.ldb + c]) : 0.0f;
       }
       barrier();
       for (int depth = 0; depth < kPlainDepth; ++depth) {
@@ -108,29 +108,26 @@ __launch_bounds__(kThreads, 1)
   auto* const tiles = dynamic_shared<bfloat16>();
   Part part;
   if (!find_part(p, block_index(), block_index_z(), kBlock, kBlock, row_blocks, part)) return;
-  const bool grouped_depth = p.groups == Groups::depth;
-  const auto begin_of = [&](int) { return grouped_depth ? part.depth_begin : std::int64_t{0}; };
-  const auto end_of = [&](int t) { return grouped_depth ? part.depth_end : p.terms[t].k; };
-  const auto steps_of = [&](int t) { return (end_of(t) - begin_of(t) + kDepth - 1) / kDepth; };
-  const std::int64_t first_steps = steps_of(0), steps = first_steps + (p.term_count > 1 ? steps_of(1) : 0);
-  const auto load_step = [&](std::int64_t step) {
-    const int t = step < first_steps ? 0 : 1;
-    const ProductTerm& term = p.terms[t];
-    const std::int64_t depth = begin_of(t) + (t == 0 ? step : step - first_steps) * kDepth, end = end_of(t);
+  const int steps = depth_steps(p, part, kDepth);
+  const auto load_step = [&](int step) {
+    const auto [which, depth, end] = depth_step(p, part, step, kDepth);
+    const ProductTerm& term = p.terms[which];
     bfloat16* const a_tile = tiles + step % kStages * 2 * kTileElements;
     bfloat16* const b_tile = a_tile + kTileElements;
     const auto* const a = static_cast<const bfloat16*>(term.a) + part.a_offset;
     const auto* const b = static_cast<const bfloat16*>(term.b) + part.b_offset;
     if constexpr (transpose_a)
       load_tile<kDepth, kBlock, kThreads, aligned>(
-          a_tile, {a, term.a_rows, p.lda, depth, end, part.row, part.rows_end});
+          a_tile, {a, term.a_rows, term.lda, depth, end, part.row, part.rows_end});
     else
       load_tile<kBlock, kDepth, kThreads, aligned>(
-          a_tile, {a, term.a_rows, p.lda, part.row, part.rows_end, depth, end});
+          a_tile, {a, term.a_rows, term.lda, part.row, part.rows_end, depth, end});
     if constexpr (transpose_b)
-      load_tile<kBlock, kDepth, kThreads, aligned>(b_tile, {b, nullptr, p.ldb, part.column, p.n, depth, end});
+      load_tile<kBlock, kDepth, kThreads, aligned>(b_tile,
+                                                   {b, nullptr, term.ldb, part.column, p.n, depth, end});
     else
-      load_tile<kDepth, kBlock, kThreads, aligned>(b_tile, {b, nullptr, p.ldb, depth, end, part.column, p.n});
+      load_tile<kDepth, kBlock, kThreads, aligned>(b_tile,
+                                                   {b, nullptr, term.ldb, depth, end, part.column, p.n});
   };
   const int warp = thread_index() / kWarp, lane = thread_index() % kWarp;
   const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
@@ -139,7 +136,7 @@ __launch_bounds__(kThreads, 1)
     if (stage < steps) load_step(stage);
     end_copies();
   }
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     wait_for_copies<kStages - 2>();
     barrier();  // everybody's copies are there, and what the next copies overwrite has been read
     if (step + kStages - 1 < steps) load_step(step + kStages - 1);

@@ -2,6 +2,8 @@
 // shared memory (product.h says what is computed).
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/product/cuda/product.h"
@@ -114,6 +116,49 @@ GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t o
   return false;
 }
 
+// Products of one a as the arguments of a launch (product.h).
+struct ProductList {
+  Product products[kMostProducts];
+  // The blocks of those before; behind the last product that of all.
+  std::int32_t first_block[kMostProducts + 1];
+
+  std::int32_t blocks() const { return first_block[kMostProducts]; }
+  // The product that has the block, of those that there are.
+  GPU_FUNCTION int product_of(std::int32_t block) const {
+    int found = 0;
+    GPU_UNROLL
+    for (int i = 1; i < kMostProducts; ++i) found += block >= first_block[i] ? 1 : 0;
+    return found;
+  }
+};
+
+// A step of the depth: its term, and which of the term's inputs it may read. The steps of a term follow those
+// of the term before.
+struct DepthStep {
+  int term, begin, end;
+};
+
+// How many steps of `size` inputs the depth of all terms has, or that of the part's group.
+GPU_FUNCTION int depth_steps(const Product& p, const Part& part, int size) {
+  if (p.groups == Groups::depth)
+    return (static_cast<int>(part.depth_end - part.depth_begin) + size - 1) / size;
+  int steps = 0;
+  for (int t = 0; t < p.term_count; ++t) steps += (static_cast<int>(p.terms[t].k) + size - 1) / size;
+  return steps;
+}
+
+GPU_FUNCTION DepthStep depth_step(const Product& p, const Part& part, int step, int size) {
+  if (p.groups == Groups::depth)
+    return {0, static_cast<int>(part.depth_begin) + step * size, static_cast<int>(part.depth_end)};
+  int term = 0;
+  for (; term + 1 < p.term_count; ++term) {
+    const int steps = (static_cast<int>(p.terms[term].k) + size - 1) / size;
+    if (step < steps) break;
+    step -= steps;
+  }
+  return {term, step * size, static_cast<int>(p.terms[term].k)};
+}
+
 // ---- Tiles of bfloat16
 
 constexpr int kChunk = 8;       // elements that are copied at once: 16 bytes
@@ -183,6 +228,46 @@ inline Launch product_launch(const Product& p, int block_rows, int block_columns
           .blocks_z = p.groups == Groups::rows ? 1 : static_cast<int>(p.batch)};
 }
 
+// Lists the products, of which `blocks_of` says how many blocks of threads each has.
+template <typename BlocksOf>
+ProductList list_of(ProductsArgs args, const BlocksOf& blocks_of) {
+  ProductList list{};
+  for (int i = 0; i < kMostProducts; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (at < args.size()) list.products[i] = args[at].product;
+    list.first_block[i + 1] =
+        list.first_block[i] + (at < args.size() && !args[at].is_empty()
+                                   ? static_cast<std::int32_t>(blocks_of(args[at].product))
+                                   : 0);
+  }
+  return list;
+}
+
+// Launches a kernel of blocks of that size, which takes the list and the number of blocks of rows.
+template <typename Kernel>
+void launch_list(ProductsArgs args, int block_rows, int block_columns, int threads, std::size_t shared_bytes,
+                 Kernel kernel) {
+  const Product& form = args.front().product;
+  const std::int64_t row_blocks = row_blocks_of(form, block_rows);
+  const ProductList list =
+      list_of(args, [&](const Product& p) { return row_blocks * divide_up(p.n, block_columns); });
+  Launch how = product_launch(form, block_rows, block_columns, threads, shared_bytes);
+  how.blocks = list.blocks();
+  launch(how, kernel, list, row_blocks);
+}
+
+inline bool are_empty(ProductsArgs args) {
+  return std::ranges::all_of(args, &ProductArgs::is_empty);
+}
+
+// The first reason not to take one of the products.
+template <typename Refuses>
+const char* first_refusal(ProductsArgs args, const Refuses& refuses) {
+  for (const ProductArgs& one : args)
+    if (const char* const reason = refuses(one)) return reason;
+  return nullptr;
+}
+
 // True where operands lie as copies of 16 bytes need them.
 inline bool chunks_are_aligned(const Product& p) {
   const auto fits = [](const void* address, std::int64_t leading, std::int64_t stride) {
@@ -190,7 +275,8 @@ inline bool chunks_are_aligned(const Product& p) {
            stride % kChunk == 0;
   };
   for (int t = 0; t < p.term_count; ++t) {
-    if (!fits(p.terms[t].a, p.lda, p.a_stride) || !fits(p.terms[t].b, p.ldb, p.b_stride)) return false;
+    const ProductTerm& term = p.terms[t];
+    if (!fits(term.a, term.lda, p.a_stride) || !fits(term.b, term.ldb, p.b_stride)) return false;
   }
   return true;
 }

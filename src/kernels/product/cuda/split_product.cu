@@ -1,7 +1,8 @@
 // Matrix products of few tiles and a long depth on Hopper, as gradients of weights are. A block of threads
 // makes a part of the depth of 128 x 128 of C. The blocks of a cluster have the parts of one tile: each
 // leaves its sums in its shared memory, and adds those of all, in the order of parts, for some of the rows.
-// So the order of sums follows from the sizes. Twin: mma_product.
+// So the order of sums follows from the sizes. Products of one a have tiles one after the other. The twin is
+// mma_product.
 #include "kernels/cuda/cluster_memory.h"
 #include "kernels/product/cuda/four_sums.h"
 #include "kernels/product/cuda/operand_maps.h"
@@ -23,19 +24,17 @@ constexpr std::size_t kSharedBytes = std::size_t{kStages} * kStageBytes;
 constexpr int kPitch = kTile + 8;
 static_assert(kTile * kPitch * sizeof(float) <= kSharedBytes);
 
+// The maps of the terms' operands; where products have one a, those of their b.
 struct Maps {
-  TensorMap a[2], b[2];
+  TensorMap a[kMostTerms], b[kMostTerms];
 };
+static_assert(kMostProducts <= kMostTerms);
 
-// The steps of one part of the depth; those of the first term come first.
+// The steps of one part of the depth.
 struct Share {
-  int begin, end, first;
-  GPU_FUNCTION static Share of(const Product& p, int part, int parts) {
-    const auto steps_of = [&](int t) {
-      return (static_cast<int>(p.terms[t].k) + kDepthStep - 1) / kDepthStep;
-    };
-    const int first = steps_of(0), all = first + (p.term_count > 1 ? steps_of(1) : 0);
-    return {all * part / parts, all * (part + 1) / parts, first};
+  int begin, end;
+  GPU_FUNCTION static Share of(int steps, int part, int parts) {
+    return {steps * part / parts, steps * (part + 1) / parts};
   }
 };
 
@@ -75,7 +74,7 @@ GPU_FUNCTION void add_parts(const Product& p, const Part& part, int rank, const 
 
 template <int parts, bool transpose_a, bool transpose_b>
 GPU_CLUSTER_KERNEL(kThreads, parts)
-split_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, std::int32_t of_product) {
+split_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, std::int32_t of_product) {
 #if defined(GPU_HAS_WGMMA)
   GPU_SHARED(std::uint64_t, full, kStages);
   GPU_SHARED(std::uint64_t, empty, kStages);
@@ -89,10 +88,13 @@ split_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, std::int32_t of_p
     show_barriers();
   }
   barrier();
-  const auto tile = static_cast<std::int32_t>(block_index() / parts);
+  const auto of_all = static_cast<std::int32_t>(block_index() / parts);
+  const int which = list.product_of(of_all);
+  const Product& p = list.products[which];
+  const std::int32_t tile = of_all - list.first_block[which];
   const Part part =
       part_of_batch(p, tile % of_product, tile / of_product, kTile, kTile, static_cast<std::int32_t>(kBand));
-  const Share share = Share::of(p, rank, parts);
+  const Share share = Share::of(depth_steps(p, part, kDepthStep), rank, parts);
   int stage = 0;
   std::uint32_t phase = 0;
   const auto next_stage = [&] {
@@ -107,11 +109,11 @@ split_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, std::int32_t of_p
       for (int step = share.begin; step < share.end; ++step, next_stage()) {
         wait_for_phase(&empty[stage], phase ^ 1);
         expect_bytes(&full[stage], kStageBytes);
-        const int term = step < share.first ? 0 : 1;
-        const int depth = (term == 0 ? step : step - share.first) * kDepthStep;
+        const DepthStep at = depth_step(p, part, step, kDepthStep);
         bfloat16* const a = tiles + stage * 2 * kOperand;
-        copy_operand<!transpose_a>(a, maps.a[term], part.row, depth, a_batch, &full[stage]);
-        copy_operand<transpose_b>(a + kOperand, maps.b[term], part.column, depth, b_batch, &full[stage]);
+        copy_operand<!transpose_a>(a, maps.a[at.term], part.row, at.begin, a_batch, &full[stage]);
+        copy_operand<transpose_b>(a + kOperand, maps.b[which + at.term], part.column, at.begin, b_batch,
+                                  &full[stage]);
       }
     }
     warp_barrier();
@@ -162,55 +164,46 @@ split_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, std::int32_t of_p
 #endif
 }
 
+std::int64_t tiles_of(const Product& p) {
+  return divide_up(p.m, kTile) * divide_up(p.n, kTile) * p.batch;
+}
+
 template <int parts, bool transpose_a, bool transpose_b>
-void run_layout(const Product& p) {
+void run_layout(ProductsArgs args) {
+  const ProductList list = list_of(args, tiles_of);
   Maps maps{};
-  for (int t = 0; t < p.term_count; ++t) {
-    const ProductTerm& term = p.terms[t];
-    maps.a[t] = transpose_a ? map_of(term.a, p.m, term.k, p.lda, p.batch, p.a_stride, kDepthStep)
-                            : map_of(term.a, term.k, p.m, p.lda, p.batch, p.a_stride, kTile);
-    maps.b[t] = transpose_b ? map_of(term.b, term.k, p.n, p.ldb, p.batch, p.b_stride, kTile)
-                            : map_of(term.b, p.n, term.k, p.ldb, p.batch, p.b_stride, kDepthStep);
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const Product& p = args[i].product;
+    if (args[i].is_empty()) continue;
+    for (int t = 0; t < p.term_count; ++t) {
+      const ProductTerm& term = p.terms[t];
+      maps.a[t] = transpose_a ? map_of(term.a, p.m, term.k, term.lda, p.batch, p.a_stride, kDepthStep)
+                              : map_of(term.a, term.k, p.m, term.lda, p.batch, p.a_stride, kTile);
+      maps.b[static_cast<int>(i) + t] =
+          transpose_b ? map_of(term.b, term.k, p.n, term.ldb, p.batch, p.b_stride, kTile)
+                      : map_of(term.b, p.n, term.k, term.ldb, p.batch, p.b_stride, kDepthStep);
+    }
   }
-  const std::int64_t of_product = divide_up(p.m, kTile) * divide_up(p.n, kTile);
-  launch({.blocks = of_product * p.batch * parts,
+  launch({.blocks = std::int64_t{list.blocks()} * parts,
           .threads = kThreads,
           .shared_bytes = kSharedBytes,
           .cluster = parts},
-         split_blocks<parts, transpose_a, transpose_b>, p, maps, static_cast<std::int32_t>(of_product));
+         split_blocks<parts, transpose_a, transpose_b>, list, maps,
+         static_cast<std::int32_t>(list.blocks() / args.front().product.batch));
 }
 
 template <int parts>
-void run_parts(const Product& p) {
-  if (p.transpose_a)
-    p.transpose_b ? run_layout<parts, true, true>(p) : run_layout<parts, true, false>(p);
+void run_parts(ProductsArgs args) {
+  const Product& form = args.front().product;
+  if (form.transpose_a)
+    form.transpose_b ? run_layout<parts, true, true>(args) : run_layout<parts, true, false>(args);
   else
-    p.transpose_b ? run_layout<parts, false, true>(p) : run_layout<parts, false, false>(p);
+    form.transpose_b ? run_layout<parts, false, true>(args) : run_layout<parts, false, false>(args);
 }
 
-}  // namespace
-
-int depth_parts_of(const Product& p) {
-  // Measured on an H100: 512 x 512, depth 4096, in 1, 2, 4 and 8 parts: 23.2, 15.0, 11.7 and 22.6 us. More
-  // blocks than multiprocessors (132) take turns, which costs more than parts gain.
-  constexpr std::int64_t kMostBlocks = 132;
-  const std::int64_t tiles = divide_up(p.m, kTile) * divide_up(p.n, kTile) * p.batch;
-  return 4 * tiles <= kMostBlocks ? 4 : 2 * tiles <= kMostBlocks ? 2 : 1;
-}
-
-void split_product_in(int parts, const ProductArgs& args) {
-  if (args.is_empty() || PlannedGpu::of_thread() != nullptr) return;
-  CHECK(parts == 1 || parts == 2 || parts == 4, "{} parts", parts);
-  const Product& p = args.product;
-  parts == 4 ? run_parts<4>(p) : parts == 2 ? run_parts<2>(p) : run_parts<1>(p);
-}
-
-void split_product(const ProductArgs& args) {
-  split_product_in(depth_parts_of(args.product), args);
-}
-
-const char* split_refuses(const ProductArgs& args) {
-  constexpr std::int64_t kFewestSteps = 16, kMostWideTiles = 60, kWideTile = 256;
+// Why it does not take the product, for its form.
+const char* refuses_one(const ProductArgs& args) {
+  constexpr std::int64_t kFewestSteps = 16;
   const Product& p = args.product;
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (p.groups != Groups::none) return "it has groups";
@@ -221,10 +214,36 @@ const char* split_refuses(const ProductArgs& args) {
     if (p.terms[t].k == 0) return "it has no depth";
     steps += divide_up(p.terms[t].k, kDepthStep);
   }
-  if (steps < kFewestSteps) return "its depth is less than 1024";
-  if (divide_up(p.m, kTile) * divide_up(p.n, kWideTile) * p.batch >= kMostWideTiles)
-    return "it has more than a few tiles";
-  return nullptr;
+  return steps < kFewestSteps ? "its depth is less than 1024" : nullptr;
+}
+
+}  // namespace
+
+int depth_parts_of(ProductsArgs args) {
+  // Measured on an H100: 512 x 512, depth 4096, in 1, 2, 4 and 8 parts: 23.2, 15.0, 11.7 and 22.6 us. More
+  // blocks than multiprocessors (132) take turns, which costs more than parts gain.
+  constexpr std::int64_t kMostBlocks = 132;
+  std::int64_t tiles = 0;
+  for (const ProductArgs& one : args) tiles += tiles_of(one.product);
+  return 4 * tiles <= kMostBlocks ? 4 : 2 * tiles <= kMostBlocks ? 2 : 1;
+}
+
+void split_product_in(int parts, ProductsArgs args) {
+  if (are_empty(args) || PlannedGpu::of_thread() != nullptr) return;
+  CHECK(parts == 1 || parts == 2 || parts == 4, "{} parts", parts);
+  parts == 4 ? run_parts<4>(args) : parts == 2 ? run_parts<2>(args) : run_parts<1>(args);
+}
+
+void split_product(ProductsArgs args) {
+  split_product_in(depth_parts_of(args), args);
+}
+
+const char* split_refuses(ProductsArgs args) {
+  constexpr std::int64_t kMostWideTiles = 60, kWideTile = 256;
+  if (const char* const reason = first_refusal(args, refuses_one)) return reason;
+  std::int64_t tiles = 0;
+  for (const auto& [p, packed] : args) tiles += divide_up(p.m, kTile) * divide_up(p.n, kWideTile) * p.batch;
+  return tiles >= kMostWideTiles ? "it has more than a few tiles" : nullptr;
 }
 
 }  // namespace switchyard::gpu

@@ -2,8 +2,8 @@
 // blocks of threads (a cluster) make 256 x 256 of C, 128 rows each: both need the same columns of the right
 // operand, of which each brings half to both. So what comes from the L2 cache is two thirds of what
 // wgmma_product reads, which is bound by it. One thread of a block starts copies, two warpgroups multiply;
-// barriers in shared memory say what is full and what is empty. Twins: wgmma_product and tensor_product,
-// which have the same tiles.
+// barriers in shared memory say what is full and what is empty. Products of one a have tiles one after the
+// other. Twins: wgmma_product and tensor_product, which have the same tiles.
 #include <algorithm>
 
 #include "kernels/cuda/copy_engine.h"
@@ -32,22 +32,11 @@ constexpr std::size_t kOwnBytes =
     2 * kTmaStages * sizeof(std::uint64_t) + 2 * (kMostGroups + 1) * sizeof(std::int32_t);
 static_assert(kTmaSharedBytes + (kOwnBytes + 1023) / 1024 * 1024 <= 227 * 1024);
 
+// The maps of the terms' operands, and of C; where products have one a, those of their b and C.
 struct Maps {
-  TensorMap a[2], b[2], c;
+  TensorMap a[kMostTerms], b[kMostTerms], c[kMostProducts];
 };
-
-// The steps of the depth of this block's group: which term, and where in it.
-struct Steps {
-  int begin, first_end, first, all;
-  GPU_FUNCTION static Steps of(const Product& p, const Part& part) {
-    const bool grouped = p.groups == Groups::depth;
-    Steps s{grouped ? static_cast<int>(part.depth_begin) : 0,
-            static_cast<int>(grouped ? part.depth_end : p.terms[0].k), 0, 0};
-    s.first = (s.first_end - s.begin + kTmaDepth - 1) / kTmaDepth;
-    s.all = s.first + (p.term_count > 1 ? (static_cast<int>(p.terms[1].k) + kTmaDepth - 1) / kTmaDepth : 0);
-    return s;
-  }
-};
+static_assert(kMostProducts <= kMostTerms);
 
 // Rows [rows, 64) of the depth become 0, in `blocks` blocks of 64 columns: they are those of the next group.
 GPU_FUNCTION void clear_depth(bfloat16* tile, int blocks, int rows, int thread) {
@@ -60,11 +49,11 @@ GPU_FUNCTION void clear_depth(bfloat16* tile, int blocks, int rows, int thread) 
   }
 }
 
-// The parts of a product that are one cluster's, one after the other: every so many of all.
+// The parts of products that are one cluster's, one after the other: every so many of all.
 struct Walk {
-  std::int32_t of_product, all;  // blocks of a product of the batch, and of all
+  std::int32_t of_product, all;  // blocks of a product of the batch (at most, of a list), and of all
   std::int32_t band;
-  bool stores_boxes;
+  std::uint32_t stores_boxes;  // bit i: of product i of the list
 
   // With the numbers of blocks that the table knows, where there are groups.
   GPU_FUNCTION Walk with(const GroupTable& table, const Product& p) const {
@@ -75,6 +64,7 @@ struct Walk {
     walk.all = walk.of_product * (p.groups == Groups::rows ? 1 : static_cast<std::int32_t>(p.batch));
     return walk;
   }
+  // `block` of those of product p of the list.
   GPU_FUNCTION Part find(const GroupTable& table, const Product& p, std::int32_t block, int rank) const {
     const std::int32_t index = block % of_product, of_batch = block / of_product;
     Part part;
@@ -89,7 +79,7 @@ struct Walk {
 
 template <typename C, bool transpose_a, bool transpose_b>
 GPU_CLUSTER_KERNEL(kTmaThreads, kCluster)
-tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) of_launch) {
+tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) of_launch) {
 #if defined(GPU_HAS_WGMMA)
   GPU_SHARED(std::uint64_t, full, kTmaStages);
   GPU_SHARED(std::uint64_t, empty, kTmaStages);
@@ -98,6 +88,7 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
   const GroupTable table{first_block, first_row};
   auto* const tiles = dynamic_shared<bfloat16>();
   const int rank = cluster_rank();
+  const Product& form = list.products[0];
   if (thread_index() == 0) {
     for (int stage = 0; stage < kTmaStages; ++stage) {
       init_barrier(&full[stage], 1);
@@ -105,7 +96,7 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
     }
     show_barriers();
   }
-  if (p.groups != Groups::none && thread_index() < kWarp) table.make(p, kTmaRows * kCluster);
+  if (form.groups != Groups::none && thread_index() < kWarp) table.make(form, kTmaRows * kCluster);
   cluster_barrier();
   const auto clusters = static_cast<std::int32_t>(block_count() / kCluster);
   // Both roles, and both blocks of the cluster, walk through the same parts and count the same steps of all
@@ -120,43 +111,45 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
   if (thread_index() < 128) {
     give_up_registers<48>();
     if (thread_index() < kWarp) {
-      const Walk walk = of_launch.with(table, p);
+      const Walk walk = of_launch.with(table, form);
       for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
            block += clusters) {
-        const Part part = walk.find(table, p, block, rank);
-        const Steps steps = Steps::of(p, part);
-        for (int step = 0; step < steps.all; ++step, next_stage()) {
+        const int which = list.product_of(block);
+        const Product& p = list.products[which];
+        const Part part = walk.find(table, p, block - list.first_block[which], rank);
+        const int steps = depth_steps(p, part, kTmaDepth);
+        for (int step = 0; step < steps; ++step, next_stage()) {
           if (thread_index() != 0) continue;
           wait_for_phase(&empty[stage], phase ^ 1);
           expect_bytes(&full[stage], kStageBytes);
-          const int term = step < steps.first ? 0 : 1;
-          const int depth = term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
+          const DepthStep at = depth_step(p, part, step, kTmaDepth);
+          const TensorMap &a_map = maps.a[at.term], &b_map = maps.b[which + at.term];
           bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
           bfloat16* const b = a + kTmaATile;
           const std::int64_t a_batch = p.groups == Groups::none && p.a_stride != 0 ? part.group : 0,
                              b_batch = p.b_stride != 0 ? part.group : 0;
           if constexpr (transpose_a) {
             for (int i = 0; i < kTmaRows / kTileWidth; ++i)
-              copy_box(a + i * kTmaDepth * kTileWidth, maps.a[term], part.row + i * kTileWidth, depth,
-                       a_batch, &full[stage], 0);
+              copy_box(a + i * kTmaDepth * kTileWidth, a_map, part.row + i * kTileWidth, at.begin, a_batch,
+                       &full[stage], 0);
           } else {
-            copy_box(a, maps.a[term], depth, part.row, a_batch, &full[stage], 0);
+            copy_box(a, a_map, at.begin, part.row, a_batch, &full[stage], 0);
           }
           constexpr int kOwnColumns = kTmaColumns / kCluster;
           if constexpr (transpose_b) {
-            copy_box(b + rank * kOwnColumns * kTmaDepth, maps.b[term], depth,
-                     part.column + rank * kOwnColumns, b_batch, &full[stage], kBothBlocks);
+            copy_box(b + rank * kOwnColumns * kTmaDepth, b_map, at.begin, part.column + rank * kOwnColumns,
+                     b_batch, &full[stage], kBothBlocks);
           } else {
             for (int i = rank * kOwnColumns / kTileWidth; i < (rank + 1) * kOwnColumns / kTileWidth; ++i)
-              copy_box(b + i * kTmaDepth * kTileWidth, maps.b[term], part.column + i * kTileWidth, depth,
-                       b_batch, &full[stage], kBothBlocks);
+              copy_box(b + i * kTmaDepth * kTileWidth, b_map, part.column + i * kTileWidth, at.begin, b_batch,
+                       &full[stage], kBothBlocks);
           }
         }
       }
     }
   } else {
     take_registers<232>();
-    const Walk walk = of_launch.with(table, p);
+    const Walk walk = of_launch.with(table, form);
     // The same for all threads of a warp, as the compiler is to see.
     const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
     constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
@@ -168,20 +161,22 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
     };
     for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
          block += clusters) {
-      const Part part = walk.find(table, p, block, rank);
-      const Steps steps = Steps::of(p, part);
+      const int which = list.product_of(block);
+      const Product& p = list.products[which];
+      const Part part = walk.find(table, p, block - list.first_block[which], rank);
+      const int steps = depth_steps(p, part, kTmaDepth);
       float sums[kTmaColumns / 2];
-      if (steps.all == 0) {
+      if (steps == 0) {
         GPU_UNROLL
         for (float& sum : sums) sum = 0;
       }
       int before = 0;
-      for (int step = 0; step < steps.all; ++step) {
+      for (int step = 0; step < steps; ++step) {
         wait_for_phase(&full[stage], phase);
         bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
         bfloat16* const b = a + kTmaATile;
         if constexpr (transpose_a && !transpose_b) {
-          const int depth_left = steps.first_end - steps.begin - step * kTmaDepth;
+          const int depth_left = static_cast<int>(part.depth_end - part.depth_begin) - step * kTmaDepth;
           if (p.groups == Groups::depth && depth_left < kTmaDepth) {
             clear_depth(a, kTmaRows / kTileWidth, depth_left, thread);
             clear_depth(b, kTmaColumns / kTileWidth, depth_left, thread);
@@ -205,10 +200,10 @@ tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) 
         next_stage();
       }
       wait_for_products<0>();
-      if (steps.all > 0) release(before);
+      if (steps > 0) release(before);
       if constexpr (sizeof(C) == sizeof(bfloat16)) {
-        if (walk.stores_boxes) {
-          boxes.store<kTmaColumns>(p, maps.c, part, part.row + group * kStoreRows, sums);
+        if ((walk.stores_boxes >> which & 1) != 0) {
+          boxes.store<kTmaColumns>(p, maps.c[which], part, part.row + group * kStoreRows, sums);
           continue;
         }
       }
@@ -230,64 +225,83 @@ std::int32_t band_of(const Product& p) {
                                                            : static_cast<std::int32_t>(kBand);
 }
 
-template <typename C, bool transpose_a, bool transpose_b>
-void run_layout_tma(const Product& p) {
-  Maps maps{};
+template <bool transpose_a, bool transpose_b>
+void make_maps(const Product& p, int which, Maps& maps) {
   for (int t = 0; t < p.term_count; ++t) {
     const ProductTerm& term = p.terms[t];
     // The rows of all groups of depth are one matrix.
     const std::int64_t depth = p.groups == Groups::depth ? p.depth_rows : term.k,
                        a_batch = p.groups == Groups::none ? p.batch : 1;
-    maps.a[t] = transpose_a ? map_of(term.a, p.m, depth, p.lda, a_batch, p.a_stride, kTmaDepth)
-                            : map_of(term.a, depth, p.m, p.lda, a_batch, p.a_stride, kTmaRows);
-    maps.b[t] = transpose_b ? map_of(term.b, depth, p.n, p.ldb, p.batch, p.b_stride, kTmaColumns / kCluster)
-                            : map_of(term.b, p.n, depth, p.ldb, p.batch, p.b_stride, kTmaDepth);
+    maps.a[t] = transpose_a ? map_of(term.a, p.m, depth, term.lda, a_batch, p.a_stride, kTmaDepth)
+                            : map_of(term.a, depth, p.m, term.lda, a_batch, p.a_stride, kTmaRows);
+    maps.b[which + t] =
+        transpose_b ? map_of(term.b, depth, p.n, term.ldb, p.batch, p.b_stride, kTmaColumns / kCluster)
+                    : map_of(term.b, p.n, depth, term.ldb, p.batch, p.b_stride, kTmaDepth);
   }
-  const bool boxes = stores_boxes(p);
-  if (boxes) {
+  if (stores_boxes(p)) {
     const std::int64_t batch = p.groups == Groups::rows ? 1 : p.batch;
-    maps.c = map_of(p.c, p.n, p.m, p.ldc, batch, p.c_stride, kStoreRows);
+    maps.c[which] = map_of(p.c, p.n, p.m, p.ldc, batch, p.c_stride, kStoreRows);
   }
-  const std::int64_t row_blocks = row_blocks_of(p, kTmaRows * kCluster),
-                     of_product = row_blocks * divide_up(p.n, kTmaColumns),
-                     all = of_product * (p.groups == Groups::rows ? 1 : p.batch);
+}
+
+template <typename C, bool transpose_a, bool transpose_b>
+void run_layout_tma(ProductsArgs args) {
+  const Product& form = args.front().product;
+  const std::int64_t products = form.groups == Groups::rows ? 1 : form.batch;
+  const ProductList list = list_of(args, [&](const Product& p) {
+    return row_blocks_of(p, kTmaRows * kCluster) * divide_up(p.n, kTmaColumns) * products;
+  });
+  Maps maps{};
+  std::uint32_t boxes = 0;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i].is_empty()) continue;
+    make_maps<transpose_a, transpose_b>(args[i].product, static_cast<int>(i), maps);
+    if (stores_boxes(args[i].product)) boxes |= 1u << i;
+  }
   // As many clusters as there is room for: each makes one part after the other, and brings operands of the
   // next while it stores the last.
-  const std::int64_t clusters = std::min<std::int64_t>(all, multiprocessors() / kCluster);
+  const std::int64_t clusters = std::min<std::int64_t>(list.blocks(), multiprocessors() / kCluster);
   launch({.blocks = clusters * kCluster,
           .threads = kTmaThreads,
           .shared_bytes = kTmaSharedBytes,
           .cluster = kCluster},
-         tma_blocks<C, transpose_a, transpose_b>, p, maps,
-         Walk{static_cast<std::int32_t>(of_product), static_cast<std::int32_t>(all), band_of(p), boxes});
+         tma_blocks<C, transpose_a, transpose_b>, list, maps,
+         Walk{static_cast<std::int32_t>(list.blocks() / products), list.blocks(), band_of(form), boxes});
 }
 
-}  // namespace
-
-void tma_product(const ProductArgs& args) {
-  const Product& p = args.product;
-  if (args.is_empty() || PlannedGpu::of_thread() != nullptr) return;
-  with_float_type(p.c_dtype, [&]<typename C>(C) {
-    if (p.transpose_a)
-      p.transpose_b ? run_layout_tma<C, true, true>(p) : run_layout_tma<C, true, false>(p);
-    else
-      p.transpose_b ? run_layout_tma<C, false, true>(p) : run_layout_tma<C, false, false>(p);
-  });
-}
-
-const char* tma_refuses(const ProductArgs& args) {
+// Why it does not take the product, for its form.
+const char* refuses_one(const ProductArgs& args) {
   const Product& p = args.product;
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (!chunks_are_aligned(p)) return "operands are not aligned to 16 bytes";
   static_assert(kMostGroups == 352);
   if (!GroupTable::takes(p)) return "it has more than 352 groups";
-  if (!pays_to_gather(p)) return "it is too small";
   if (p.groups == Groups::depth && p.depth_rows == 0) return "it has no depth";
   for (int t = 0; t < p.term_count; ++t) {
     if (p.terms[t].a_rows != nullptr) return "rows are looked up";
     if (p.terms[t].k == 0 && p.groups != Groups::depth) return "it has no depth";
   }
   return nullptr;
+}
+
+}  // namespace
+
+void tma_product(ProductsArgs args) {
+  if (are_empty(args) || PlannedGpu::of_thread() != nullptr) return;
+  const Product& form = args.front().product;
+  with_float_type(form.c_dtype, [&]<typename C>(C) {
+    if (form.transpose_a)
+      form.transpose_b ? run_layout_tma<C, true, true>(args) : run_layout_tma<C, true, false>(args);
+    else
+      form.transpose_b ? run_layout_tma<C, false, true>(args) : run_layout_tma<C, false, false>(args);
+  });
+}
+
+const char* tma_refuses(ProductsArgs args) {
+  if (const char* const reason = first_refusal(args, refuses_one)) return reason;
+  const bool pays =
+      std::ranges::any_of(args, [](const ProductArgs& one) { return pays_to_gather(one.product); });
+  return pays ? nullptr : "it is too small";
 }
 
 }  // namespace switchyard::gpu

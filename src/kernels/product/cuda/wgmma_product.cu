@@ -27,33 +27,26 @@ wgmma_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
       (reinterpret_cast<std::uintptr_t>(dynamic_shared<unsigned char>()) + 1023) / 1024 * 1024);
   Part part;
   if (!find_part(p, block_index(), block_index_z(), kRows, columns, row_blocks, part)) return;
-  const bool grouped_depth = p.groups == Groups::depth;
-  const std::int64_t begin = grouped_depth ? part.depth_begin : 0;
-  const std::int64_t first_end = grouped_depth ? part.depth_end : p.terms[0].k;
-  const std::int64_t first_steps = (first_end - begin + kDepthStep - 1) / kDepthStep;
-  const std::int64_t steps =
-      first_steps + (p.term_count > 1 ? (p.terms[1].k + kDepthStep - 1) / kDepthStep : 0);
-  const auto load_step = [&](std::int64_t step) {
-    const bool is_first = step < first_steps;
-    const ProductTerm& term = p.terms[is_first ? 0 : 1];
-    const std::int64_t depth = begin + (is_first ? step : step - first_steps) * kDepthStep;
-    const std::int64_t end = is_first ? first_end : term.k;
-    bfloat16* const a_tile = tiles + static_cast<int>(step % kWgmmaStages) * kStage;
+  const int steps = depth_steps(p, part, kDepthStep);
+  const auto load_step = [&](int step) {
+    const auto [which, depth, end] = depth_step(p, part, step, kDepthStep);
+    const ProductTerm& term = p.terms[which];
+    bfloat16* const a_tile = tiles + step % kWgmmaStages * kStage;
     bfloat16* const b_tile = a_tile + kATile;
     const auto* const a = static_cast<const bfloat16*>(term.a) + part.a_offset;
     const auto* const b = static_cast<const bfloat16*>(term.b) + part.b_offset;
     if constexpr (transpose_a)
       load_tile<kDepthStep, kRows, kWgmmaThreads, true>(
-          a_tile, {a, term.a_rows, p.lda, depth, end, part.row, part.rows_end});
+          a_tile, {a, term.a_rows, term.lda, depth, end, part.row, part.rows_end});
     else
       load_tile<kRows, kDepthStep, kWgmmaThreads, true>(
-          a_tile, {a, term.a_rows, p.lda, part.row, part.rows_end, depth, end});
+          a_tile, {a, term.a_rows, term.lda, part.row, part.rows_end, depth, end});
     if constexpr (transpose_b)
-      load_tile<columns, kDepthStep, kWgmmaThreads, true>(b_tile,
-                                                          {b, nullptr, p.ldb, part.column, p.n, depth, end});
+      load_tile<columns, kDepthStep, kWgmmaThreads, true>(
+          b_tile, {b, nullptr, term.ldb, part.column, p.n, depth, end});
     else
-      load_tile<kDepthStep, columns, kWgmmaThreads, true>(b_tile,
-                                                          {b, nullptr, p.ldb, depth, end, part.column, p.n});
+      load_tile<kDepthStep, columns, kWgmmaThreads, true>(
+          b_tile, {b, nullptr, term.ldb, depth, end, part.column, p.n});
   };
   const int group = shuffle(thread_index() / kGroupThreads, 0);
   constexpr std::uint32_t kBlockBytes = kDepthStep * kTileWidth * sizeof(bfloat16);
@@ -66,11 +59,11 @@ wgmma_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
     if (step < steps) load_step(step);
     end_copies();
   }
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     wait_for_copies<kWgmmaStages - 3>();
     show_to_tensor_cores();
     barrier();
-    const bfloat16* const a_tile = tiles + static_cast<int>(step % kWgmmaStages) * kStage;
+    const bfloat16* const a_tile = tiles + step % kWgmmaStages * kStage;
     const bfloat16* const b_tile = a_tile + kATile;
     begin_multiplying();
     GPU_UNROLL

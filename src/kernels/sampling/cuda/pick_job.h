@@ -45,7 +45,7 @@ GPU_FUNCTION float larger(float x, float than) {
   return x > than ? x : than;
 }
 
-// The largest logit of a row. All threads of the block call it; `scratch`: a number a warp.
+// The largest logit of a row, 0 where it is -0. All threads of the block call it; `scratch`: a number a warp.
 GPU_FUNCTION float top_of_row(const Job& p, int row, int job, float* scratch) {
   const PieceNumbers* const numbers = p.numbers + static_cast<std::int64_t>(row) * p.pieces;
   float top = kNever;
@@ -56,7 +56,7 @@ GPU_FUNCTION float top_of_row(const Job& p, int row, int job, float* scratch) {
   if (thread_index() % kWarp == 0) scratch[thread_index() / kWarp] = top;
   barrier();
   for (int warp = 0; warp < thread_count() / kWarp; ++warp) top = larger(scratch[warp], top);
-  return top;
+  return top + 0.0f;
 }
 
 GPU_FUNCTION Weighing counting() {
