@@ -197,9 +197,11 @@ void print_skew(const std::vector<SkewPoint>& curve, const Topology& topology) {
 void print_time(const StepPlan& plan, const Topology& topology) {
   fmt::print(
       "\n{:.4g} TFLOP a rank, estimated {:.4g} s a step on {} (compute {:.4g}, memory {:.4g}, {} "
-      "{:.4g}{}; bound by {})\n",
+      "{:.4g}{}{}; bound by {})\n",
       plan.flops * 1e-12, plan.seconds(), topology.name, plan.compute_seconds, plan.memory_seconds,
       topology.host ? "copies between ranks" : "network", plan.network_seconds,
+      plan.start_seconds > 0 ? fmt::format(", starts of {} kernels {:.4g}", plan.kernels, plan.start_seconds)
+                             : "",
       plan.bubble_seconds > 0 ? fmt::format(", waiting for other stages {:.4g}", plan.bubble_seconds) : "",
       bound_text(plan, topology));
 }

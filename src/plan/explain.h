@@ -11,8 +11,8 @@
 namespace switchyard {
 
 struct LayoutRow {
-  std::string name;         // a parameter's name; an activation's checkpoint name or op
-  std::int64_t layer = -1;  // an activation's layer; -1 outside the layers
+  std::string name;               // a parameter's name; an activation's checkpoint name or op
+  std::int64_t layer = -1;        // an activation's layer; -1 outside the layers
   std::vector<std::string> dims;  // logical names; "" for a dim without one
   Shape shape, local;
   std::vector<std::string> rules;  // for each dim the matching rule; "" for none

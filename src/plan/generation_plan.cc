@@ -1,6 +1,7 @@
 #include "plan/generation_plan.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/model.h"
 #include "engine/session.h"
@@ -19,18 +20,23 @@ std::vector<SlotTokens> texts(std::int64_t rows, std::int64_t tokens) {
   return fed;
 }
 
-// The most memory on a GPU for a prompt and one more token, workspace of kernels included.
-std::int64_t gpu_peak(const ModelOnMesh& of, const Topology& topology, int stage,
-                      const GenerationPlan& plan) {
+struct OnGpu {
+  std::int64_t peak;  // bytes for a prompt and one more token, workspace of kernels included
+  std::int64_t read_kernels, make_kernels;
+};
+
+OnGpu feed_gpu(const ModelOnMesh& of, const Topology& topology, int stage, const GenerationPlan& plan) {
   NoCosts costs;
   AbstractRank rank(of.config, of.mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs,
                     1, topology.gpu_major);
   const Parameters parameters = of.create(rank.context());
   Generator generator(rank.context(), of.model, parameters, plan.rows, plan.capacity);
   rank.account().reset_peak();
+  const std::int64_t before = rank.gpu_kernels();
   generator.feed(texts(plan.rows, plan.prompt));
+  const std::int64_t read = rank.gpu_kernels() - before;
   generator.feed(texts(plan.rows, 1));
-  return rank.account().peak();
+  return {rank.account().peak(), read, rank.gpu_kernels() - before - read};
 }
 
 GenerationPlan plan_stage(const ModelOnMesh& of, const Topology& topology, int stage) {
@@ -46,8 +52,11 @@ GenerationPlan plan_stage(const ModelOnMesh& of, const Topology& topology, int s
                plan.prompt);
   StepPlan costs;
   PlanClock clock(topology, model.depth(), costs);
-  if (topology.gpu_major > 0) require_weights_on_gpu(config);
-  if (topology.gpu_major > 0) plan.peak = gpu_peak(of, topology, stage, plan);
+  std::optional<OnGpu> on_gpu;
+  if (topology.gpu_major > 0) {
+    require_weights_on_gpu(config);
+    on_gpu = feed_gpu(of, topology, stage, plan);
+  }
   AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock, 1);
   Context& context = rank.context();
   clock.watch(context.comm->position());
@@ -70,7 +79,13 @@ GenerationPlan plan_stage(const ModelOnMesh& of, const Topology& topology, int s
   };
   feed(plan.prompt, plan.read);
   feed(1, plan.make);
-  if (topology.gpu_major == 0) plan.peak = rank.account().peak();
+  if (topology.gpu_major == 0) {
+    plan.peak = rank.account().peak();
+  } else {
+    plan.peak = on_gpu->peak;
+    plan.read.count_gpu_kernels(topology, on_gpu->read_kernels);
+    plan.make.count_gpu_kernels(topology, on_gpu->make_kernels);
+  }
   plan.cache = rank.account().in_use() - plan.weights;
   return plan;
 }
@@ -111,11 +126,13 @@ nlohmann::json generation_json(const Config& config, const std::vector<Generatio
   const auto part = [&](StepPlan GenerationPlan::*of) {
     const StepPlan& costs = first.*of;
     return nlohmann::json{{"flops_per_rank", costs.flops},
+                          {"kernels_per_rank", costs.kernels},
                           {"estimated_seconds", seconds_of(stages, of)},
                           {"seconds",
                            {{"compute", costs.compute_seconds},
                             {"memory", costs.memory_seconds},
-                            {"network", costs.network_seconds}}},
+                            {"network", costs.network_seconds},
+                            {"kernel_starts", costs.start_seconds}}},
                           {"bound", costs.bound()}};
   };
   nlohmann::json json{{"ranks", mesh.size()},

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/cuda/planned.h"
 #include "plan/explain.h"
 #include "plan/planner.h"
 #include "plan/search.h"
@@ -114,6 +115,25 @@ TEST(Plan, WhatKernelsOfAGpuWorkIn) {
   expect_same(tiny(on_gpu({})));
   expect_same(tiny(on_gpu({"dtype=bfloat16", "vocab_size=2000"})));
   expect_same(deepseek(on_gpu({"dtype=bfloat16", "remat_policy=full"})));
+}
+
+// The kernels that a step starts on a GPU: those of a run of three steps without those of a run of two.
+TEST(Plan, CountsTheKernelsOfAGpu) {
+  const auto started = [](Keys keys, int steps) {
+    keys.push_back(fmt::format("steps={}", steps));
+    const std::int64_t before = gpu::launches();
+    run_summary_of(keys);
+    return gpu::launches() - before;
+  };
+  for (Keys keys : {tiny({"dtype=bfloat16"}), deepseek({"dtype=bfloat16", "remat_policy=full"})}) {
+    keys.push_back("device=cuda_emulated");
+    SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+    const json plan = plan_of(keys);
+    const auto planned = plan["kernels_per_rank"].get<double>();
+    const auto of_step = static_cast<double>(started(keys, 3) - started(keys, 2));
+    EXPECT_NEAR(planned, of_step, 0.02 * of_step);
+    EXPECT_DOUBLE_EQ(plan["seconds"]["kernel_starts"], 1.3e-6 * planned);
+  }
 }
 
 TEST(Plan, RematPolicies) {

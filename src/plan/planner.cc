@@ -15,6 +15,11 @@ std::string StepPlan::bound() const {
   return memory_seconds >= network_seconds ? "memory" : "network";
 }
 
+void StepPlan::count_gpu_kernels(const Topology& topology, std::int64_t started) {
+  kernels = started;
+  start_seconds = static_cast<double>(started) * topology.kernel_start_seconds;
+}
+
 namespace {
 
 Trainer trainer_of(const ModelOnMesh& of, Context& context) {
@@ -28,8 +33,12 @@ struct MemoryPeak {
   std::int64_t host_bytes;
 };
 
-// Peak memory of a step on a GPU: its arrays, and the workspace of its kernels.
-MemoryPeak gpu_peak(const ModelOnMesh& of, const Topology& topology, double imbalance, int stage) {
+struct GpuStep {
+  MemoryPeak peak;  // of arrays, and the workspace of kernels
+  std::int64_t kernels;
+};
+
+GpuStep step_on_gpu(const ModelOnMesh& of, const Topology& topology, double imbalance, int stage) {
   NoCosts costs;
   AbstractRank rank(of.config, of.mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs,
                     imbalance, topology.gpu_major);
@@ -39,8 +48,9 @@ MemoryPeak gpu_peak(const ModelOnMesh& of, const Topology& topology, double imba
   rank.account().reset_peak();
   MemoryAccount& host = rank.context().offload->account();
   host.reset_peak();
+  const std::int64_t before = rank.gpu_kernels();
   trainer.step(0, abstract_batch(sizes));
-  return {rank.account().peak(), rank.account().peak_place(), host.peak()};
+  return {{rank.account().peak(), rank.account().peak_place(), host.peak()}, rank.gpu_kernels() - before};
 }
 
 }  // namespace
@@ -51,10 +61,10 @@ StepPlan plan_model(const ModelOnMesh& of, const Topology& topology, double imba
   const Mesh& mesh = of.mesh;
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
-  std::optional<MemoryPeak> on_gpu;
+  std::optional<GpuStep> on_gpu;
   if (topology.gpu_major > 0) {
     require_weights_on_gpu(config);
-    on_gpu = gpu_peak(of, topology, imbalance, stage);
+    on_gpu = step_on_gpu(of, topology, imbalance, stage);
   }
   StepPlan plan;
   PlanClock clock(topology, model.depth(), plan);
@@ -73,7 +83,9 @@ StepPlan plan_model(const ModelOnMesh& of, const Topology& topology, double imba
   context.host_reads.reset();
   StepResult result = trainer.step(0, abstract_batch(sizes));
   for (const LayerStatistics& layer : result.layers) plan.passes = std::max(plan.passes, layer.passes);
-  const MemoryPeak peak = on_gpu.value_or(MemoryPeak{rank.account().peak(), rank.account().peak_place(), 0});
+  if (on_gpu) plan.count_gpu_kernels(topology, on_gpu->kernels);
+  const MemoryPeak peak =
+      on_gpu ? on_gpu->peak : MemoryPeak{rank.account().peak(), rank.account().peak_place(), 0};
   plan.cost = {context.comm->counts(), peak.bytes, peak.host_bytes, std::move(result.layer_bytes),
                context.host_reads};
   plan.memory = rank_memory(trainer, plan.cost);
@@ -164,6 +176,7 @@ nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<
   result["seconds"] = {{"compute", plan.compute_seconds},
                        {"memory", plan.memory_seconds},
                        {"network", plan.network_seconds},
+                       {"kernel_starts", plan.start_seconds},
                        {"bubble", plan.bubble_seconds}};
   result["bound"] = plan.bound();
   result["skew"] = nlohmann::json::array();

@@ -20,16 +20,20 @@ struct StepPlan {
   std::int64_t passes = 0;  // passes through the experts; 0 without the cap of moe_dropless_fallback
   RankMemory memory;
   double flops = 0;          // flops of this rank
-  std::int64_t kernels = 0;  // kernels that this rank runs
+  std::int64_t kernels = 0;  // kernels that this rank runs; of a GPU those that are started
   double compute_seconds = 0, memory_seconds = 0, network_seconds = 0;
+  double start_seconds = 0;                        // between a GPU's kernels
   double bubble_seconds = 0;                       // idle time of a pipeline stage
   std::vector<LayerRange> layers;                  // layers of each block of its stage
   Place peak;                                      // where memory peaks
   std::vector<double> layer_flops, layer_seconds;  // for each decoder layer, forward and backward
   nlohmann::json measured;                         // the values that a run's summary.json would hold
 
-  double seconds() const { return compute_seconds + memory_seconds + network_seconds + bubble_seconds; }
-  std::string bound() const;  // "compute", "memory" or "network": the largest part
+  double seconds() const {
+    return compute_seconds + memory_seconds + network_seconds + start_seconds + bubble_seconds;
+  }
+  std::string bound() const;  // "compute", "memory" or "network": the largest of these parts
+  void count_gpu_kernels(const Topology& topology, std::int64_t started);
 };
 
 // Plans the step of rank 0, or of the first rank of another pipeline stage. `imbalance`: rows that arrive at

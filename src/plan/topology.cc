@@ -91,6 +91,7 @@ Topology Topology::read(const std::string& name, int ranks) {
     if (t.host || t.gpu_major < 8)
       fail_usage("[topology] {}: expected compute_capability to be 8 or more, and ranks_per_node a number",
                  file.string());
+    if (keys.has("kernel_start_us")) t.kernel_start_seconds = keys.number("kernel_start_us") * 1e-6;
   }
   const double sharers = t.host ? ranks : 1;
   const std::string memory = keys.text("memory_gib");

@@ -31,6 +31,7 @@ struct Topology {
   int ranks_per_process() const { return gpu_major > 0 ? 1 : ranks_per_node; }
   WorkspaceOf workspace() const { return host ? WorkspaceOf::cpu : WorkspaceOf::none; }
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
+  double kernel_start_seconds = 0;  // of a GPU, from the end of a kernel to the begin of the next one
   double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;
   Link inside, between;  // between ranks of one node; between ranks of different nodes
 

@@ -61,6 +61,8 @@ class AbstractRank {
   Context& context() { return context_; }
   MemoryAccount& account() { return *account_; }
   AxisRules& rules() { return rules_; }
+  // The kernels that a GPU would have started since the rank was made; only where the workspace is a GPU's.
+  std::int64_t gpu_kernels() const { return gpu_ ? gpu_->kernels() : 0; }
   Place place() {
     const Position& position = communicator_.position();
     return {position.phase.load(), context_.op, position.layer.load()};

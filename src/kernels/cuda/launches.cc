@@ -11,7 +11,7 @@ namespace switchyard::gpu {
 namespace {
 
 std::atomic<std::int64_t> started{0};
-thread_local const PlannedGpu* planned = nullptr;
+thread_local PlannedGpu* planned = nullptr;
 
 int emulated_major() {
   const char* const text = std::getenv("SWITCHYARD_EMULATED_CARD");
@@ -30,6 +30,11 @@ PlannedGpu::~PlannedGpu() {
 
 const PlannedGpu* PlannedGpu::of_thread() {
   return planned;
+}
+
+bool PlannedGpu::skips(std::int64_t kernels) {
+  if (planned != nullptr) planned->kernels_ += kernels;
+  return planned != nullptr;
 }
 
 int compute_major() {

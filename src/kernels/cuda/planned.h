@@ -16,16 +16,21 @@ class PlannedGpu {
   PlannedGpu(const PlannedGpu&) = delete;
   PlannedGpu& operator=(const PlannedGpu&) = delete;
 
+  // Returns whether this thread plans. Then `kernels` of them are counted instead of started: a caller that
+  // returns early says how many it would have started.
+  static bool skips(std::int64_t kernels);
   static const PlannedGpu* of_thread();  // the innermost; null: this thread runs kernels
   int major() const { return major_; }
+  std::int64_t kernels() const { return kernels_; }  // that would have been started
 
  private:
   const int major_;
-  const PlannedGpu* const before_;
+  PlannedGpu* const before_;
+  std::int64_t kernels_ = 0;
 };
 
-// The major number of the compute capability that kernels are chosen for: the planned GPU's, or this process's
-// GPU's. Of an emulated GPU 0, or 9 with SWITCHYARD_EMULATED_CARD=hopper.
+// The major number of the compute capability that kernels are chosen for: the planned GPU's, or this
+// process's GPU's. Of an emulated GPU 0, or 9 with SWITCHYARD_EMULATED_CARD=hopper.
 int compute_major();
 // The multiprocessors of this process's GPU; an emulated GPU has four.
 int multiprocessors();

@@ -173,7 +173,7 @@ inline void allow_shared(const void* kernel, std::size_t bytes) {
 // Runs kernel(args...) on the stream. Without blocks, and where a GPU is only planned for, nothing is done.
 template <typename... Parameters, typename... Args>
 void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
-  if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0 || PlannedGpu::of_thread() != nullptr) return;
+  if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0 || PlannedGpu::skips(1)) return;
   constexpr std::size_t kSharedUnasked = 40 * 1024;  // of 48 KB, arrays of the kernel's own beside it
   if (how.shared_bytes > kSharedUnasked)
     allow_shared(reinterpret_cast<const void*>(kernel), how.shared_bytes);
@@ -263,8 +263,7 @@ inline float rounded_sum(float x, float y) {
 
 template <typename... Parameters, typename... Args>
 void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
-  if (PlannedGpu::of_thread() != nullptr) return;
-  if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0) return;
+  if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0 || PlannedGpu::skips(1)) return;
   const Started started;
   int number = 0;
   const auto check = [&number](auto argument) {

@@ -358,7 +358,7 @@ void hopper_latent_attention(const AttentionArgs& args) {
   AttentionSpec ranged = of_rows;
   if (!keys_given) ranged.kv_length = 0;
   const Ranges ranges(ranged, args.q, LatentShape::rows, LatentShape::keys, places_are_given(of_rows));
-  if (PlannedGpu::of_thread() != nullptr) return;
+  if (PlannedGpu::skips(1)) return;
   const std::int64_t q_tiles = divide_up(rows, LatentShape::rows), slots = args.k.dim(0);
   const LatentTask task{{of_rows, ranges.of_queries(), keys_given ? ranges.of_keys() : nullptr, q_tiles,
                          divide_up(a.kv_length, LatentShape::keys)},

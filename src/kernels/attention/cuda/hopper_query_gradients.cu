@@ -247,7 +247,7 @@ void run_query_gradients(const AttentionBackwardArgs& args, const AttentionProbl
   const std::int64_t q_tiles = divide_up(a.q_length, Shape::rows),
                      kv_tiles = divide_up(a.kv_length, Shape::keys);
   const Ranges ranges(a, args.dq, Shape::rows, Shape::keys, places_are_given(a));
-  if (PlannedGpu::of_thread() != nullptr) return;
+  if (PlannedGpu::skips(1)) return;
   const QueryTask task{
       {a, ranges.of_queries(), ranges.of_keys(), q_tiles, kv_tiles}, HeadOrder(a, q_tiles), numbers};
   const auto queries = [&](const void* data, std::int64_t width) {

@@ -353,7 +353,7 @@ void make_gradient(const LinearCrossEntropyBackwardArgs& args, const RowOfLoss* 
       Shape::of_weight ? pieces_of(column_tiles, row_tiles) : pieces_of(row_tiles, column_tiles);
   const Workspace sums(
       args.lse, order.pieces == 1 ? 0 : static_cast<std::size_t>(order.pieces * count) * sizeof(float));
-  if (PlannedGpu::of_thread() != nullptr) return;
+  if (PlannedGpu::skips(order.pieces == 1 ? 1 : 2)) return;
   GradientTask task{logits, order, rows, sums.data<float>(), args.dhidden.device_data<float>(), nullptr};
   if constexpr (Shape::of_weight) task.dweight = args.dweight.device_data<bfloat16>();
   launch({.blocks = std::int64_t{order.tiles} * order.pieces,

@@ -382,7 +382,7 @@ int few_rows_parts_of(ProductsArgs args) {
 }
 
 void few_rows_wgmma_in(int parts, ProductsArgs args) {
-  if (are_empty(args) || PlannedGpu::of_thread() != nullptr) return;
+  if (are_empty(args) || PlannedGpu::skips(1)) return;
   CHECK(parts == 1 || parts == 2 || parts == 4 || parts == 8, "{} parts", parts);
   parts == 8   ? run_parts<8>(args)
   : parts == 4 ? run_parts<4>(args)

@@ -291,7 +291,7 @@ bool is_aligned(const TensorView& x) {
 }  // namespace
 
 void hopper_gated_product(const GmmPairArgs& args) {
-  if (PlannedGpu::of_thread() != nullptr) return;
+  if (PlannedGpu::skips(1)) return;
   const GatedProducts all = products_of(args);
   const Product& p = all.of[kHidden];
   const std::int64_t parts = row_blocks_of(p, kRows * kCluster) * divide_up(p.n, kColumns);

@@ -1,8 +1,7 @@
 // Matrix products of few tiles and a long depth on Hopper, as gradients of weights are. A block of threads
 // makes a part of the depth of 128 x 128 of C. The blocks of a cluster have the parts of one tile: each
 // leaves its sums in its shared memory, and adds those of all, in the order of parts, for some of the rows.
-// So the order of sums follows from the sizes. Products of one a have tiles one after the other. The twin is
-// mma_product.
+// So the order of sums follows from the sizes. Products of one a follow each other. Its twin is mma_product.
 #include "kernels/cuda/cluster_memory.h"
 #include "kernels/product/cuda/four_sums.h"
 #include "kernels/product/cuda/operand_maps.h"
@@ -229,7 +228,7 @@ int depth_parts_of(ProductsArgs args) {
 }
 
 void split_product_in(int parts, ProductsArgs args) {
-  if (are_empty(args) || PlannedGpu::of_thread() != nullptr) return;
+  if (are_empty(args) || PlannedGpu::skips(1)) return;
   CHECK(parts == 1 || parts == 2 || parts == 4, "{} parts", parts);
   parts == 4 ? run_parts<4>(args) : parts == 2 ? run_parts<2>(args) : run_parts<1>(args);
 }

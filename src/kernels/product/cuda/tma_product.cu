@@ -287,7 +287,7 @@ const char* refuses_one(const ProductArgs& args) {
 }  // namespace
 
 void tma_product(ProductsArgs args) {
-  if (are_empty(args) || PlannedGpu::of_thread() != nullptr) return;
+  if (are_empty(args) || PlannedGpu::skips(1)) return;
   const Product& form = args.front().product;
   with_float_type(form.c_dtype, [&]<typename C>(C) {
     if (form.transpose_a)
