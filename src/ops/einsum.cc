@@ -78,7 +78,6 @@ class EinsumOp : public Op {
   ArrayInfo infer_one(const ArrayInfo& a, ArrayInfo b) const {
     ArrayInfo out;
     out.dtype = a.dtype;
-    const Sharding of_b = b.sharding;
     b.shape = label_sizes_of_b(spec_, b.dtype, b.shape);
     b.local = label_sizes_of_b(spec_, b.dtype, b.local);
     for (char l : spec_.out) {
@@ -91,7 +90,7 @@ class EinsumOp : public Op {
     }
     for (std::size_t i = 0; i < spec_.b.size(); ++i) {  // contracting labels split alike leave partial sums
       if (spec_.out.find(spec_.b[i]) != std::string::npos) continue;
-      const Axes& axes = of_b.dims[i];
+      const Axes& axes = b.sharding.dims[i];
       out.sharding.partial.insert(out.sharding.partial.end(), axes.begin(), axes.end());
     }
     return out;

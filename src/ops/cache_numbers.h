@@ -1,0 +1,20 @@
+// Numbers of a call over attention caches, as kernels on the device read them. Internal to the caches' files.
+#pragma once
+
+#include "ops/attention_cache.h"
+
+namespace switchyard {
+
+// i32 [numbers] on the context's device.
+Tensor uploaded(Context& context, const std::vector<std::int32_t>& numbers);
+
+// The call's numbers where it keeps them.
+Tensor numbers_of(Context& context, CallNumbers* call, std::vector<std::int32_t> numbers);
+
+// Tokens that the slot holds; none of a padding row.
+std::int64_t cached_tokens(const AttentionCache& cache, std::int64_t slot);
+
+// How many tokens each slot has, then the slots.
+std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots);
+
+}  // namespace switchyard
