@@ -522,6 +522,13 @@ TEST(Topology, AWrongFileIsOneLine) {
                           "compute_efficiency", "memory_efficiency", "network_efficiency"})
     good += std::string(key) + ": 1\n";
   EXPECT_EQ(refused(good), "");
+  const std::string gpu = good + "compute_capability: 9.0\n";
+  EXPECT_EQ(refused(gpu), "");
+  EXPECT_EQ(Topology::read(file, 8).kernel_start_seconds, 0);
+  EXPECT_EQ(refused(gpu + "kernel_start_us: 2\n"), "");
+  EXPECT_DOUBLE_EQ(Topology::read(file, 8).kernel_start_seconds, 2e-6);
+  EXPECT_NE(refused(gpu + "kernel_start_us: -1\n").find("kernel_start_us"), std::string::npos);
+  EXPECT_NE(refused(good + "kernel_start_us: 2\n").find("kernel_start_us"), std::string::npos) << "no GPU";
   EXPECT_NE(refused(good + "memory_gibs: 3\n").find("nearest is memory_gib"), std::string::npos);
   fs::remove(file);
   EXPECT_THROW(Topology::read("h10", 8), Error);
