@@ -118,7 +118,7 @@ class CacheAttentionOp : public Op {
   bool differentiable() const override { return false; }
 
  private:
-  // Of an indexer: q [B,S,H,D] and weights [B,S,H].
+  // An indexer's q [B,S,H,D] and weights [B,S,H].
   struct IndexQueries {
     IndexQueries(std::span<const Tensor> in, bool choose) : chooses(choose) {
       if (choose) q = in[2], weights = in[3];
@@ -126,8 +126,8 @@ class CacheAttentionOp : public Op {
     bool chooses;
     Tensor q, weights;
   };
-  // Scores of row b's queries, at `places` [1,S] i32, for the first `keys` cached keys of its slot:
-  // f32 [1,S,keys].
+  // Returns the scores of row b's queries, at `places` [1,S] i32, for the first `keys` cached keys of its
+  // slot, f32 [1,S,keys].
   Tensor scores_of(Context& c, const IndexQueries& index, std::int64_t b, const TensorView& places,
                    std::int64_t keys) const {
     const Tensor scores = c.empty(DType::f32, {1, index.q.dim(1), keys});

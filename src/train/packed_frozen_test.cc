@@ -13,8 +13,7 @@
 namespace switchyard {
 namespace {
 
-// Three of four steps are taken: with AVX-512 a token chooses other experts in the fourth, where scores are
-// nearly equal.
+// Three of the four steps are taken: in the fourth, scores are so close that a token chooses other experts.
 Config packed_config(const std::vector<std::string>& more) {
   std::vector<std::string> arguments{"model_name=deepseek3-tiny",
                                      "max_target_length=32",

@@ -69,7 +69,7 @@ class Products {
   }
   ProductsArgs args() const { return {args_.data(), args_.size()}; }
 
-  // What all of C becomes, poisoned before.
+  // Poisons all C, runs, and returns what each has become.
   std::vector<std::vector<std::byte>> of(const Run& run, bool together) {
     for (const ProductArgs& one : args_) std::ranges::fill(result(one), std::byte{0xff});
     if (together) {
