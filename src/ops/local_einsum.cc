@@ -290,7 +290,7 @@ Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, c
 std::vector<Tensor> local_einsums(Context& context, const EinsumSpec& spec, const Tensor& a,
                                   std::span<const Tensor> b, DType out_dtype) {
   std::vector<Tensor> results;
-  if (!is_one_gemm(spec)) {
+  if (b.size() == 1 || !is_one_gemm(spec)) {
     for (const Tensor& of_b : b) results.push_back(local_einsum(context, spec, a, of_b, out_dtype));
     return results;
   }
@@ -312,7 +312,7 @@ std::vector<Tensor> local_einsums(Context& context, const EinsumSpec& spec, cons
 Tensor local_einsum_sum(Context& context, const EinsumSpec& spec, std::span<const EinsumPair> pairs,
                         DType out_dtype) {
   Tensor out;
-  if (!is_one_gemm(spec)) {
+  if (pairs.size() == 1 || !is_one_gemm(spec)) {
     for (const auto& [a, b] : pairs) {
       const Tensor term = local_einsum(context, spec, a, b, out_dtype);
       if (out.defined())

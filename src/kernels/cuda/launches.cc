@@ -28,10 +28,6 @@ PlannedGpu::~PlannedGpu() {
   planned = before_;
 }
 
-const PlannedGpu* PlannedGpu::of_thread() {
-  return planned;
-}
-
 bool PlannedGpu::skips(std::int64_t kernels) {
   if (planned != nullptr) planned->kernels_ += kernels;
   return planned != nullptr;

@@ -16,10 +16,9 @@ class PlannedGpu {
   PlannedGpu(const PlannedGpu&) = delete;
   PlannedGpu& operator=(const PlannedGpu&) = delete;
 
-  // Returns whether this thread plans. Then `kernels` of them are counted instead of started: a caller that
-  // returns early says how many it would have started.
+  // Returns whether this thread plans. Then the innermost plan counts so many kernels, which the caller must
+  // not start.
   static bool skips(std::int64_t kernels);
-  static const PlannedGpu* of_thread();  // the innermost; null: this thread runs kernels
   int major() const { return major_; }
   std::int64_t kernels() const { return kernels_; }  // that would have been started
 

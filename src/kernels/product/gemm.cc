@@ -83,7 +83,8 @@ void gemm_each(ThreadPool& pool, const GemmEachArgs& args) {
   for (const auto& [b, c] : args.right) {
     products.push_back(
         {.a = args.a, .b = b, .c = c, .transpose_a = args.transpose_a, .transpose_b = args.transpose_b});
-    CHECK(c.dtype() == args.right.front().c.dtype() && c.rank() == 2, "[gemm] results of several types");
+    CHECK(c.dtype() == args.right.front().c.dtype(), "[gemm] results of several types");
+    CHECK(c.rank() == 2, "[gemm] a result of {} dims among several", c.rank());
   }
   if (products.empty()) return;
   if (args.a.on_gpu()) {

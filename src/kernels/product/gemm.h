@@ -45,8 +45,8 @@ struct GemmEachArgs {
 
 void gemm_each(ThreadPool& pool, const GemmEachArgs& args);
 
-// C = Σ op(A_i) · op(B_i), in the order of terms: the gradient of what gemm_each multiplies. A GPU rounds
-// once. A CPU stores C after each term. No B is packed. Views have two dims.
+// C = Σ op(A_i) · op(B_i), in the order of terms: the gradient of what gemm_each multiplies. A GPU stores C
+// after every four terms, a CPU after each. No B is packed. Views have two dims.
 struct GemmSumArgs {
   struct Term {
     TensorView a, b;

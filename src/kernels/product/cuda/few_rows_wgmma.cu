@@ -32,8 +32,7 @@ struct Cut {
   std::int32_t rows = 0;        // that stages have place for: 8, 16, 32 or 64
   std::int32_t stages = 0;      // 48 KB of weights on their way, or more, of each of 2 or 3 blocks
   std::int32_t row_blocks = 0;  // at most, of all groups
-  std::int32_t of_product =
-      0;  // blocks of a product of the batch (at most, of a list), of one part of the depth
+  std::int32_t of_product = 0;  // blocks of a product, at most, of one part of the depth
 
   static Cut of(ProductsArgs args) {
     const Product& p = args.front().product;
