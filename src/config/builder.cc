@@ -385,11 +385,10 @@ void ConfigBuilder::apply_mesh_file_for_eval() {
       if (!file.is_ours) check_rule_words(value, known_dims_, file.source);
       config_.rules_for_eval_ = completed(value);
     } else if (name == "mesh_axes") {
-      for (const nlohmann::json& axis : value) {
-        check_axis_name(axis.get<std::string>());
+      for (const std::string& axis : value.get<std::vector<std::string>>()) {
+        check_axis_name(axis);
         if (std::find(axes.begin(), axes.end(), axis) == axes.end())
-          notice(fmt::format("{}={}: the mesh of the run, which evaluations have too, has no axis {}", key,
-                             mesh, axis.get<std::string>()));
+          notice(fmt::format("{}={}: the mesh of the run, which evaluations have too, has no axis {}", key, mesh, axis));
       }
     }
   }
