@@ -240,11 +240,11 @@ TEST(OlderFolders, TokensInFilesOfTheirOwn) {
 }
 
 TEST(Tiktoken, RefusesBrokenLines) {
-  expect_error([] { parse_tiktoken("", "test"); }, "no token for byte 0");
-  expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "test"); }, "test:2: token or rank 1 is given twice");
+  expect_error([] { parse_tiktoken("", "", "test"); }, "no token for byte 0");
+  expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "", "test"); }, "test:2: token or rank 1 is given twice");
   for (const char* line :
        {"AA==", "AA== x", "AA== -1", "A 0", "!!!! 0", "AA== 99999999999", "AA== 1 2", " 0", "=== 0"}) {
-    expect_error([&] { parse_tiktoken(line, "test"); }, "test:1: expected a base64 token");
+    expect_error([&] { parse_tiktoken(line, "", "test"); }, "test:1: expected a base64 token");
   }
 }
 
