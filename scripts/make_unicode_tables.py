@@ -1,6 +1,6 @@
 """Writes src/tokenizer/unicode_tables.cc: the classes of characters as the engines in the library `tokenizers` know them.
 
-Usage:  pip install tokenizers==0.23.3 && python scripts/make_unicode_tables.py > src/tokenizer/unicode_tables.cc
+Usage:  pip install tokenizers==0.23.3 unicodedata2==17.0.1 && python scripts/make_unicode_tables.py > src/tokenizer/unicode_tables.cc
 
 The library is asked about every character, since its engines know different versions of Unicode: its regular expressions 16, its lower
 case and its numbers 17, its normal forms and its punctuation older ones.

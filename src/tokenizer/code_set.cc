@@ -71,7 +71,6 @@ CodeSet of(std::string_view categories) {
 std::optional<CodeSet> property_named(std::string_view name) {
   const UnicodeTables& tables = unicode_tables();
   const auto alphabetic = [&] { return of("l nl") | CodeSet(tables.alphabetic); };
-  const auto word = [&] { return alphabetic() | of("m nd pc"); };
   const auto graph = [&] { return CodeSet(0, kLast) - of("z cc cn"); };
   if (name == "any") return CodeSet(0, kLast);
   if (name == "assigned") return of("cn").complement();
@@ -88,13 +87,19 @@ std::optional<CodeSet> property_named(std::string_view name) {
   if (name == "print") return graph() | of("zs");
   if (name == "punct") return of("p");
   if (name == "xdigit") return CodeSet('0', '9') | CodeSet('A', 'F') | CodeSet('a', 'f');
-  // The engine takes the superscripts and fractions of Latin-1 for parts of words, in \w as well.
-  if (name == "word")
-    return word() | CodeSet(0xb2, 0xb3) | CodeSet(0xb9, 0xb9) | CodeSet(0xbc, 0xbe);
+  if (name == "word") return alphabetic() | of("m nd pc");
   if (name == "emoji") return CodeSet(tables.emoji);
   if (name == "extendedpictographic") return CodeSet(tables.extendedpictographic);
   if (name == "ideographic") return CodeSet(tables.ideographic);
   return {};
+}
+
+std::string plain_name(std::string_view name) {
+  std::string plain;
+  for (const char c : name) {
+    if (c != ' ' && c != '_' && c != '-') plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+  }
+  return plain;
 }
 
 // The long names of categories.
@@ -194,10 +199,7 @@ CodeSet CodeSet::folded() const {
 }
 
 std::optional<CodeSet> class_named(std::string_view name) {
-  std::string plain;
-  for (const char c : name) {
-    if (c != ' ' && c != '_' && c != '-') plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
-  }
+  const std::string plain = plain_name(name);
   if (plain == "lc") return of("lu ll lt");
   if (auto property = property_named(plain)) return property;
   const std::string_view brief = short_name(plain);
@@ -205,11 +207,16 @@ std::optional<CodeSet> class_named(std::string_view name) {
   return script_named(plain);
 }
 
+std::optional<CodeSet> class_alone(std::string_view name) {
+  auto found = class_named(name);
+  if (plain_name(name) == "word") found = *found | CodeSet(0xb2, 0xb3) | CodeSet(0xb9, 0xb9) | CodeSet(0xbc, 0xbe);
+  return found;
+}
+
 std::optional<CodeSet> posix_class(std::string_view name) {
   if (name == "punct") return of("p s");
-  if (name == "word") return of("l nl m nd pc") | CodeSet(unicode_tables().alphabetic);
   for (const char* known : {"alpha", "digit", "alnum", "upper", "lower", "space", "blank", "cntrl", "graph", "print",
-                            "xdigit", "ascii"}) {
+                            "word", "xdigit", "ascii"}) {
     if (name == known) return property_named(name);
   }
   return {};

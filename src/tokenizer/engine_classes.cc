@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <cctype>
+#include <cstdlib>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -123,11 +125,11 @@ ClassParts parts_of(const CodeSet& set) {
 }  // namespace
 
 std::string pcre2_class(const CodeSet& set) {
-  const CodeSet others = set.complement();
-  if (set.empty()) return "(?!)";
-  if (others.empty()) return "(?s:.)";
   const auto& ranges = set.ranges();
+  if (set.empty()) return "(?!)";
   if (ranges.size() == 1 && ranges[0].first == ranges[0].last) return character(ranges[0].first);
+  const CodeSet others = set.complement();
+  if (others.empty()) return "(?s:.)";
   const ClassParts has = parts_of(set), lacks = parts_of(others);
   const bool negated = lacks.cost < has.cost;
   const ClassParts& parts = negated ? lacks : has;

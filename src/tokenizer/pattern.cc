@@ -231,21 +231,21 @@ class Translation {
 
   // Characters that are several of the other case.
   static bool has_long_fold(std::uint32_t c) {
-    static const CodeSet all(std::vector<CodeRange>{{0x130, 0x130}, {0x149, 0x149}, {0x1f0, 0x1f0}, {0x390, 0x390},
-                                                    {0x3b0, 0x3b0}, {0x587, 0x587}, {0x1e96, 0x1e9a}, {0x1f50, 0x1f50},
+    static const CodeSet all(std::vector<CodeRange>{{0xdf, 0xdf}, {0x130, 0x130}, {0x149, 0x149}, {0x1f0, 0x1f0}, {0x390, 0x390},
+                                                    {0x3b0, 0x3b0}, {0x587, 0x587}, {0x1e96, 0x1e9a}, {0x1e9e, 0x1e9e}, {0x1f50, 0x1f50},
                                                     {0x1f52, 0x1f52}, {0x1f54, 0x1f54}, {0x1f56, 0x1f56}, {0x1f80, 0x1faf},
                                                     {0x1fb2, 0x1fb4}, {0x1fb6, 0x1fb7}, {0x1fbc, 0x1fbc}, {0x1fc2, 0x1fc4},
                                                     {0x1fc6, 0x1fc7}, {0x1fcc, 0x1fcc}, {0x1fd2, 0x1fd3}, {0x1fd6, 0x1fd7},
                                                     {0x1fe2, 0x1fe4}, {0x1fe6, 0x1fe7}, {0x1ff2, 0x1ff4}, {0x1ff6, 0x1ff7},
-                                                    {0x1ffc, 0x1ffc}, {0xfb13, 0xfb17}});
+                                                    {0x1ffc, 0x1ffc}, {0xfb00, 0xfb06}, {0xfb13, 0xfb17}});
     return all.contains(c);
   }
 
   std::string escape(Flags flags) {
     const std::size_t begin = at_;
-    if (const auto found = class_escape()) return pcre2_class(*found);
+    if (const auto found = class_escape(class_alone)) return pcre2_class(*found);
     const char letter = peek(1);
-    static const std::string word = pcre2_class(*class_named("word"));
+    static const std::string word = pcre2_class(*class_alone("word"));
     switch (letter) {
       case 'b':
         at_ += 2;
@@ -287,7 +287,7 @@ class Translation {
   }
 
   // \s, \p{...} and their like; nothing for another escape.
-  std::optional<CodeSet> class_escape() {
+  std::optional<CodeSet> class_escape(std::optional<CodeSet> (*class_of_name)(std::string_view)) {
     const std::size_t begin = at_;
     const char letter = peek(1), small = static_cast<char>(letter | 0x20);
     const char* const name = small == 's'   ? "space"
@@ -297,7 +297,7 @@ class Translation {
                                             : nullptr;
     if (name != nullptr) {
       at_ += 2;
-      return letter == small ? *class_named(name) : class_named(name)->complement();
+      return letter == small ? *class_of_name(name) : class_of_name(name)->complement();
     }
     if (small != 'p' || peek(2) != '{') return {};
     at_ += 3;
@@ -307,7 +307,7 @@ class Translation {
       negated = !negated;
       wanted.remove_prefix(1);
     }
-    const auto found = class_named(wanted);
+    const auto found = class_of_name(wanted);
     if (!found) refuse_at(begin, fmt::format("the class {}", in_quotes(pattern_.substr(begin, at_ - begin))));
     return negated ? found->complement() : *found;
   }
@@ -374,7 +374,10 @@ class Translation {
       } else if (const auto found = nested()) {
         parts = parts | *found;
       } else {
+        const std::size_t place = at_;
         single.push_back(range());
+        if (fold && single.back().first == single.back().last && has_long_fold(single.back().first))
+          refuse_at(place, fmt::format("{} in a set without regard to case", in_quotes(utf8_of(single.back().first))));
       }
     }
     ++at_;
@@ -397,7 +400,7 @@ class Translation {
       return negated ? found->complement() : *found;
     }
     if (peek() == '[') return set(false);
-    return peek() == '\\' ? class_escape() : std::nullopt;
+    return peek() == '\\' ? class_escape(class_named) : std::nullopt;
   }
 
   CodeRange range() {
@@ -408,7 +411,7 @@ class Translation {
     ++at_;
     if (peek() == '\\') {
       const std::size_t place = at_;
-      if (class_escape()) refuse_at(begin, "a range that ends with a class");
+      if (class_escape(class_named)) refuse_at(begin, "a range that ends with a class");
       at_ = place;
     }
     const std::uint32_t to = member();

@@ -14,8 +14,8 @@ namespace switchyard {
 struct TiktokenKind {
   std::string_view pattern;
   std::int32_t ids = 0;  // with special tokens
-  std::optional<std::int32_t> bos, eos;
-  std::vector<ConfigToken> special;  // each with its id, as the published tokenizers have them
+  std::optional<std::int32_t> bos = {}, eos = {};
+  std::vector<ConfigToken> special = {};  // each with its id, as the published tokenizers have them
   bool composed = false;             // text is brought to NFC first
   bool found_in_texts = false;       // special tokens are looked for in every text
   bool guessed = false;              // nothing says that the rule is this one
