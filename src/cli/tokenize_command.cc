@@ -22,7 +22,8 @@ namespace {
 constexpr const char* kTokenizeHelp = R"(switchyard tokenize TOKENIZER [--decode] [--json-lines]
 
 Reads lines from standard input and writes for each the list of its ids, or with --decode for each list of ids its text.
-TOKENIZER is a tokenizer.json or a folder with one, a SentencePiece *.model, a *.tiktoken file, or the word byte.
+TOKENIZER is a tokenizer.json, a SentencePiece *.model, a *.tiktoken file, Kimi's tiktoken.model, a folder with one of these, a GGUF file,
+or the word byte.
 
   --decode      ids to text; special tokens give none
   --json-lines  the text of a line is a JSON string, so that it may hold line ends: "two\nlines"

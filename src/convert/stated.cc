@@ -12,6 +12,7 @@
 #include "engine/initial_weights.h"
 #include "engine/session.h"
 #include "engine/stored_model.h"
+#include "tokenizer/tokenizer.h"
 
 namespace switchyard {
 namespace {
@@ -85,10 +86,8 @@ std::string tokenizer_text(const fs::path& folder) {
         model.is_object() && model.contains("type") ? value_text(model["type"]) + " " : "";
     return kind + "(tokenizer.json)";
   }
-  for (const char* name : {"tokenizer.model", "tokenizer.tiktoken", "tiktoken.model"}) {
-    if (fs::exists(folder / name, ignored)) return fmt::format("({})", name);
-  }
-  return "none";
+  const std::string found = tokenizer_in(folder.string());
+  return found.empty() ? "none" : fmt::format("({})", fs::path(found).filename().string());
 }
 
 Facts facts_of_folder(const TensorSource& source) {

@@ -140,7 +140,7 @@ void carry_tokenizer(const BuildOptions& options) {
   std::error_code error;
   fs::create_directory(target, error);
   if (error) fail_runtime("[data] cannot create {}: {}", target, error.message());
-  const std::string main_file = tokenizer_path_in(options.tokenizer_type, target);
+  const std::string main_file = tokenizer_path_in(options.tokenizer_type, target, files[0]);
   for (const std::string& file : files) {
     const std::string name = file == files[0] ? main_file : target + "/" + fs::path(file).filename().string();
     write_file_atomic(name, read_whole_file(file));

@@ -18,19 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Keys = std::map<std::string, nlohmann::json>;
 
-// The main file of the folder's tokenizer, or "".
-std::string tokenizer_in(const fs::path& folder) {
-  std::error_code error;
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.tiktoken"}) {
-    if (fs::exists(folder / name, error)) return folder / name;
-  }
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string end = entry.path().extension();
-    if (end == ".model" || end == ".tiktoken") return entry.path();
-  }
-  return "";
-}
-
 void add_tokenizer(Keys& keys, const fs::path& folder) {
   const std::string path = tokenizer_in(folder);
   if (path.empty()) return;

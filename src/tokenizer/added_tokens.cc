@@ -18,7 +18,7 @@ std::string_view character_before(std::string_view text, std::size_t end) {
 }
 
 bool is_word(std::string_view character) {
-  static const Regex word(R"([\w\x{200c}\x{200d}])", "added tokens");
+  static const Regex word(R"([[:word:]\x{200c}\x{200d}])", "added tokens");
   return !word.matches(character).empty();
 }
 

@@ -9,6 +9,7 @@
 #include "tokenizer/normalizers.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/unicode_tables.h"
 
 namespace switchyard {
 namespace {
@@ -98,7 +99,7 @@ Split metaspace_split(const JsonReader& entry) {
     entry.fail("unknown prepend_scheme " + in_quotes(scheme));
   if (mark.empty() || utf8_length(mark, 0) != mark.size()) entry.fail("replacement is not one character");
   const bool cut = entry.flag("split", true);
-  const Regex regex(mark == "\u2581" ? mark : "\\Q" + mark + "\\E", "tokenizer.json");
+  const Regex regex(fmt::format("\\x{{{:x}}}", code_point(mark)), "tokenizer.json");
   return [=](std::vector<TextPiece> pieces) {
     std::vector<TextPiece> out;
     for (const TextPiece& piece : pieces) {
@@ -150,9 +151,16 @@ PreTokenizer sequence_pre_tokenizer(const JsonReader& entry) {
   return whole;
 }
 
+// A set of the characters of a table.
+std::string class_of(std::span<const CodeRange> table) {
+  std::string text = "[";
+  for (const CodeRange& range : table) text += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", range.first, range.last);
+  return text + "]";
+}
+
 PreTokenizer bert() {
   const Split spaces = split_by(R"(\s+)", Behavior::removed, false),
-              marks = split_by(R"([\p{P}$+<=>^`|~])", Behavior::isolated, false);
+              marks = split_by(class_of(unicode_tables().old_punctuation), Behavior::isolated, false);
   return {[=](std::vector<TextPiece> pieces) { return marks(spaces(std::move(pieces))); }};
 }
 
@@ -174,20 +182,20 @@ PreTokenizer make_pre_tokenizer(const JsonReader& entry) {
     return {split_by(pattern_of(entry), behavior_of(entry, ""), entry.flag("invert", false))};
   }
   if (type == "Digits") {
-    return {split_by(entry.flag("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", Behavior::isolated,
-                     false)};
+    return {split_by(class_of(unicode_tables().numbers) + (entry.flag("individual_digits", false) ? "" : "+"),
+                     Behavior::isolated, false)};
   }
   if (type == "Punctuation") {
-    return {split_by(R"([\p{P}$+<=>^`|~])", behavior_of(entry, "Isolated"), false)};
+    return {split_by(class_of(unicode_tables().old_punctuation), behavior_of(entry, "Isolated"), false)};
   }
   if (type == "Whitespace")
-    return {split_by(R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)", Behavior::removed, true)};
+    return {split_by(R"([[:word:]\x{200c}\x{200d}]+|[^[:word:]\s\x{200c}\x{200d}]+)", Behavior::removed, true)};
   if (type == "WhitespaceSplit") return {split_by(R"(\s+)", Behavior::removed, false)};
   if (type == "CharDelimiterSplit") return {split_by(escaped_delimiter(entry), Behavior::removed, false)};
   if (type == "BertPreTokenizer") return bert();
   if (type == "FixedLength") {
     const std::int64_t length = entry.integer("length", 1, 65535, 5);
-    return {split_by(fmt::format("(?s).{{1,{}}}", length), Behavior::isolated, false)};
+    return {split_by(fmt::format("(?m:.{{1,{}}})", length), Behavior::isolated, false)};
   }
   entry.fail("pre-tokenizer " + in_quotes(type) + " is not supported");
 }

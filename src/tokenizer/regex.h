@@ -10,14 +10,13 @@
 
 namespace switchyard {
 
-// A compiled pattern with the semantics of tokenizers' usual regular expressions (Oniguruma, Rust): \s is the
-// property White_Space, \w Alphabetic, marks, decimal digits and connectors, \p{Han} the script itself.
-// Immutable, usable from several threads.
+// A compiled pattern in the syntax and with the meaning of the library tokenizers' engine, Oniguruma, down to its
+// version of Unicode (pattern.h). Immutable, usable from several threads.
 class Regex {
  public:
   // Selects the positions that ^ and $ match: the ends of the whole text, or of every line.
   enum class Anchors { text, lines };
-  // Error(usage) naming `where` for a pattern that does not compile, and for sets inside sets ([a&&[b]]).
+  // Error(usage) naming `where` for a pattern that does not compile or is not understood.
   Regex(const std::string& pattern, const std::string& where, Anchors anchors = Anchors::lines);
 
   // Returns [begin, end) of all matches from left to right, without empty ones. `text` must be valid UTF-8.

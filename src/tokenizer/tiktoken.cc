@@ -1,10 +1,8 @@
-// A .tiktoken file: lines of a base64 token and its rank, which is both its id and its merge priority.
-//
-// The file states neither how a text is split nor the special tokens. Published files are recognised by their
-// number of ranks; all others are treated like Llama-3's, where 256 special tokens follow the ranks, the
-// first of which begins a text and the second ends it.
+// A file of tiktoken's: lines of a base64 token and its rank, which is both its id and its merge priority. What
+// it does not state, tiktoken_kinds.h finds.
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -15,93 +13,16 @@
 #include "tokenizer/piece_cache.h"
 #include "tokenizer/plain_ranges.h"
 #include "tokenizer/regex.h"
+#include "tokenizer/tiktoken_kinds.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
 namespace switchyard {
 namespace {
 
-constexpr char kGpt2[] = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr char kLlama3[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
-                           R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kGpt4[] = R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+)"
-                         R"(| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)";
-constexpr char kQwen[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
-                         R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kGpt4o[] =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-struct Kind;
-using SpecialTokens = std::vector<std::pair<std::int32_t, std::string>>;
-
-struct Kind {
-  std::size_t ranks;
-  const char* pattern;
-  std::int32_t ids;  // with special tokens
-  std::optional<std::int32_t> bos, eos;
-  SpecialTokens (*special)(const Kind&);  // their ids and texts, as the published tokenizers have them
-  bool composed = false;                  // text is brought to NFC first
-};
-
-SpecialTokens end_only(const Kind& kind) {
-  return {{*kind.eos, "<|endoftext|>"}};
-}
-
-SpecialTokens of_cl100k(const Kind&) {
-  return {{100257, "<|endoftext|>"},
-          {100258, "<|fim_prefix|>"},
-          {100259, "<|fim_middle|>"},
-          {100260, "<|fim_suffix|>"},
-          {100276, "<|endofprompt|>"}};
-}
-
-SpecialTokens of_o200k(const Kind&) {
-  return {{199999, "<|endoftext|>"}, {200018, "<|endofprompt|>"}};
-}
-
-SpecialTokens of_qwen(const Kind& kind) {
-  SpecialTokens tokens{
-      {*kind.eos, "<|endoftext|>"}, {*kind.eos + 1, "<|im_start|>"}, {*kind.eos + 2, "<|im_end|>"}};
-  for (std::int32_t id = *kind.eos + 3; id < kind.ids; ++id)
-    tokens.emplace_back(id, fmt::format("<|extra_{}|>", id - *kind.eos - 3));
-  return tokens;
-}
-
-// The special tokens of Llama 3.1, which has names for some that Llama 3 reserved.
-SpecialTokens of_llama3(const Kind& kind) {
-  const std::unordered_map<std::int32_t, std::string> named{
-      {0, "<|begin_of_text|>"},   {1, "<|end_of_text|>"},   {4, "<|finetune_right_pad_id|>"},
-      {6, "<|start_header_id|>"}, {7, "<|end_header_id|>"}, {8, "<|eom_id|>"},
-      {9, "<|eot_id|>"},          {10, "<|python_tag|>"}};
-  SpecialTokens tokens;
-  int reserved = 0;
-  for (std::int32_t id = *kind.bos; id < kind.ids; ++id) {
-    const auto name = named.find(id - *kind.bos);
-    tokens.emplace_back(
-        id, name != named.end() ? name->second : fmt::format("<|reserved_special_token_{}|>", reserved++));
-  }
-  return tokens;
-}
-
-Kind kind_of(std::size_t ranks, std::int32_t highest) {
-  static const Kind known[] = {
-      {50256, kGpt2, 50257, {}, 50256, end_only},          // gpt2, r50k_base
-      {50280, kGpt2, 50281, {}, 50256, end_only},          // p50k_base, which leaves 50256 free
-      {100256, kGpt4, 100277, {}, 100257, of_cl100k},      // cl100k_base
-      {199998, kGpt4o, 200019, {}, 199999, of_o200k},      // o200k_base
-      {151643, kQwen, 151851, {}, 151643, of_qwen, true},  // qwen.tiktoken
-  };
-  for (const Kind& kind : known) {
-    if (kind.ranks == ranks && highest < kind.ids) return kind;
-  }
-  return {ranks, kLlama3, highest + 1 + 256, highest + 1, highest + 2, of_llama3};
-}
-
 class TiktokenTokenizer : public Tokenizer {
  public:
-  TiktokenTokenizer(std::string_view text, const std::string& name) {
+  TiktokenTokenizer(std::string_view text, const JsonReader& settings, const std::string& name) {
     std::int64_t line_number = 0;
     while (!text.empty()) {
       const std::size_t end = std::min(text.find('\n'), text.size());
@@ -113,12 +34,18 @@ class TiktokenTokenizer : public Tokenizer {
         fail_usage("[tokenizer] {}: no token for byte {}; every byte must have one", name, b);
       }
     }
-    kind_ = kind_of(ranks_.size(), highest_);
-    pattern_.emplace(kind_.pattern, name, Regex::Anchors::text);
+    kind_ = tiktoken_kind_of(ranks_.size(), highest_, settings, name);
+    refuse_gaps(name);
+    if (kind_.guessed)
+      fmt::print(stderr, "switchyard: [tokenizer] {}: {} ranks are no published vocabulary's: texts are split as Llama "
+                         "3 splits them, and Llama 3's special tokens follow the ranks\n", name, ranks_.size());
+    pattern_.emplace(std::string(kind_.pattern), name, Regex::Anchors::text);
+    ends_prompts_ = settings.flag("add_eos_token", false);
     name_special_tokens();
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
+    if (kind_.found_in_texts) return encode_with_special(text, {});
     std::vector<std::int32_t> ids;
     encode_part(valid_utf8(text), ids);
     return ids;
@@ -142,13 +69,15 @@ class TiktokenTokenizer : public Tokenizer {
   std::string decode_all(std::span<const std::int32_t> ids) const override { return decoded(ids, true); }
 
   std::optional<std::string> token_bytes(std::int32_t id) const override {
-    const auto found = bytes_.find(id);
-    return found == bytes_.end() ? std::nullopt : std::optional(found->second);
+    if (const auto found = bytes_.find(id); found != bytes_.end()) return found->second;
+    const auto added = special_.find(id);
+    return added == special_.end() || added->second.special ? std::nullopt : std::optional(added->second.content);
   }
 
   std::int32_t vocab_size() const override { return kind_.ids; }
   std::optional<std::int32_t> bos() const override { return kind_.bos; }
   std::optional<std::int32_t> eos() const override { return kind_.eos; }
+  bool ends_prompts() const override { return ends_prompts_; }
 
  private:
   void encode_part(std::string valid, std::vector<std::int32_t>& ids) const {
@@ -166,7 +95,7 @@ class TiktokenTokenizer : public Tokenizer {
       if (const auto found = bytes_.find(id); found != bytes_.end())
         text += found->second;
       else if (const auto special = special_.find(id); special != special_.end())
-        text += all ? special->second : "";
+        text += all || !special->second.special ? special->second.content : "";
       else if (id < 0 || id >= kind_.ids)
         text += "\xef\xbf\xbd";
     }
@@ -174,11 +103,25 @@ class TiktokenTokenizer : public Tokenizer {
   }
 
   void name_special_tokens() {
-    for (const auto& [id, text] : kind_.special(kind_)) {
-      if (bytes_.contains(id)) continue;
-      special_[id] = text;
-      finder_.add({id, text, false, false, false});
+    for (const ConfigToken& token : kind_.special) {
+      if (bytes_.contains(*token.id)) continue;
+      special_[*token.id] = token;
+      finder_.add({*token.id, token.content, token.left_strip, token.right_strip, token.single_word});
     }
+  }
+
+  // The ids of special tokens follow from the number of ranks, so that none may be missing; p50k_base alone has a
+  // special token among its ranks.
+  void refuse_gaps(const std::string& name) const {
+    if (static_cast<std::size_t>(highest_) + 1 == ranks_.size()) return;
+    std::int32_t missing = 0;
+    while (lines_.contains(missing) || std::ranges::any_of(kind_.special, [&](const ConfigToken& token) {
+      return token.id == missing;
+    })) ++missing;
+    if (missing > highest_) return;
+    std::int32_t next = missing;
+    while (!lines_.contains(next)) ++next;
+    fail_usage("[tokenizer] {}:{}: rank {} follows, but no line has rank {}", name, lines_.at(next), next, missing);
   }
 
   void read_line(std::string_view line, std::int64_t number, const std::string& name) {
@@ -197,6 +140,7 @@ class TiktokenTokenizer : public Tokenizer {
     if (!ranks_.emplace(token, rank).second || !bytes_.emplace(rank, token).second) {
       fail_usage("[tokenizer] {}:{}: token or rank {} is given twice", name, number, rank);
     }
+    lines_[rank] = number;
     highest_ = std::max(highest_, rank);
     longest_ = std::max(longest_, token.size());
   }
@@ -219,12 +163,14 @@ class TiktokenTokenizer : public Tokenizer {
         ids);
   }
 
-  Kind kind_{};
+  TiktokenKind kind_{};
+  bool ends_prompts_ = false;
   std::optional<Regex> pattern_;
   std::unordered_map<std::string, std::int32_t> ranks_;
   std::unordered_map<std::int32_t, std::string> bytes_;
-  std::unordered_map<std::int32_t, std::string> special_;  // texts of special tokens
-  AddedTokenFinder finder_;                                // of those
+  std::unordered_map<std::int32_t, std::int64_t> lines_;   // of ranks
+  std::unordered_map<std::int32_t, ConfigToken> special_;
+  AddedTokenFinder finder_;                                // of special tokens
   std::size_t longest_ = 0;                                // bytes of the longest token
   std::int32_t highest_ = -1;
   std::uint32_t owner_ = next_cache_owner();
@@ -232,8 +178,10 @@ class TiktokenTokenizer : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::string& name) {
-  return std::make_unique<TiktokenTokenizer>(text, name);
+std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view config, const std::string& name) {
+  const std::string named = name + " (tokenizer_config.json)";
+  const nlohmann::json settings = config.empty() ? nlohmann::json::object() : parse_json(config, named);
+  return std::make_unique<TiktokenTokenizer>(text, JsonReader(settings, named), name);
 }
 
 }  // namespace switchyard

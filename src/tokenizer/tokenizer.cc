@@ -1,6 +1,8 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <span>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "gguf/gguf_tokenizer.h"
+#include "tokenizer/base64.h"
 
 namespace switchyard {
 namespace {
@@ -54,8 +57,12 @@ std::string existing_file(const std::string& type, const std::string& path) {
   std::error_code status;
   if (path.empty())
     fail_usage("[tokenizer] tokenizer_type={}: tokenizer_path is empty, expected a local file", type);
-  if (fs::is_directory(path, status) && type == "huggingface")
-    return existing_file(type, path + "/tokenizer.json");
+  if (fs::is_directory(path, status)) {
+    const std::string found = tokenizer_in(path);
+    const bool fits = !found.empty() && tokenizer_type_of(found) == type;
+    if (type == "huggingface" || fits) return existing_file(type, fits ? found : path + "/tokenizer.json");
+    fail_usage("[tokenizer] tokenizer_path={}: the folder has no file for tokenizer_type={}", path, type);
+  }
   if (!fs::is_regular_file(path, status)) {
     fail_usage(
         "[tokenizer] tokenizer_path={}: no such file; names on the Hugging Face hub are not downloaded, give "
@@ -64,6 +71,20 @@ std::string existing_file(const std::string& type, const std::string& path) {
         path);
   }
   return path;
+}
+
+constexpr const char* kKimiModel = "tiktoken.model";
+
+// Returns whether a file's first line is base64, a space and a number, as in vocabularies of tiktoken.
+bool begins_with_rank(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line(4096, '\0');
+  file.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.resize(static_cast<std::size_t>(file.gcount()));
+  line.resize(std::min(line.find_first_of("\r\n"), line.size()));
+  const std::size_t gap = line.find(' ');
+  if (gap == std::string::npos || gap + 1 == line.size()) return false;
+  return from_base64(line.substr(0, gap)) && line.find_first_not_of("0123456789", gap + 1) == std::string::npos;
 }
 
 constexpr const char *kSettings = "tokenizer_config.json", *kNamedTokens = "special_tokens_map.json",
@@ -109,9 +130,27 @@ std::string settings_of(const std::vector<std::string>& files) {
 
 }  // namespace
 
+std::string tokenizer_in(const std::string& folder) {
+  std::error_code error;
+  for (const char* name : {"tokenizer.json", kKimiModel, "tokenizer.model", "tokenizer.tiktoken"}) {
+    if (fs::exists(fs::path(folder) / name, error)) return fs::path(folder) / name;
+  }
+  std::set<std::string> others;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string end = entry.path().extension();
+    if (end == ".model" || end == ".tiktoken") others.insert(entry.path());
+  }
+  return others.empty() ? "" : *others.begin();
+}
+
 std::string tokenizer_type_of(const std::string& path) {
   if (path == "byte") return "byte";
-  if (path.ends_with(".model")) return "sentencepiece";
+  std::error_code status;
+  if (fs::is_directory(path, status)) {
+    const std::string found = tokenizer_in(path);
+    return found.empty() ? "huggingface" : tokenizer_type_of(found);
+  }
+  if (path.ends_with(".model")) return begins_with_rank(path) ? "tiktoken" : "sentencepiece";
   if (path.ends_with(".gguf")) return "gguf";
   return path.ends_with(".tiktoken") ? "tiktoken" : "huggingface";
 }
@@ -122,7 +161,7 @@ std::vector<std::string> tokenizer_files(const std::string& type, const std::str
     fail_usage("[tokenizer] tokenizer_type={}: expected byte, sentencepiece, huggingface, tiktoken or gguf",
                type);
   std::vector<std::string> files = {existing_file(type, path)};
-  if (type != "huggingface" && type != "sentencepiece") return files;
+  if (type == "gguf") return files;
   const auto add = [&, folder = fs::path(files[0]).parent_path()](const char* name) {
     std::error_code status;
     if (fs::exists(folder / name, status)) files.push_back((folder / name).string());
@@ -134,8 +173,12 @@ std::vector<std::string> tokenizer_files(const std::string& type, const std::str
   return files;
 }
 
-std::string tokenizer_path_in(const std::string& type, const std::string& folder) {
+std::string tokenizer_path_in(const std::string& type, const std::string& folder, const std::string& from) {
   if (type == "byte") return "";
+  const std::string kimi = folder + "/" + kKimiModel;
+  std::error_code status;
+  if (type == "tiktoken" && (from.empty() ? fs::exists(kimi, status) : fs::path(from).filename() == kKimiModel))
+    return kimi;
   return folder + (type == "sentencepiece" ? "/tokenizer.model"
                    : type == "tiktoken"    ? "/tokenizer.tiktoken"
                                            : "/tokenizer.json");
@@ -145,8 +188,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
   if (type == "byte") return std::make_unique<ByteTokenizer>();
   const std::vector<std::string> files = tokenizer_files(type, path);
   const std::string config = settings_of(files);
-  if (type == "sentencepiece") return parse_sentencepiece(read_whole_file(files[0]), config, path);
-  if (type == "tiktoken") return parse_tiktoken(read_whole_file(files[0]), path);
+  if (type == "sentencepiece") {
+    if (begins_with_rank(files[0]))
+      fail_usage("[tokenizer] {}: lines of base64 and rank, no SentencePiece model: expected tokenizer_type=tiktoken",
+                 files[0]);
+    return parse_sentencepiece(read_whole_file(files[0]), config, files[0]);
+  }
+  if (type == "tiktoken") return parse_tiktoken(read_whole_file(files[0]), config, files[0]);
   if (type == "gguf") {
     const TokenizerFiles stored = tokenizer_files_of(GgufFile::open(path));
     return stored.json.empty() ? parse_sentencepiece(stored.model, stored.config, path)

@@ -43,21 +43,27 @@ class Tokenizer {
 };
 
 // `type`: "byte" (ids are bytes, 256 ends a document; no path), "sentencepiece" (a model
-// file), "huggingface" (a tokenizer.json or a folder with one), "tiktoken" (a file of
-// base64 tokens and ranks; split as GPT-2, cl100k, o200k or Qwen if it has as many ranks
-// as one of these, else as Llama-3), "gguf" (the metadata of a GGUF file). Error(usage)
-// for another type, a missing or broken file, and for a hub id instead of a path.
+// file), "huggingface" (a tokenizer.json), "tiktoken" (a file of base64 tokens and ranks, as
+// tiktoken_kinds.h knows it), "gguf" (the metadata of a GGUF file). `path` may be a folder
+// that has such a file. Error(usage) for another type, a missing or broken file, and for a
+// hub id instead of a path.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path);
 
-// Infers a tokenizer file's type from its name: *.model, *.tiktoken, the word "byte", else huggingface.
+// Infers the type of a tokenizer file, or of a folder's (tokenizer_in), from its name: *.model, which may also begin
+// with lines of base64 and then is tiktoken's, *.tiktoken, *.gguf, the word "byte", else huggingface.
 std::string tokenizer_type_of(const std::string& path);
 
-// The files that a tokenizer is read from, the main file first. A tokenizer.json or a SentencePiece model may
+// The main file of the tokenizer in a folder, or "": tokenizer.json, tiktoken.model, tokenizer.model,
+// tokenizer.tiktoken, else the first *.model or *.tiktoken by name.
+std::string tokenizer_in(const std::string& folder);
+
+// The files that a tokenizer is read from, the main file first. All but GGUF files may
 // have a tokenizer_config.json beside it and, if that lacks added_tokens_decoder, a special_tokens_map.json
 // and an added_tokens.json. None for byte. Error(usage) as for make_tokenizer.
 std::vector<std::string> tokenizer_files(const std::string& type, const std::string& path);
-// The path of the main file in a folder that stores a tokenizer; "" for byte.
-std::string tokenizer_path_in(const std::string& type, const std::string& folder);
+// The path of the main file in a folder that stores the tokenizer of a file `from`; "" for byte. Kimi's
+// tiktoken.model keeps its name, which says what it is; `from` may be "" where the folder is already filled.
+std::string tokenizer_path_in(const std::string& type, const std::string& folder, const std::string& from = "");
 
 // Builds a tokenizer from file contents; `name` replaces the path in messages. `config` is the text of the
 // accompanying tokenizer_config.json, or empty.
@@ -65,7 +71,7 @@ std::unique_ptr<Tokenizer> parse_huggingface(std::string_view json, std::string_
                                              const std::string& name);
 std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, std::string_view config,
                                                const std::string& name);
-std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::string& name);
+std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view config, const std::string& name);
 
 // Encodes a prompt: bos() before it, and eos() after it if the tokenizer ends prompts.
 std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text, bool add_bos,

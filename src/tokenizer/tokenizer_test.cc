@@ -93,8 +93,10 @@ TEST(HuggingFace, RefusesWhatItDoesNotCompute) {
       {"dropout", R"({"model":{"dropout":0.1}})"_json},
       {"normalizer \"Uppercase\"", R"({"normalizer":{"type":"Uppercase"}})"_json},
       {"pre-tokenizer \"UnicodeScripts\"", R"({"pre_tokenizer":{"type":"UnicodeScripts"}})"_json},
-      {"does not compile",
+      {"a ( without its )",
        R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"}})"_json},
+      {"does not compile",
+       R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(?<=a+)b"},"behavior":"Isolated"}})"_json},
       {"unknown behavior",
        R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a"},"behavior":"Odd"}})"_json},
       {"decoder \"CTC\"", R"({"decoder":{"type":"CTC"}})"_json},
@@ -240,11 +242,11 @@ TEST(OlderFolders, TokensInFilesOfTheirOwn) {
 }
 
 TEST(Tiktoken, RefusesBrokenLines) {
-  expect_error([] { parse_tiktoken("", "test"); }, "no token for byte 0");
-  expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "test"); }, "test:2: token or rank 1 is given twice");
+  expect_error([] { parse_tiktoken("", "", "test"); }, "no token for byte 0");
+  expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "", "test"); }, "test:2: token or rank 1 is given twice");
   for (const char* line :
        {"AA==", "AA== x", "AA== -1", "A 0", "!!!! 0", "AA== 99999999999", "AA== 1 2", " 0", "=== 0"}) {
-    expect_error([&] { parse_tiktoken(line, "test"); }, "test:1: expected a base64 token");
+    expect_error([&] { parse_tiktoken(line, "", "test"); }, "test:1: expected a base64 token");
   }
 }
 

@@ -8,15 +8,12 @@
 #include <memory>
 
 #include "core/error.h"
+#include "tokenizer/unicode_tables.h"
 
 namespace switchyard {
 namespace {
 
 constexpr const char* kReplacement = "\xef\xbf\xbd";
-
-utf8proc_category_t category(std::uint32_t c) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
-}
 
 std::array<std::uint32_t, 256> byte_alphabet() {
   std::array<std::uint32_t, 256> alphabet{};
@@ -41,6 +38,22 @@ std::size_t broken_length(std::string_view text, std::size_t at) {
     }
   }
   return 1;
+}
+
+// The normal form of a text whose characters are no newer than the library's normal forms.
+std::string known_normal_form(std::string_view text, NormalForm form) {
+  if (text.empty()) return "";
+  const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
+  const bool compatible = form == NormalForm::nfkc || form == NormalForm::nfkd;
+  const int options = UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                      (compatible ? UTF8PROC_COMPAT : 0);
+  utf8proc_uint8_t* mapped_text = nullptr;
+  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                   static_cast<utf8proc_ssize_t>(text.size()), &mapped_text,
+                                   static_cast<utf8proc_option_t>(options));
+  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(mapped_text, std::free);
+  if (length < 0) fail_runtime("[tokenizer] normalisation failed: {}", utf8proc_errmsg(length));
+  return {reinterpret_cast<const char*>(mapped_text), static_cast<std::size_t>(length)};
 }
 
 }  // namespace
@@ -123,36 +136,29 @@ bool is_white_space(std::uint32_t c) {
          c == 0x3000;
 }
 bool is_mark(std::uint32_t c) {
-  const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
+  return in_ranges(unicode_tables().old_marks, c);
 }
 bool is_nonspacing_mark(std::uint32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_MN;
+  return in_ranges(unicode_tables().old_nonspacing, c);
 }
 bool is_other(std::uint32_t c) {
-  const auto k = category(c);
-  return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CS ||
-         k == UTF8PROC_CATEGORY_CO;
-}
-bool is_punctuation(std::uint32_t c) {
-  const auto k = category(c);
-  return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+  const bool private_use = (c >= 0xf0000 && c <= 0xffffd) || (c >= 0x100000 && c <= 0x10fffd);
+  return private_use || in_ranges(unicode_tables().old_other, c);
 }
 
 std::string normal_form(const std::string& text, NormalForm form) {
   const auto ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
   if (std::all_of(text.begin(), text.end(), ascii)) return text;
-  const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
-  const bool compatible = form == NormalForm::nfkc || form == NormalForm::nfkd;
-  const int options = UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                      (compatible ? UTF8PROC_COMPAT : 0);
-  utf8proc_uint8_t* mapped = nullptr;
-  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                                   static_cast<utf8proc_option_t>(options));
-  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(mapped, std::free);
-  if (length < 0) fail_runtime("[tokenizer] normalisation failed: {}", utf8proc_errmsg(length));
-  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(length)};
+  std::string normal;
+  std::size_t begin = 0, at = 0;
+  for_characters(text, [&](std::string_view character) {
+    if (character.size() > 1 && in_ranges(unicode_tables().beyond_normal, code_point(character))) {
+      normal.append(known_normal_form(std::string_view(text).substr(begin, at - begin), form)).append(character);
+      begin = at + character.size();
+    }
+    at += character.size();
+  });
+  return normal.append(known_normal_form(std::string_view(text).substr(begin), form));
 }
 
 std::string lower_case(std::string_view text) {
@@ -161,11 +167,7 @@ std::string lower_case(std::string_view text) {
   for_characters(text, [&](std::string_view character) {
     const std::uint32_t c = code_point(character);
     // The only character whose lower case is two.
-    if (c == 0x130) {
-      lower += "i\u0307";
-    } else {
-      lower += utf8_of(static_cast<std::uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
-    }
+    lower += c == 0x130 ? "i\u0307" : utf8_of(mapped(unicode_tables().lower, c));
   });
   return lower;
 }

@@ -37,11 +37,13 @@ void for_characters(std::string_view text, Body body) {
 }
 
 bool is_white_space(std::uint32_t code_point);  // the property White_Space
-bool is_mark(std::uint32_t code_point);         // general category M
+// As the library's normalizers know them (unicode_tables.h): marks, marks without width, and control characters and
+// their like.
+bool is_mark(std::uint32_t code_point);
 bool is_nonspacing_mark(std::uint32_t code_point);
-bool is_other(std::uint32_t code_point);  // Cc, Cf, Cs, Co
-bool is_punctuation(std::uint32_t code_point);
+bool is_other(std::uint32_t code_point);
 
+// Characters that are newer than the library's normal forms stay as they are, and nothing combines with them.
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 std::string normal_form(const std::string& text, NormalForm form);
 

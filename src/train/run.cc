@@ -127,7 +127,7 @@ std::vector<ExtraFile> carried_tokenizer(const Config& config) {
   if (config.get_string("dataset_type") == "synthetic" || path.empty()) return files;
   std::vector<fs::path> candidates{path};
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
-                           "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+                           "tiktoken.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
                            "vocab.txt", "chat_template.jinja"})
     candidates.push_back(path / name);
   if (fs::is_regular_file(path)) {
