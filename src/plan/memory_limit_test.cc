@@ -53,9 +53,13 @@ TEST(MemoryLimit, LimitsOfAddressesCount) {
   EXPECT_EQ(lacking(4 * kGib, 2 * kGib + stacks), "");
   EXPECT_NE(lacking(4 * kGib, kGib).find("of 1.00 GiB that the limit (ulimit -v) leaves"), std::string::npos);
   EXPECT_NE(lacking(4 * kGib, 2 * kGib + stacks - 1).find("stacks"), std::string::npos);
+  const std::int64_t many = bytes_of_stacks(2, 512);
+  EXPECT_NE(lacking_memory({.weights = 1, .peak = 1, .all_weights = 1}, 512, 2,
+                           {64 * kGib, AddressLimit{many + many / 2, "the limit"}}),
+            "");
   // Weights are there once; each rank has a stack of 8 MiB.
-  EXPECT_EQ(lacking(64 * kGib, 1 * kGib + bytes_of_stacks(2, 512), 512), "");
-  EXPECT_NE(lacking(64 * kGib, 1 * kGib + stacks, 512).find("512 ranks of a process"), std::string::npos);
+  EXPECT_EQ(lacking(64 * kGib, 2 * many, 512), "");
+  EXPECT_NE(lacking(64 * kGib, 2 * stacks, 512).find("512 ranks of a process"), std::string::npos);
 }
 
 // What keeps a plan from its end other than the model is passed on or told, never taken for enough memory.
