@@ -294,9 +294,13 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::string& checkpoints) {
     const std::string name = it->path().filename().string();
     std::int64_t step = 0;
     const auto [last, status] = std::from_chars(name.data(), name.data() + name.size(), step);
-    const bool numbered = status == std::errc() && last == name.data() + name.size() && step >= 0;
+    // No other name is a step's: "0100", "100.bak" and "100~" are copies of the user's.
+    const bool numbered = status == std::errc() && last == name.data() + name.size() && step >= 0 &&
+                          name == std::to_string(step);
     if (numbered && has_marker(it->path().string())) found.push_back({step, it->path().string()});
   }
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    fail_usage("[checkpoint] {}: cannot be looked at: {}", checkpoints, error.message());
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
   return found;
 }

@@ -1,53 +1,32 @@
 #include "checkpoint/folder_lock.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <system_error>
-#include <thread>
 
 #include "core/error.h"
+#include "core/file_lock.h"
 
 namespace switchyard {
 namespace {
 
-std::string text_of(int file) {
+// The process that the file names; another machine's, too.
+std::string owner_in(int file, const std::string& otherwise) {
   char text[32] = {};
   const ssize_t bytes = ::pread(file, text, sizeof text - 1, 0);
   std::string id(text, bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
   while (!id.empty() && (id.back() < '0' || id.back() > '9')) id.pop_back();
-  return id.empty() ? "another process" : "process " + id;
+  return id.empty() ? otherwise : "process " + id;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& folder) {
-  const std::string path = folder + "/.lock";
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error) {
-    file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (file_ < 0) error = {errno, std::generic_category()};
-  }
-  if (error)
-    fail_usage(
-        "[checkpoint] cannot create {}: {}; set base_output_directory to a folder you may write to, or "
-        "enable_checkpointing=false",
-        path, error.message());
-  // A process that was just killed may still be ending.
-  for (int tries = 0; ::flock(file_, LOCK_EX | LOCK_NB) != 0; ++tries) {
-    if (errno == EINTR) continue;
-    const std::string owner = text_of(file_);
-    if (errno != EWOULDBLOCK || tries >= 40) {
-      ::close(file_);
-      fail_usage("[checkpoint] {} is being written by {}: wait until it ends, or set another run_name",
-                 folder, owner);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
+  while (!open_and_lock(folder)) {
   }
   const std::string id = std::to_string(::getpid()) + "\n";
   const bool written = ::ftruncate(file_, 0) == 0 &&
@@ -60,6 +39,38 @@ FolderLock::FolderLock(const std::string& folder) {
 
 FolderLock::~FolderLock() {
   ::close(file_);
+}
+
+// Returns false where another process removed the file between the two.
+bool FolderLock::open_and_lock(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC;
+  if (!error) {
+    file_ = ::open(path_.c_str(), kFlags | O_EXCL, 0666);
+    created_ = file_ >= 0;
+    if (!created_ && errno == EEXIST) file_ = ::open(path_.c_str(), kFlags, 0666);
+    if (file_ < 0) error = {errno, std::generic_category()};
+  }
+  if (error)
+    fail_usage("[train] cannot create {}: {}; set base_output_directory to a folder you may write to", path_,
+               error.message());
+  if (const std::string holder = lock_file(file_, path_); !holder.empty()) {
+    const std::string owner = owner_in(file_, holder);
+    ::close(file_);
+    fail_usage("[train] {} is being written by {}: wait until it ends, or set another run_name", folder,
+               owner);
+  }
+  struct stat locked {
+  }, named{};
+  if (::fstat(file_, &locked) == 0 && ::stat(path_.c_str(), &named) == 0 && locked.st_ino == named.st_ino)
+    return true;
+  ::close(file_);
+  return false;
+}
+
+void FolderLock::discard() {
+  if (created_) ::unlink(path_.c_str());
 }
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// FolderLock: ensures that only one process at a time writes the checkpoints of a run.
+// FolderLock: ensures that only one process at a time writes the folder of a run.
 #pragma once
 
 #include <string>
@@ -14,8 +14,15 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  // Removes the file, if the constructor created it: for a run that is refused before any work.
+  void discard();
+
  private:
+  bool open_and_lock(const std::string& folder);
+
+  std::string path_;
   int file_ = -1;
+  bool created_ = false;
 };
 
 }  // namespace switchyard

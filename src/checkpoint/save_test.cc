@@ -181,6 +181,21 @@ TEST_F(Save, KeepsTheNewest) {
   expect_small(CheckpointFolder::open(path("11")));
 }
 
+// Copies that users keep beside the steps are none, and are never removed; of a link only the link goes.
+TEST_F(Save, OnlyStepsAreSteps) {
+  save_small(FileSystem::real(), path(), 1, 0);
+  const std::vector<std::string> copies{"01", "+1", "1.bak", "1 (copy)", "1~", "1e0", "-1"};
+  for (const std::string& name : copies) fs::copy(path("1"), path(name), fs::copy_options::recursive);
+  EXPECT_EQ(find_checkpoints(path()).size(), 1u);
+  fs::rename(path("1"), path("archive"));
+  fs::create_directory_symlink(path("archive"), path("1"));
+  for (const std::int64_t step : {2, 3}) save_small(FileSystem::real(), path(), step, 1);
+  EXPECT_FALSE(fs::exists(fs::symlink_status(path("1"))));
+  EXPECT_FALSE(fs::exists(path("2")));
+  EXPECT_TRUE(fs::exists(path("archive/complete")));
+  for (const std::string& name : copies) EXPECT_TRUE(fs::exists(path(name) + "/complete")) << name;
+}
+
 TEST_F(Save, TheNewestThatOpensIsFound) {
   fs::create_directory(path("checkpoints"));
   for (const std::int64_t step : {1, 2}) save_small(FileSystem::real(), path("checkpoints"), step, 0);

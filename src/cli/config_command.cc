@@ -34,6 +34,8 @@ Shows every setting that a command line gives, with its value and where that cam
   --template     a commented config of a small MoE model of your own, which trains as it stands
   --json FILE    write settings or table to FILE as JSON instead
 
+Keys may also come from the environment (M_STEPS=77); values may have ${oc.env:NAME}, ${oc.env:NAME,else} and ${key}.
+
 The status of a key:
   active         it does what its help says
   inert          it changes nothing here; accepted, and named in one line at start

@@ -18,10 +18,12 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "engine/model_to_run.h"
+#include "engine/output_files.h"
 #include "engine/session.h"
 #include "engine/stored_model.h"
 #include "eval/evaluate.h"
 #include "metrics/atomic_file.h"
+#include "plan/memory_limit.h"
 #include "tokenizer/unicode.h"
 #include "train/step_cost.h"
 
@@ -327,6 +329,10 @@ void write_summary(const std::string& file, const Evaluation& eval, const EvalSu
 int evaluate(const EvalOptions& options, Processes& processes) {
   const Evaluation eval = make_evaluation(options, processes);
   const Config& config = eval.run.config;
+  require_outputs_apart("eval", config, {{"--json", options.common.json_file}});
+  std::vector<const ModelOnMesh*> models{&eval.run};
+  if (eval.other) models.push_back(&*eval.other);
+  require_memory_of_weights("eval", models, processes);
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   const bool first = processes.index() == 0;
   if (first) {

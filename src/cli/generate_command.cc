@@ -17,6 +17,7 @@
 #include "core/resident_memory.h"
 #include "core/startup.h"
 #include "engine/model_to_run.h"
+#include "engine/output_files.h"
 #include "engine/session.h"
 #include "generate/deterministic_batches.h"
 #include "generate/generate.h"
@@ -240,6 +241,7 @@ int generate_text(const Options& options, Processes& processes) {
   require_memory_to_run("generate", generation.run, static_cast<std::int64_t>(generation.rows), room, true,
                         processes);
   const std::string record = routing_files(config, generation.run.model).record;
+  require_outputs_apart("generate", config, {{"routing_record", record}, {"--json", options.json_file}});
   AppendFile routing;
   if (first && !record.empty()) routing = AppendFile("routing", record);
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));

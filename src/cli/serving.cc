@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/gpu.h"
 #include "core/sha256.h"
+#include "engine/output_files.h"
 #include "generate/generate.h"
 #include "metrics/append_file.h"
 #include "parallel/comm/stop_signal.h"
@@ -187,7 +188,7 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
   // Several processes would not all decide alike, each by its machine's memory.
   if (processes.count() == 1 && limits.checkpoints > 0 &&
       !serving.run.config.is_set_by_user("prompt_checkpoints") &&
-      !has_memory_to_run(serving.run, limits.slots, capacity, serving.evicts, processes,
+      !has_memory_to_run(command, serving.run, limits.slots, capacity, serving.evicts, processes,
                          limits.checkpoints)) {
     limits.checkpoints = 0;
     limits.shares_prefixes = limits.shares_prefixes && !serving.run.model.has_delta();
@@ -204,6 +205,7 @@ void run_serving(const Serving& serving, Processes& processes, serve::RequestQue
   serve::Batcher batcher(*serving.run.tokenizer, serving.limits, queue, statistics);
   const Config& config = serving.run.config;
   const std::string record = routing_files(config, serving.run.model).record;
+  require_outputs_apart("serve", config, {{"routing_record", record}});
   AppendFile routing;
   if (first && !record.empty()) {
     routing = AppendFile("routing", record);

@@ -1,6 +1,9 @@
 #include "config/builder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <ctime>
 #include <utility>
@@ -8,6 +11,7 @@
 #include "config/declaration.h"
 #include "config/not_built.h"
 #include "config/value.h"
+#include "config/variables.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -64,8 +68,30 @@ void refuse_model_not_built(const std::string& model, const std::string& what) {
     fail_usage("[config] {}: {}", what, reason);
 }
 
+constexpr std::string_view kCase = "case";  // the source of keys that are no user's text
+constexpr const char* kBaseFile = "base.yml";
+constexpr std::string_view kEnvironment = "M_";
+
+// Whether one is the other but for two letters at one place: a slip of the pen, and no word of its own.
+bool is_slip(const std::string& word, const std::string& meant) {
+  const std::size_t shorter = std::min(word.size(), meant.size());
+  std::size_t same = 0, at_end = 0;
+  while (same < shorter && word[same] == meant[same]) ++same;
+  while (at_end < shorter - same && word[word.size() - 1 - at_end] == meant[meant.size() - 1 - at_end])
+    ++at_end;
+  return std::max(word.size(), meant.size()) - same - at_end <= 2;
+}
+
+// The variable of the environment that gives a key.
+std::string environment_name(const std::string& key) {
+  std::string name(kEnvironment);
+  for (const char letter : key) name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return name;
+}
+
 // The value of a key in its type. Blocks have one word each here; the reference has two for some.
-nlohmann::json value_of(const std::string& name, const nlohmann::json& untyped, const std::string& source) {
+nlohmann::json typed_value_of(const std::string& name, const nlohmann::json& untyped,
+                              const std::string& source) {
   const KeyDeclaration& key = known_key(name, source);
   if (name != "decoder_block" || !untyped.is_string()) return typed_value(key, untyped, source);
   const std::string& block = untyped.get_ref<const std::string&>();
@@ -203,32 +229,90 @@ void ConfigBuilder::add_arguments(std::span<const std::string> arguments) {
   std::map<std::string, std::string> seen;
   for (const std::string& argument : arguments) {
     const auto [name, text] = split_argument(argument);
-    const KeyDeclaration* const key = find_key(name);
-    const bool verbatim = key != nullptr && key->verbatim;
-    add_user_key(name, verbatim ? nlohmann::json(text) : untyped_value(name, text), "command line");
+    add_text(name, text, "command line");
     if (!seen.emplace(name, text).second) given_twice_.insert(name);
+  }
+}
+
+void ConfigBuilder::add_text(const std::string& name, const std::string& text, const std::string& source) {
+  const KeyDeclaration* const key = find_key(name);
+  const bool verbatim = key != nullptr && key->verbatim;
+  add_user_key(name, verbatim ? nlohmann::json(text) : untyped_value(name, text), source);
+}
+
+// An M_ that is near no key is another program's.
+void ConfigBuilder::add_environment() {
+  constexpr std::size_t kLeastLetters = 5;
+  std::map<std::string, std::string> variables;  // sorted
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::size_t equals = text.find('=');
+    if (text.starts_with(kEnvironment) && equals != std::string_view::npos)
+      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  for (const auto& [variable, text] : variables) {
+    std::string name = variable.substr(kEnvironment.size());
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    const bool is_key = find_key(name) != nullptr;
+    const std::string nearest = is_key ? name : nearest_key(name);
+    if (!is_key || variable != environment_name(name)) {
+      if (is_key || (name.size() >= kLeastLetters && is_slip(name, nearest)))
+        notice(fmt::format("{} of the environment is not read: the nearest key is {}, as {}", variable,
+                           nearest, environment_name(nearest)));
+      continue;
+    }
+    for (const UserKey& key : user_keys_) {
+      if (key.name == name && key.source != kCase)
+        fail_usage(
+            "[config] {} is given twice: {}={} in the environment, {}={} on the {}; leave one of them out",
+            name, variable, text, name, value_text(key.value), key.source);
+    }
+    add_text(name, text, variable);
   }
 }
 
 void ConfigBuilder::add_map(const std::map<std::string, nlohmann::json>& keys) {
   for (const auto& [name, value] : keys) {
     // The name that a MoE layer file uses for its mesh.
-    add_user_key(name == "expert_parallelism" ? "ici_expert_parallelism" : name, value, "case");
+    add_user_key(name == "expert_parallelism" ? "ici_expert_parallelism" : name, value, std::string(kCase));
   }
 }
 
-void ConfigBuilder::add_user_key(const std::string& name, const nlohmann::json& untyped,
-                                 const std::string& source) {
+void ConfigBuilder::add_user_key(const std::string& name, nlohmann::json untyped, const std::string& source) {
   if (name == "base_config")
     fail_usage("[config] base_config: expected in a config file, got it from the {}", source);
-  user_keys_.push_back({name, value_of(name, untyped, source), source});
+  known_key(name, source);
+  user_keys_.push_back({name, std::move(untyped), source});
 }
 
-nlohmann::json ConfigBuilder::last_user_value(const std::string& name) const {
+ConfigBuilder::Given ConfigBuilder::given(const std::string& name) const {
   for (auto key = user_keys_.rbegin(); key != user_keys_.rend(); ++key) {
-    if (key->name == name) return key->value;
+    if (key->name == name) return {key->value, key->source};
   }
-  return config_.entry(name).value;
+  const auto found_in = [&](const UntypedKeys& keys) {
+    return std::ranges::find(keys, name, &UntypedKeys::value_type::first);
+  };
+  for (const auto* layers : {&model_layers_, &config_layers_}) {
+    for (auto layer = layers->rbegin(); layer != layers->rend(); ++layer) {
+      if (const auto found = found_in(layer->keys); found != layer->keys.end())
+        return {found->second, layer->source};
+    }
+  }
+  if (const auto found = found_in(base_keys_); found != base_keys_.end()) return {found->second, kBaseFile};
+  const Config::Entry& entry = config_.entry(name);
+  return {entry.value, entry.source};
+}
+
+nlohmann::json ConfigBuilder::value_given(const std::string& name) const {
+  const Given by = given(name);
+  return value_of(name, by.value, by.source);
+}
+
+nlohmann::json ConfigBuilder::value_of(const std::string& name, const nlohmann::json& untyped,
+                                       const std::string& source) const {
+  if (source == kCase) return typed_value_of(name, untyped, source);
+  const auto lookup = [this](const std::string& key) { return given(key).value; };
+  return typed_value_of(name, filled_in(name, untyped, source, lookup), source);
 }
 
 void ConfigBuilder::assign(const std::string& name, nlohmann::json value, const std::string& source,
@@ -236,16 +320,29 @@ void ConfigBuilder::assign(const std::string& name, nlohmann::json value, const 
   Config::Entry& entry = config_.entries_.find(name)->second;
   if (name == "logical_axis_rules") {
     check_rules(value, source);
-    const bool users = source == "command line" || source == config_.get_string("custom_mesh_and_rule");
+    const bool users = (by_user && source != kCase) || source == config_.get_string("custom_mesh_and_rule");
     if (known_dims_.empty()) {
       for (const AxisRule& rule : axis_rules_of(value)) known_dims_.push_back(rule.name);
     }
     if (users) check_rule_words(value, known_dims_, source);
+    if (std::ranges::find(config_layers_, source, &ConfigLayer::source) != config_layers_.end())
+      tell_unknown_dims(value, source);
     rule_layers_.push_back(value);
   }
   entry.value = std::move(value);
   entry.source = source;
   entry.by_user = entry.by_user || by_user;
+}
+
+// Files of the reference's may have rules for dims that nothing here has.
+void ConfigBuilder::tell_unknown_dims(const nlohmann::json& rules, const std::string& source) {
+  std::set<std::string> told;
+  for (const AxisRule& rule : axis_rules_of(rules)) {
+    if (std::ranges::find(known_dims_, rule.name) != known_dims_.end() || !told.insert(rule.name).second)
+      continue;
+    notice(fmt::format("logical_axis_rules: no dim is called {}, its rule changes nothing{} ({})", rule.name,
+                       nearest_hint(rule.name, known_dims_), source));
+  }
 }
 
 void ConfigBuilder::apply_file(const UntypedKeys& keys, const std::string& source) {
@@ -296,8 +393,8 @@ UntypedKeys ConfigBuilder::apply_layers(const std::vector<ConfigLayer>& layers) 
   return counted;
 }
 
-void ConfigBuilder::apply_model_file() {
-  const std::string model = last_user_value("model_name").get<std::string>();
+void ConfigBuilder::find_model_file() {
+  const std::string model = value_given("model_name").get<std::string>();
   if (model == "default" || model.empty()) return;
   const std::vector<std::string> known = config_names("models");
   if (!std::binary_search(known.begin(), known.end(), model)) {
@@ -305,8 +402,12 @@ void ConfigBuilder::apply_model_file() {
     fail_usage("{}", unknown_name("model_name", model, known));
   }
   model_source_ = "models/" + model + ".yml";
-  const std::vector<ConfigLayer> layers = read_config_layers(config_folder() / model_source_, model_source_);
-  for (const auto& item : apply_layers(layers)) model_values_[item.first] = config_.entry(item.first).value;
+  model_layers_ = read_config_layers(config_folder() / model_source_, model_source_);
+}
+
+void ConfigBuilder::apply_model_file() {
+  for (const auto& item : apply_layers(model_layers_))
+    model_values_[item.first] = config_.entry(item.first).value;
 }
 
 void ConfigBuilder::check_against_model(const std::string& name, const nlohmann::json& value) {
@@ -317,9 +418,11 @@ void ConfigBuilder::check_against_model(const std::string& name, const nlohmann:
 }
 
 void ConfigBuilder::apply_user_keys() {
-  const bool may_override = last_user_value("override_model_config").get<bool>();
+  const bool may_override = value_given("override_model_config").get<bool>();
+  std::vector<UserKey> typed = user_keys_;
+  for (UserKey& key : typed) key.value = value_of(key.name, key.value, key.source);
   std::map<std::string, const UserKey*> last;
-  for (const UserKey& key : user_keys_) last[key.name] = &key;
+  for (const UserKey& key : typed) last[key.name] = &key;
   for (const auto& [name, key] : last) {
     if (!may_override) check_against_model(name, key->value);
     assign(name, key->value, key->source, true);
@@ -379,7 +482,7 @@ void ConfigBuilder::apply_mesh_file_for_eval() {
   const MeshFile file = read_mesh_file(key, mesh);
   const std::vector<std::string> axes = config_.mesh_axes();
   for (const auto& [name, untyped] : file.keys) {
-    const nlohmann::json value = typed_value(known_key(name, file.source), untyped, file.source);
+    const nlohmann::json value = value_of(name, untyped, file.source);
     if (name == "logical_axis_rules") {
       check_rules(value, file.source);
       if (!file.is_ours) check_rule_words(value, known_dims_, file.source);
@@ -411,9 +514,9 @@ void ConfigBuilder::complete_rules() {
 
 // No shell expands a ~ in a file.
 void ConfigBuilder::expand_home() {
-  for (const char* name : {"base_output_directory", "data_path", "load_parameters_path", "load_full_state_path",
-                           "metrics_file", "tokenizer_path", "routing_record", "routing_replay",
-                           "custom_mesh_and_rule", "custom_mesh_and_rule_for_eval"}) {
+  for (const char* name : {"base_output_directory", "data_path", "load_parameters_path",
+                           "load_full_state_path", "metrics_file", "tokenizer_path", "routing_record",
+                           "routing_replay", "custom_mesh_and_rule", "custom_mesh_and_rule_for_eval"}) {
     const Config::Entry& entry = config_.entry(name);
     const std::string path = config_.get_string(name);
     std::string expanded;
@@ -493,8 +596,8 @@ void ConfigBuilder::derive_normalised_scores() {
     config_.set("norm_topk_prob", true, "routed_score_func=" + score);
 }
 
-// What the reference drops over ragged_buffer_factor is the last. Its prediction layers have had a norm of their
-// own since August 2026.
+// What the reference drops over ragged_buffer_factor is the last. Its prediction layers have had a norm of
+// their own since August 2026.
 void ConfigBuilder::derive_compat() {
   if (!config_.follows_maxtext()) return;
   const std::string& compat = config_.get_string("compat");
@@ -538,15 +641,22 @@ std::filesystem::path ConfigBuilder::resolved_config_path() {
   return ours;
 }
 
-Config ConfigBuilder::build() {
+void ConfigBuilder::read_files() {
   const std::filesystem::path base = config_folder() / "base.yml";
   std::error_code problem;
   if (!std::filesystem::is_regular_file(base, problem)) {
     fail_usage("[config] there is no file {}: set SWITCHYARD_CONFIG_DIR to the folder of base.yml",
                base.string());
   }
-  apply_file(read_config_file(base), "base.yml");
-  if (!config_path_.empty()) apply_layers(read_config_layers(resolved_config_path(), config_path_));
+  base_keys_ = read_config_file(base);
+  if (!config_path_.empty()) config_layers_ = read_config_layers(resolved_config_path(), config_path_);
+  find_model_file();
+}
+
+Config ConfigBuilder::build() {
+  read_files();
+  apply_file(base_keys_, kBaseFile);
+  apply_layers(config_layers_);
   apply_model_file();
   apply_user_keys();
   merge_rules();

@@ -19,6 +19,8 @@ class ConfigBuilder {
   ConfigBuilder();
 
   // Adds keys that a user gave; a later value wins. A key given twice in one source is noted once.
+  // The environment's are M_ and a key in capitals, as MaxText reads them; none may be an argument, too.
+  void add_environment();
   void add_arguments(std::span<const std::string> arguments);
   void add_map(const std::map<std::string, nlohmann::json>& keys);
   // Sets the CONFIG.yml of the command line.
@@ -30,20 +32,32 @@ class ConfigBuilder {
  private:
   struct UserKey {
     std::string name;
-    nlohmann::json value;  // typed
+    nlohmann::json value;  // typed once the files are read
     std::string source;
   };
 
-  void add_user_key(const std::string& name, const nlohmann::json& untyped, const std::string& source);
-  nlohmann::json last_user_value(const std::string& name) const;
+  void add_user_key(const std::string& name, nlohmann::json untyped, const std::string& source);
+  void add_text(const std::string& name, const std::string& text, const std::string& source);
+  void read_files();
+  // A key's value as whoever counts most gives it.
+  struct Given {
+    nlohmann::json value;  // untyped
+    std::string source;
+  };
+  Given given(const std::string& name) const;
+  nlohmann::json value_of(const std::string& name, const nlohmann::json& untyped,
+                          const std::string& source) const;
+  nlohmann::json value_given(const std::string& name) const;
   void assign(const std::string& name, nlohmann::json value, const std::string& source, bool by_user);
   void apply_file(const UntypedKeys& keys, const std::string& source);
   UntypedKeys apply_layers(const std::vector<ConfigLayer>& layers);
+  void find_model_file();
   void apply_model_file();
   UntypedKeys apply_described_model(UntypedKeys keys, const std::string& source);
   UntypedKeys text_decoder(UntypedKeys keys, const std::string& source);
   void check_against_model(const std::string& name, const nlohmann::json& value);
   void apply_user_keys();
+  void tell_unknown_dims(const nlohmann::json& rules, const std::string& source);
   void merge_rules();
   void derive_mesh_file();
   void apply_mesh_file();
@@ -64,6 +78,8 @@ class ConfigBuilder {
   Config config_;
   std::string config_path_;
   std::vector<UserKey> user_keys_;
+  UntypedKeys base_keys_;
+  std::vector<ConfigLayer> config_layers_, model_layers_;  // each from the bottom up
   std::set<std::string> given_twice_;
   std::map<std::string, nlohmann::json> model_values_;
   std::string model_source_;

@@ -19,6 +19,7 @@ Config Config::from_args(std::span<const std::string> args) {
     args = args.subspan(1);
   }
   builder.add_arguments(args);
+  builder.add_environment();
   return builder.build();
 }
 
@@ -27,6 +28,15 @@ Config Config::from_map(const std::map<std::string, nlohmann::json>& keys,
   ConfigBuilder builder;
   builder.add_map(keys);
   builder.add_arguments(overrides);
+  return builder.build();
+}
+
+Config Config::from_map_and_environment(const std::map<std::string, nlohmann::json>& keys,
+                                        std::span<const std::string> overrides) {
+  ConfigBuilder builder;
+  builder.add_map(keys);
+  builder.add_arguments(overrides);
+  builder.add_environment();
   return builder.build();
 }
 

@@ -3,7 +3,7 @@
 // clang-format off
 // 1. A key is declared once (keys_*.cc: type, default, help, check, status, role). That declaration parses,
 //    checks, prints and documents it; a key without one is an error that names the nearest known key.
-// 2. Precedence: command line > model_name's file > CONFIG.yml > configs/base.yml > declared default. The axes,
+// 2. Precedence: command line and environment (M_KEY) > model_name's file > CONFIG.yml > configs/base.yml > declared default. The axes,
 //    rules and data sharding of a mesh file (custom_mesh_and_rule) come last: they are the layout.
 // 3. `inert` keys are accepted and listed once in notices(); a `planned` key that is not at its default
 //    is an error.
@@ -34,12 +34,16 @@ class Config {
  public:
   // Parses `[CONFIG.yml] key=value …` as on the command line. Throws Error(usage) with one line that names
   // the key or file, the value and what is expected.
+  // Keys of the environment (M_STEPS=77) count as those of the command line do, and may not be on it, too.
   static Config from_args(std::span<const std::string> args);
 
   // Builds a Config from a key -> value map (a case of `verify`, a Hugging Face config), with `overrides`
   // (`key=value …`) on top. `expert_parallelism` means ici_expert_parallelism here.
   static Config from_map(const std::map<std::string, nlohmann::json>& keys,
                          std::span<const std::string> overrides);
+  // The same, with the environment's keys, for a command line whose model describes itself.
+  static Config from_map_and_environment(const std::map<std::string, nlohmann::json>& keys,
+                                         std::span<const std::string> overrides);
 
   // Values by type. An undeclared key or a key of another
   // type is a bug and aborts; get_float also reads integers.

@@ -9,7 +9,10 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <utility>
 
+#include "config/value.h"
+#include "config/variables.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -19,8 +22,46 @@ constexpr std::uintmax_t largest_file_bytes = std::uintmax_t{1} << 20;
 // Aliases let a small file expand to a huge tree; no real setting comes close to this limit.
 constexpr int largest_value_nodes = 100000;
 
+// Tags would make something else of a value, such as a variable of the environment.
+void refuse_tag(const YAML::Node& node) {
+  const std::string& tag = node.Tag();
+  if (tag.size() > 1 && tag != "?" && !tag.starts_with("tag:yaml.org,2002:"))
+    fail_usage("[config] a value has the tag {}, which is not known here: expected a plain value", tag);
+}
+
+using Entries = std::vector<std::pair<std::string, YAML::Node>>;
+
+// The entries of a map. A merge key (<<: a map, or a list of maps) adds those that the map itself lacks; the
+// first of several maps wins. A key that is given twice is an error.
+Entries entries_of(const YAML::Node& map, int& budget) {
+  if (--budget < 0) fail_usage("[config] a value has more than {} parts", largest_value_nodes);
+  Entries entries;
+  std::set<std::string> seen;
+  std::vector<YAML::Node> merged;
+  for (const auto& item : map) {
+    if (!item.first.IsScalar()) fail_usage("[config] a key must be a word");
+    const std::string& key = item.first.Scalar();
+    if (!seen.insert(key).second) fail_usage("[config] a map gives {} twice", key);
+    if (key != "<<" || item.first.Tag() == "!") {
+      entries.emplace_back(key, item.second);
+    } else if (item.second.IsSequence()) {
+      for (const YAML::Node& part : item.second) merged.push_back(part);
+    } else {
+      merged.push_back(item.second);
+    }
+  }
+  for (const YAML::Node& part : merged) {
+    if (!part.IsMap()) fail_usage("[config] <<: expected a map or a list of maps to merge");
+    for (auto& [key, value] : entries_of(part, budget)) {
+      if (seen.insert(key).second) entries.emplace_back(key, value);
+    }
+  }
+  return entries;
+}
+
 nlohmann::json convert(const YAML::Node& node, int& budget) {
   if (--budget < 0) fail_usage("[config] a value has more than {} parts", largest_value_nodes);
+  refuse_tag(node);
   if (node.IsScalar()) return node.Scalar();
   if (node.IsSequence()) {
     nlohmann::json list = nlohmann::json::array();
@@ -29,10 +70,7 @@ nlohmann::json convert(const YAML::Node& node, int& budget) {
   }
   if (node.IsMap()) {
     nlohmann::json map = nlohmann::json::object();
-    for (const auto& item : node) {
-      if (!item.first.IsScalar()) fail_usage("[config] a map inside a value has a key that is not a word");
-      map[item.first.Scalar()] = convert(item.second, budget);
-    }
+    for (const auto& [key, value] : entries_of(node, budget)) map[key] = convert(value, budget);
     return map;
   }
   return nullptr;
@@ -43,7 +81,10 @@ std::string base_of(const UntypedKeys& keys, const std::string& name) {
   for (const auto& [key, value] : keys) {
     if (key != "base_config" || value.is_null()) continue;
     if (!value.is_string()) fail_usage("[config] {}: base_config: expected the path of a file", name);
-    const auto& base = value.get_ref<const std::string&>();
+    const std::string base =
+        value_text(filled_in(key, value, name, [&](const std::string& other) -> nlohmann::json {
+          fail_usage("[config] {}: base_config: {} is not known before the files are read", name, other);
+        }));
     return base == "None" || base == "null" || base == "~" ? "" : base;
   }
   return {};
@@ -79,21 +120,29 @@ nlohmann::json yaml_to_json(const YAML::Node& node) {
 }
 
 UntypedKeys parse_config_text(const std::string& text, const std::string& name) {
-  YAML::Node root;
+  std::vector<YAML::Node> documents;
   try {
-    root = YAML::Load(text);
+    documents = YAML::LoadAll(text);
   } catch (const YAML::Exception& problem) {
     fail_usage("[config] {} is not valid YAML: {} in line {}", name, problem.msg, problem.mark.line + 1);
   }
+  std::erase_if(documents, [](const YAML::Node& document) { return document.IsNull(); });
+  if (documents.size() > 1) {
+    fail_usage("[config] {}: expected one document, got {}: the second begins with --- before line {}", name,
+               documents.size(), documents[1].Mark().line + 1);
+  }
   UntypedKeys keys;
-  if (root.IsNull()) return keys;
-  if (!root.IsMap()) fail_usage("[config] {}: expected lines of `key: value`", name);
-  std::set<std::string> seen;
-  for (const auto& item : root) {
-    if (!item.first.IsScalar()) fail_usage("[config] {}: a key must be a word", name);
-    const std::string key = item.first.Scalar();
-    if (!seen.insert(key).second) fail_usage("[config] {} gives {} twice", name, key);
-    keys.emplace_back(key, yaml_to_json(item.second));
+  if (documents.empty()) return keys;
+  if (!documents[0].IsMap()) fail_usage("[config] {}: expected lines of `key: value`", name);
+  std::string at;
+  try {
+    int budget = largest_value_nodes;
+    for (const auto& [key, value] : entries_of(documents[0], budget)) {
+      at = key;
+      keys.emplace_back(key, yaml_to_json(value));
+    }
+  } catch (const Error& error) {
+    fail_usage("{} ({}{})", error.what(), name, at.empty() ? "" : ", " + at);
   }
   return keys;
 }

@@ -98,7 +98,7 @@ TEST(Config, ReadsValuesAsUsersWriteThem) {
                  "per_device_batch_size=0.5", "max_num_checkpoints_to_keep=None",
                  "train_data_columns=['a','b']", "mlp_activations=[silu,linear]",
                  "weight_decay_exclude=*norm*,bias", "run_name='my run'", "tokenizer_path=None",
-                 "cost_estimate_flops_fwd=5000000000000", "metrics_file=${METRICS}", "log_config=TRUE"});
+                 "cost_estimate_flops_fwd=5000000000000", "metrics_file=", "log_config=TRUE"});
   EXPECT_FALSE(config.get_bool("sparse_matmul"));
   EXPECT_FALSE(config.get_bool("packing"));
   EXPECT_TRUE(config.get_bool("log_config"));

@@ -45,7 +45,7 @@ TEST(ModelFiles, MayReplaceTheLayout) {
 
 TEST(MeshFiles, AllLoadAndComeLast) {
   const std::vector<std::string> meshes = config_names("mesh");
-  EXPECT_EQ(meshes.size(), 8u);
+  EXPECT_EQ(meshes.size(), 9u);
   for (const std::string& mesh : meshes) {
     const Config config = config_of({"custom_mesh_and_rule=" + mesh, "mesh_axes=[data]"});
     EXPECT_NE(config.mesh_axes(), std::vector<std::string>{"data"}) << mesh;

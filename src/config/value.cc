@@ -210,7 +210,6 @@ std::string shown(const nlohmann::json& value) {
 
 nlohmann::json untyped_value(std::string_view key, const std::string& text) {
   const std::string value = trimmed(text);
-  if (value.starts_with("${") && value.ends_with("}") && value.find('}') == value.size() - 1) return "";
   const bool quoted = value.size() >= 2 && (value[0] == '\'' || value[0] == '"') && value.back() == value[0];
   if (quoted) return value.substr(1, value.size() - 2);
   if (!value.starts_with("[") && !value.starts_with("{")) return value;

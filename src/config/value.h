@@ -10,8 +10,7 @@
 namespace switchyard {
 
 // Parses the text after `key=` into an untyped value: a string, or (nested) arrays of strings when it is
-// written as a list. Text that is only an unexpanded `${NAME}` becomes empty, as in a shell without that
-// variable. Throws Error(usage) that names the key when a list does not parse.
+// written as a list. Throws Error(usage) that names the key when a list does not parse.
 nlohmann::json untyped_value(std::string_view key, const std::string& text);
 
 // Converts a value to the declaration's type and checks it. Accepts an untyped or a typed value: True,

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <new>
 
+#include "core/address_limit.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/huge_pages.h"
@@ -48,12 +49,16 @@ SizeClass size_class(std::size_t bytes) {
 
 }  // namespace
 
-// As many addresses as the machine has memory.
+// As many addresses as the machine has memory, but at most half of what a limit leaves: stacks, mapped files and
+// the C library need some, too, and blocks for which the range has no room come from there.
 void BufferPool::reserve() {
   tried_ = true;
 #if defined(__linux__)
   const auto pages = static_cast<std::size_t>(std::max(0L, sysconf(_SC_PHYS_PAGES)));
-  const std::size_t bytes = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::size_t bytes = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  if (const auto limit = address_limit())
+    bytes = std::min(bytes, static_cast<std::size_t>(limit->left / 2) / kHugePageBytes * kHugePageBytes);
+  if (bytes == 0) return;
   void* range =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) return;
@@ -85,7 +90,9 @@ std::byte* BufferPool::take(std::size_t bytes) {
   if (block != nullptr) return block;
   std::lock_guard lock(mutex_);
   in_use_ -= bytes;
-  fail_runtime("[memory] out of memory: {} bytes asked, {} in use", bytes, in_use_);
+  const auto limit = address_limit();
+  fail_runtime("[memory] out of memory: {} bytes asked, {} in use{}", bytes, in_use_,
+               limit ? fmt::format("; {} leaves {}", limit->name, limit->left) : "");
 }
 
 std::byte* BufferPool::take_small(std::size_t bytes) {
@@ -183,6 +190,11 @@ std::size_t BufferPool::peak() {
 void BufferPool::reset_peak() {
   std::lock_guard lock(mutex_);
   peak_ = in_use_;
+}
+
+std::size_t BufferPool::idle() {
+  std::lock_guard lock(mutex_);
+  return reserved_ - std::min(in_use_, reserved_);
 }
 
 std::size_t BufferPool::extent() {

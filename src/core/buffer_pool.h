@@ -33,6 +33,7 @@ class BufferPool {
   std::size_t peak();
   void reset_peak();
   std::size_t extent();  // bytes of the range that were ever handed out
+  std::size_t idle();    // bytes of the range that no tensor has now
 
  private:
   struct Free {

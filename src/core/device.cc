@@ -1,7 +1,6 @@
 #include "core/device.h"
 
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -34,14 +33,10 @@ BufferPool& pool() {
   return *instance;
 }
 
-// Where all abstract buffers lie: address space that no access survives, larger than any tensor.
+// Where all abstract buffers lie: addresses that no access survives. Nothing is reserved for them, which a limit
+// of the address space could refuse just where a plan is to say that a model does not fit.
 std::byte* abstract_address() {
-  constexpr std::size_t kReserved = std::size_t{1} << 40;
-  static void* const address =
-      mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED)
-    fail_runtime("[memory] cannot reserve {} bytes of address space; raise its limit (ulimit -v)", kReserved);
-  return static_cast<std::byte*>(address);
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(kFence));
 }
 
 // The blocks of the CPU's tensors, from the moment on that a GPU is emulated.
@@ -192,6 +187,9 @@ std::size_t memory_peak() {
 }
 void reset_memory_peak() {
   pool().reset_peak();
+}
+std::size_t memory_reserved() {
+  return pool().idle();
 }
 std::size_t memory_extent() {
   return pool().extent();

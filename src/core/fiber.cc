@@ -5,6 +5,7 @@
 #include <boost/context/protected_fixedsize_stack.hpp>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "core/error.h"
@@ -42,7 +43,17 @@ using StackAllocator = GuardedStack;
 Fiber::Fiber(std::function<void()> body, std::size_t stack_bytes) : body_(std::move(body)) {
   namespace context = boost::context;
   StackAllocator allocator(stack_bytes);
-  const context::stack_context stack = allocator.allocate();
+  const context::stack_context stack = [&] {
+    try {
+      return allocator.allocate();
+    } catch (const std::bad_alloc&) {
+      fail_usage(
+          "[ranks] no memory for the stack of a rank ({} bytes): raise the limit of address space (ulimit "
+          "-v) or of "
+          "data (ulimit -d), or let fewer ranks share a process",
+          stack_bytes);
+    }
+  }();
   marks_.stack_bytes = stack.size;
   marks_.stack = static_cast<const std::byte*>(stack.sp) - stack.size;
 #if defined(__SANITIZE_THREAD__)

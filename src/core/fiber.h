@@ -12,7 +12,7 @@ class Fiber {
  public:
   // The default size of a thread's stack. Only touched pages take memory.
   static constexpr std::size_t kStackBytes = std::size_t{8} << 20;
-  // `body` must not throw.
+  // `body` must not throw. Error(usage) when the system gives no memory for the stack.
   explicit Fiber(std::function<void()> body, std::size_t stack_bytes = kStackBytes);
   ~Fiber();  // the fiber has ended, or never began
   Fiber(const Fiber&) = delete;

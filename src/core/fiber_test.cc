@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #endif
@@ -122,6 +124,17 @@ TEST(Fiber, HasRoomForDeepCalls) {
   Fiber fiber([&] { depth = Deep::call(1000); });
   fiber.resume();
   EXPECT_EQ(depth, 1000);
+}
+
+// A limit of the address space is told in the words of one.
+TEST(Fiber, SaysThatItsStackHasNoRoom) {
+  try {
+    const Fiber fiber([] {}, std::size_t{1} << 50);
+    FAIL() << "a stack of a PiB";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::usage);
+    EXPECT_NE(std::string(error.what()).find("ulimit -v"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ class Buffer {
 std::size_t memory_in_use();
 std::size_t memory_peak();
 void reset_memory_peak();
+std::size_t memory_reserved();  // bytes of addresses that are reserved for tensors and that none has now
 std::size_t memory_extent();  // bytes of addresses ever used: constant while freed memory is recycled
 
 class Tensor {

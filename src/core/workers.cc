@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
+#include "core/rank_fiber.h"
 #include "core/short_lock.h"
 
 namespace switchyard {
@@ -49,10 +51,22 @@ struct Workers::Loop {
 
 Workers::Workers(int cores, int ranks) : cores_(cores), ranks_(ranks) {
   CHECK(cores >= 1 && ranks >= 1, "{} cores for {} ranks", cores, ranks);
-  for (int core = 1; core < cores; ++core) helpers_.emplace_back([this, core] { work(core, stop_); });
+  try {
+    for (int core = 1; core < cores; ++core) helpers_.emplace_back([this, core] { work(core, stop_); });
+  } catch (const std::system_error& error) {
+    end_helpers();
+    fail_usage(
+        "[workers] cannot start thread {} of {}: {}; raise the limits of processes and of address space "
+        "(ulimit -u, -v), or use fewer cores (taskset)",
+        helpers_.size() + 1, cores, error.code().message());
+  }
 }
 
 Workers::~Workers() {
+  end_helpers();
+}
+
+void Workers::end_helpers() {
   {
     const std::scoped_lock lock(mutex_);
     stop_ = true;

@@ -40,6 +40,7 @@ class Workers {
   using Clock = std::chrono::steady_clock;
 
   // Prepares for `ranks` ranks that run loops. Starts cores - 1 threads; both arguments are at least 1.
+  // Error(usage) when the system refuses a thread.
   explicit Workers(int cores, int ranks = 1);
   ~Workers();
   Workers(const Workers&) = delete;
@@ -66,6 +67,7 @@ class Workers {
   friend class RankCondition;
   struct Loop;
 
+  void end_helpers();
   // The main loop of a core's thread, until `over`. `core`: the core's index, from 0.
   void work(int core, const std::atomic<bool>& over);
   Loop* loop_to_help();  // the loop with the fewest helpers, or null

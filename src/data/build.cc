@@ -2,18 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/file_lock.h"
 #include "core/json_file.h"
 #include "data/build_state.h"
 #include "data/encode.h"
@@ -77,11 +75,8 @@ void lock_folder(const std::string& folder, OpenFile& lock) {
   if (error) fail_usage("[data] --out {}: cannot be created: {}", folder, error.message());
   lock.reset(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (lock.get() < 0) fail_usage("[data] --out {}: {}", folder, std::strerror(errno));
-  // A process that was killed a moment ago may still be on its way out. Some file systems have no such locks.
-  for (int tries = 0; ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++tries) {
-    if (tries >= 40) fail_usage("[data] --out {}: is being written by another process", folder);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  if (const std::string holder = lock_file(lock.get(), folder); !holder.empty())
+    fail_usage("[data] --out {}: is being written by {}", folder, holder);
 }
 
 std::vector<fs::path> entries_of(const std::string& folder) {

@@ -24,7 +24,8 @@ Config with_ranks(int processes, Words settings, const std::function<Config(Word
 }
 
 Config config_of_folder(int processes, Words settings, const std::map<std::string, nlohmann::json>& keys) {
-  return with_ranks(processes, settings.subspan(1), [&](Words s) { return Config::from_map(keys, s); });
+  return with_ranks(processes, settings.subspan(1),
+                    [&](Words s) { return Config::from_map_and_environment(keys, s); });
 }
 
 std::string first_of(Words settings) {

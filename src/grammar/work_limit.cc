@@ -2,13 +2,14 @@
 
 #include <optional>
 
+#include "core/running_clock.h"
 #include "grammar/grammar.h"
 
 namespace switchyard::grammar {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = RunningClock;
 thread_local std::optional<Clock::time_point> work_ends;
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "metrics/append_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/file_lock.h"
 
 namespace switchyard {
 
@@ -31,6 +33,13 @@ AppendFile::AppendFile(std::string part, std::string path) : part_(std::move(par
   if (descriptor_ < 0) {
     fail_usage("[{}] cannot create {}: {}; name a file in a folder that exists and can be written", part_,
                path_, std::generic_category().message(errno));
+  }
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) return;
+  if (const std::string holder = lock_file(descriptor_, path_); !holder.empty()) {
+    ::close(std::exchange(descriptor_, -1));
+    fail_usage("[{}] {} is being written by {}: wait until it ends, or name another file", part_, path_,
+               holder);
   }
 }
 

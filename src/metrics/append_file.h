@@ -13,7 +13,7 @@ class AppendFile {
   AppendFile() = default;
   // Opens `path` for writing, creating it when missing; an existing file keeps its content until clear().
   // `part` opens the message of every failure, e.g. "metrics_file". Error(usage) when the file cannot be
-  // opened.
+  // opened, and when another process has it open so. A device or a pipe may be several processes'.
   AppendFile(std::string part, std::string path);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;

@@ -1,7 +1,12 @@
 // Refuses a run before it begins when the machine lacks the memory that `plan` says it needs.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string>
+
 #include "engine/model.h"
+#include "kernels/machine/machine.h"
 
 namespace switchyard {
 
@@ -15,9 +20,14 @@ struct PlannedMemory {
 // all of them hold, and of temporarily gathered weights; each rank has its own copy of the rest.
 std::int64_t least_memory_of_process(const PlannedMemory& planned, std::int64_t ranks);
 
-// Error(usage) when a training's ranks in this process need more memory than the
-// machine and the limits of control groups have available. Does nothing on GPUs,
-// with ignore_memory_limit=true, and for a configuration that cannot be planned.
+// What a process with these ranks and threads on `cores` cores lacks, for people; "" where it has enough.
+std::string lacking_memory(const PlannedMemory& planned, std::int64_t ranks, int cores,
+                           const AvailableMemory& available);
+
+// Error(usage) when a training's ranks in this process need more memory than the machine, the limits of
+// control groups and those of the address space leave. Does nothing on GPUs and with
+// ignore_memory_limit=true. What planning refuses, a run would, too: it is passed on. Where it fails
+// otherwise, a line on standard error says that memory was not checked.
 void require_memory_to_train(const Config& config, const Processes& processes);
 
 // Error(usage) in the same cases, for a model that generates `rows` texts of `capacity` tokens at once.
@@ -26,8 +36,14 @@ void require_memory_to_run(const std::string& command, const ModelOnMesh& run, s
                            std::int64_t capacity, bool evicts, const Processes& processes,
                            std::int64_t checkpoints = 0);
 
-// Returns whether that would not fail.
-bool has_memory_to_run(const ModelOnMesh& run, std::int64_t rows, std::int64_t capacity, bool evicts,
-                       const Processes& processes, std::int64_t checkpoints);
+// Error(usage) in the same cases, for the weights alone of models that are there together, on one mesh: what
+// an evaluation takes besides is little beside them.
+void require_memory_of_weights(const std::string& command, std::span<const ModelOnMesh* const> models,
+                               const Processes& processes);
+
+// Returns whether that would not fail for lack of memory.
+bool has_memory_to_run(const std::string& command, const ModelOnMesh& run, std::int64_t rows,
+                       std::int64_t capacity, bool evicts, const Processes& processes,
+                       std::int64_t checkpoints);
 
 }  // namespace switchyard

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "core/error.h"
 
 namespace switchyard {
@@ -34,6 +36,35 @@ TEST(MemoryLimit, TrainingThatCannotFitIsRefused) {
   anyway.push_back("ignore_memory_limit=true");
   require_training(anyway);
   require_training({"dataset_type=synthetic"});
+}
+
+// The limits that batch systems set count like the machine's memory, and take stacks, too.
+TEST(MemoryLimit, LimitsOfAddressesCount) {
+  constexpr std::int64_t kGib = std::int64_t{1} << 30;
+  const PlannedMemory planned{.weights = kGib, .peak = 2 * kGib, .all_weights = kGib};
+  const auto lacking = [&](std::int64_t bytes, std::int64_t left, std::int64_t ranks = 1) {
+    return lacking_memory(planned, ranks, 2, {bytes, AddressLimit{left, "the limit (ulimit -v)"}});
+  };
+  const std::int64_t stacks = bytes_of_stacks(2, 1);
+  EXPECT_EQ(lacking_memory(planned, 1, 2, {2 * kGib, {}}), "");
+  EXPECT_EQ(lacking_memory(planned, 1, 2, {kGib, {}}), "2.00 GiB of 1.00 GiB");
+  EXPECT_EQ(lacking_memory(planned, 1, 2, {0, {}}),
+            "2.00 GiB of 0.0 KiB");  // nothing left is no lack of limits
+  EXPECT_EQ(lacking(4 * kGib, 2 * kGib + stacks), "");
+  EXPECT_NE(lacking(4 * kGib, kGib).find("of 1.00 GiB that the limit (ulimit -v) leaves"), std::string::npos);
+  EXPECT_NE(lacking(4 * kGib, 2 * kGib + stacks - 1).find("stacks"), std::string::npos);
+  const std::int64_t many = bytes_of_stacks(2, 512);
+  EXPECT_NE(lacking_memory({.weights = 1, .peak = 1, .all_weights = 1}, 512, 2,
+                           {64 * kGib, AddressLimit{many + many / 2, "the limit"}}),
+            "");
+  // Weights are there once; each rank has a stack of 8 MiB.
+  EXPECT_EQ(lacking(64 * kGib, 2 * many, 512), "");
+  EXPECT_NE(lacking(64 * kGib, 2 * stacks, 512).find("512 ranks of a process"), std::string::npos);
+}
+
+// What keeps a plan from its end other than the model is passed on or told, never taken for enough memory.
+TEST(MemoryLimit, PassesOnWhatAPlanRefuses) {
+  EXPECT_THROW(require_training({"dataset_type=synthetic", "per_device_batch_size=0.5"}), Error);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
-// The clock of requests' times.
+// The clock of requests' times: one in which the server does not run is not there.
 #pragma once
 
-#include <chrono>
+#include "core/running_clock.h"
 
 namespace switchyard::serve {
 
 inline double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return RunningClock::seconds();
 }
 
 }  // namespace switchyard::serve

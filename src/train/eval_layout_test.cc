@@ -98,6 +98,9 @@ TEST(EvaluationLayout, HasTheLossOfTheTrainingLayout) {
       kMixtral,
       {"ranks=8", "ici_context_parallelism=2", "ici_expert_parallelism=2", "ici_tensor_parallelism=2"},
       "cp-as-ep");
+  expect_same_loss(
+      kMixtral, {"ranks=8", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2", "ici_tensor_parallelism=2"},
+      "tp-as-ep");
 }
 
 TEST(EvaluationLayout, OfAPipelineAndWithEarlyGathers) {

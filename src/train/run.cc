@@ -1,11 +1,15 @@
 #include "train/run.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
+#include <system_error>
 #include <thread>
 
 #include "checkpoint/folder_lock.h"
@@ -14,6 +18,7 @@
 #include "core/offload.h"
 #include "data/text_files.h"
 #include "engine/model.h"
+#include "engine/output_files.h"
 #include "generate/generate.h"
 #include "kernels/machine/machine_loops.h"
 #include "metrics/atomic_file.h"
@@ -25,6 +30,7 @@
 #include "train/resume.h"
 #include "train/run_data.h"
 #include "train/step_trace.h"
+#include "train/unused_patterns.h"
 #include "train/weight_digest.h"
 
 namespace switchyard {
@@ -99,19 +105,32 @@ std::vector<fs::path> missing_folders(fs::path path) {
   return missing;
 }
 
-// The run's folder with its metrics open; nothing of it stays behind when that fails.
-MetricsWriter open_outputs(const Config& config, const std::string& folder) {
+// The run's folder, for this process alone.
+struct Outputs {
+  std::optional<FolderLock>
+      lock;  // first: nothing is written before, and the last file is closed before its end
+  std::optional<MetricsWriter> metrics;
+  std::shared_ptr<AppendFile> routing;  // where experts are recorded
+};
+
+// Nothing of it stays behind when it fails.
+void open_outputs(Outputs& outputs, const Config& config, const std::string& folder,
+                  const RoutingFiles& routing) {
   const std::vector<fs::path> created = missing_folders(folder + "/plots");
   const std::string metrics = config.get_string("metrics_file");
   try {
+    outputs.lock.emplace(folder);
+    if (!routing.record.empty()) outputs.routing = std::make_shared<AppendFile>("routing", routing.record);
     std::error_code error;
     fs::create_directories(folder + "/plots", error);
     if (error)
       fail_usage("[train] cannot create {}: {}; set base_output_directory to a folder you may write to",
                  folder, error.message());
-    return MetricsWriter(metrics.empty() ? folder + "/metrics.jsonl" : metrics,
-                         config.get_bool("enable_tensorboard") ? folder + "/tensorboard" : "");
+    outputs.metrics.emplace(metrics.empty() ? folder + "/metrics.jsonl" : metrics,
+                            config.get_bool("enable_tensorboard") ? folder + "/tensorboard" : "");
   } catch (const Error&) {
+    if (outputs.routing) outputs.routing->discard();
+    if (outputs.lock) outputs.lock->discard();
     std::error_code ignored;
     for (const auto& path : created) fs::remove(path, ignored);  // only while empty
     throw;
@@ -393,8 +412,17 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   const TrainConfig training = train_config(config, model.model, model.mesh.axis_size("stage"));
   const BatchSizes sizes = batch_sizes(config, model.mesh);
   check_layout(config, model.mesh, model.model, sizes);
+  for (std::string& line : unused_patterns(config, model.specs)) notes->push_back(std::move(line));
   if (config.get_string("shard_mode") == "explicit") dry_step(model, training, sizes);
   const std::string folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name");
+  const std::string metrics = config.get_string("metrics_file");
+  require_outputs_apart(
+      "train", config,
+      {{"metrics_file", metrics},
+       {"routing_record", config.get_string("routing_record")},
+       {"base_output_directory", folder + "/summary.json", true},
+       {"base_output_directory", metrics.empty() ? folder + "/metrics.jsonl" : "", true},
+       {"profiler", config.get_string("profiler").empty() ? "" : folder + "/trace.json", true}});
   CheckpointLayout layout(stored_tensors(model.specs, training.update));
   ResumePoint resume = find_resume_point(config, folder + "/checkpoints", layout.tensors(), notes);
   std::optional<Parameters::FillBlock> weights;
@@ -439,17 +467,21 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
             .lines = {fmt::format("{} has gone through the data num_epoch={} times; to go on, set more",
                                   setup.folder, config.get_int("num_epoch"))}};
   }
-  std::optional<FolderLock> lock;
-  std::optional<MetricsWriter> writer;  // rank 0 writes
+  Outputs outputs;  // of process 0
+  std::optional<MetricsWriter>& writer = outputs.metrics;
   if (first_process) {
-    std::error_code ignored;
-    // An existing run may have another writer, which must not be disturbed.
-    if (setup.plan.enabled && fs::exists(setup.checkpoints(), ignored)) lock.emplace(setup.checkpoints());
-    if (const std::string& path = setup.routing.record; !path.empty())
-      setup.routing_record = std::make_shared<AppendFile>("routing", path);
-    writer.emplace(open_outputs(config, setup.folder));
-    if (setup.plan.enabled && !lock) lock.emplace(setup.checkpoints());
-    if (lock) prune(FileSystem::real(), setup.checkpoints(), 0);
+    open_outputs(outputs, config, setup.folder, setup.routing);
+    setup.routing_record = outputs.routing;
+    if (setup.plan.enabled) {
+      std::error_code error;
+      fs::create_directories(setup.checkpoints(), error);
+      if (!error && ::access(setup.checkpoints().c_str(), W_OK | X_OK) != 0)
+        error = {errno, std::generic_category()};
+      if (error)
+        fail_usage("[checkpoint] cannot write to {}: {}; or set enable_checkpointing=false",
+                   setup.checkpoints(), error.message());
+      prune(FileSystem::real(), setup.checkpoints(), 0);
+    }
     setup.extras = carried_tokenizer(config);
   }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));

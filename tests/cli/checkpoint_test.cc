@@ -322,9 +322,28 @@ TEST_F(Checkpoints, OneWriterAtATime) {
   const Arguments endless = command("run", {"steps=1000000", "learning_rate_schedule_steps=10"});
   const pid_t child = start(endless);
   await_step("run", 2);
-  const Finished second = run(endless);
+  for (const Arguments& more : {Arguments{}, Arguments{"enable_checkpointing=false", "steps=2"}}) {
+    const Finished second = run(endless + more);
+    EXPECT_EQ(second.status, 2);
+    EXPECT_NE(second.err.find("written by process " + std::to_string(child)), std::string::npos) << second.err;
+  }
+  ::kill(child, SIGKILL);
+  wait_for(child);
+}
+
+TEST_F(Checkpoints, OneWriterWithoutCheckpoints) {
+  const Arguments endless =
+      command("run", {"steps=1000000", "learning_rate_schedule_steps=10", "enable_checkpointing=false", "metrics_file=m.jsonl"});
+  const pid_t child = start(endless);
+  for (int tries = 0; tries < 3000 && (!fs::exists(path("m.jsonl")) || fs::file_size(path("m.jsonl")) == 0); ++tries)
+    ::usleep(10000);
+  const Finished second = run(endless + Arguments{"steps=2"});
   EXPECT_EQ(second.status, 2);
   EXPECT_NE(second.err.find("written by process " + std::to_string(child)), std::string::npos) << second.err;
+  const Finished other = run(endless + Arguments{"steps=2", "run_name=other"});  // the same metrics_file
+  EXPECT_EQ(other.status, 2);
+  EXPECT_NE(other.err.find("m.jsonl is being written by"), std::string::npos) << other.err;
+  EXPECT_FALSE(fs::exists(path("out/other")));
   ::kill(child, SIGKILL);
   wait_for(child);
 }

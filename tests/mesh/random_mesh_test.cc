@@ -15,9 +15,10 @@ using autograd_test::trials;
 // What a trial is drawn from. A new axis, mesh file, strategy or optimizer is added here.
 const std::vector<std::string> kAxes{"data",    "fsdp",           "expert",          "tensor",
                                      "context", "fsdp_transpose", "tensor_sequence", "autoregressive"};
-const std::vector<std::string> kMeshFiles{"pure-fsdp",          "ep-as-dp",           "ep-as-cp",
-                                          "cp-as-ep",           "shard-exp-on-fsdp",  "ep-tp",
-                                          "pipeline-large-moe", "fsdp-as-dp-for-attn"};
+const std::vector<std::string> kMeshFiles{
+    "pure-fsdp",         "ep-as-dp", "ep-as-cp",           "cp-as-ep",
+    "shard-exp-on-fsdp", "ep-tp",    "pipeline-large-moe", "fsdp-as-dp-for-attn",
+    "tp-as-ep"};
 const std::vector<std::string> kOptimizers{"adamw", "adam_pax", "sgd", "muon"};
 const std::vector<std::string> kStrategies{
     "",  // ragged all-to-all
@@ -67,7 +68,7 @@ std::string random_mesh(Chooser& choose, std::int64_t& expert_ranks, std::int64_
     ranks *= size;
     sizes += fmt::format(" ici_{}_parallelism={}", axis, size);
     if (axis == "expert" || (axis == "context" && file == "cp-as-ep") ||
-        (axis == "fsdp" && experts_over_fsdp))
+        (axis == "tensor" && file == "tp-as-ep") || (axis == "fsdp" && experts_over_fsdp))
       expert_ranks *= size;
     if (axis == "context" || axis == "tensor_sequence" || (axis == "expert" && file == "ep-as-cp"))
       sequence_ranks *= size;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <system_error>
 
 #include "core/control_group.h"
+#include "core/tensor.h"
 #include "kernels/registry/isa.h"
 
 namespace switchyard {
@@ -47,12 +49,23 @@ std::int64_t last_level_cache_bytes() {
   return bytes;
 }
 
-std::int64_t available_memory_bytes() {
+std::optional<AvailableMemory> available_memory() {
   const std::string text = value_of("/proc/meminfo", "MemAvailable");
   std::int64_t kilobytes = 0;
-  std::from_chars(text.data(), text.data() + text.size(), kilobytes);
-  const std::int64_t available = kilobytes * 1024;
-  return std::min(available, memory_left_by_control_groups().value_or(available));
+  const bool known =
+      std::from_chars(text.data(), text.data() + text.size(), kilobytes).ec == std::errc() && kilobytes > 0;
+  const auto of_groups = memory_left_by_control_groups();
+  if (!known && !of_groups) return {};
+  const std::int64_t of_machine = known ? kilobytes * 1024 : *of_groups;
+  AvailableMemory available{std::min(of_machine, of_groups.value_or(of_machine)), address_limit()};
+  if (available.limit) available.limit->left += static_cast<std::int64_t>(memory_reserved());
+  return available;
+}
+
+std::int64_t available_memory_bytes() {
+  const auto available = available_memory();
+  if (!available) return 0;
+  return available->limit ? std::min(available->bytes, available->limit->left) : available->bytes;
 }
 
 }  // namespace switchyard

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/suspended_testing.h"
 #include "parallel/comm/progress_thread.h"
 #include "parallel/mesh.h"
 
@@ -52,6 +53,14 @@ TEST(Local, SumsAreTheSameInEveryRun) {
     if (run == 0) first = bits;
     EXPECT_EQ(bits, first);
   }
+}
+
+// A batch system may suspend a run for longer than its ranks wait for each other.
+TEST(Local, SuspensionIsNoTimeOut) {
+  run_local_ranks(2, 1.5, [](Communicator& comm) {
+    if (comm.rank() == 1) be_suspended(2500);
+    comm.barrier(everyone(comm, "data"));
+  });
 }
 
 // The message of the error that `body` on `ranks` ranks ends with, and its kind.

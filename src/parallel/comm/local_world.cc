@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/running_clock.h"
 #include "core/short_lock.h"
 #include "parallel/comm/failure.h"
 
@@ -16,6 +17,17 @@ using Clock = std::chrono::steady_clock;
 
 // The time that failed ranks wait for the others to end.
 constexpr std::chrono::seconds kGrace{4};
+
+// Waits until the condition holds, or for `patience` in which this process runs. Returns whether it holds.
+template <typename Condition>
+bool wait_while_running(RankCondition& condition, std::unique_lock<std::mutex>& lock,
+                        RunningClock::duration patience, const Condition& holds) {
+  const RunningClock::time_point deadline = RunningClock::now() + patience;
+  while (!condition.wait_until(lock, RunningClock::steady(deadline), holds)) {
+    if (RunningClock::now() >= deadline) return false;
+  }
+  return true;
+}
 
 // Thrown in ranks whose collective another rank's failure ended; never the failure to report.
 class Stopped : public CollectiveError {
@@ -54,11 +66,9 @@ double LocalWorld::arrive(Meeting& meeting, int index, const Close& close) {
 
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  const auto deadline =
-      start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
   const auto opened = [&] { return meeting.generation != generation; };
   const auto over = [&] { return opened() || (stopped_by_ && !meeting.closing); };
-  meeting.all_here.wait_until(lock, deadline, over);
+  wait_while_running(meeting.all_here, lock, RunningClock::duration_of(timeout_), over);
   if (meeting.closing) meeting.all_here.wait(lock, opened);
   if (!opened()) {
     if (stopped_by_) throw Stopped(stopped_message(rank, slot));
@@ -94,7 +104,7 @@ void LocalWorld::end_rank(bool failed) {
   std::unique_lock lock(mutex_);
   ++ended_;
   all_ended_.notify_all();
-  if (!failed || all_ended_.wait_until(lock, Clock::now() + kGrace, [&] { return ended_ == size_; })) return;
+  if (!failed || wait_while_running(all_ended_, lock, kGrace, [&] { return ended_ == size_; })) return;
   const Error error = failure();
   const std::string line = fmt::format("switchyard: {} ({} of {} ranks did not come to an end)\n",
                                        error.what(), size_ - ended_, size_);

@@ -262,11 +262,18 @@ bool Connection::is_client_gone() {
 }
 
 void Connection::set_deadline(Seconds seconds) {
-  const std::uint64_t number = ++deadlines_;
-  deadline_.expires_after(nanoseconds_of(seconds));
-  deadline_.async_wait([weak = weak_from_this(), number](const error_code& cancelled) {
+  ++deadlines_;
+  close_at(RunningClock::now() + RunningClock::duration_of(seconds));
+}
+
+// While the server is stopped, no client is late.
+void Connection::close_at(RunningClock::time_point deadline) {
+  deadline_.expires_at(RunningClock::steady(deadline));
+  deadline_.async_wait([weak = weak_from_this(), number = deadlines_, deadline](const error_code& cancelled) {
     const auto self = weak.lock();
-    if (self && !cancelled && self->deadlines_ == number) self->close();
+    if (!self || cancelled || self->deadlines_ != number) return;
+    if (RunningClock::now() < deadline) return self->close_at(deadline);
+    self->close();
   });
 }
 

@@ -19,6 +19,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <memory>
 
+#include "core/running_clock.h"
 #include "serve/http/options.h"
 #include "serve/http/request_reader.h"
 #include "serve/http/router.h"
@@ -71,6 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_client_gone();
   // The socket is closed when they are over.
   void set_deadline(Seconds seconds);
+  void close_at(RunningClock::time_point deadline);
   void clear_deadline();
   void close();
 

@@ -59,8 +59,7 @@ Watch::~Watch() {
 }
 
 void Watch::finish(double seconds) {
-  const auto time = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  finish_by_ = (Clock::now() + time).time_since_epoch().count();
+  finish_by_ = (Clock::now() + Clock::duration_of(seconds)).time_since_epoch().count();
 }
 
 void Watch::run() {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/running_clock.h"
+
 namespace switchyard {
 
 // Blocks SIGTERM for the calling thread and its later child threads, so that the watch receives it.
@@ -36,7 +38,7 @@ class Watch {
   void finish(double seconds);
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = RunningClock;
   void run();
   void handle_death(std::size_t index);
   void end_by_sigterm();

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/running_clock.h"
 
 namespace switchyard {
 namespace {
@@ -88,11 +89,11 @@ void Wire::exchange_infos() {
   constexpr int kBytes = sizeof own;
   must(MPI_Iallgather(&own, kBytes, MPI_BYTE, infos_.data(), kBytes, MPI_BYTE, data_, &request),
        "MPI_Iallgather");
-  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  const auto deadline = RunningClock::now() + kStartTimeout;
   for (int done = 0; done == 0;) {
     must(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) break;
-    if (std::chrono::steady_clock::now() > deadline)
+    if (RunningClock::now() > deadline)
       fail_runtime("[comm] process {}: the {} processes did not all start within {} s", process_, processes_,
                    kStartTimeout.count());
     std::this_thread::sleep_for(std::chrono::microseconds(200));

@@ -36,7 +36,7 @@ constexpr milliseconds kLook{1};
 // Looks for a while, then waits longer and longer: other processes may need this core.
 class Backoff {
  public:
-  explicit Backoff(std::chrono::steady_clock::duration look) : look_(look) {}
+  explicit Backoff(std::chrono::nanoseconds look) : look_(look) {}
   void reset() { *this = Backoff(look_); }
   void pause() {
     if (++looked_ <= 64 || std::chrono::steady_clock::now() - began_ < look_) {
@@ -48,7 +48,7 @@ class Backoff {
   }
 
  private:
-  std::chrono::steady_clock::duration look_;
+  std::chrono::nanoseconds look_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   int looked_ = 0, slept_ = 0;
 };
@@ -127,10 +127,10 @@ void World::wait(const Waiting& waiting, const std::function<bool(bool& progress
     const std::scoped_lock lock(mutex_);
     seats_[waiting.caller].call = &waiting.call;
   }
-  const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
+  const Clock::duration patience = Clock::duration_of(timeout_);
   Clock::time_point deadline = Clock::now() + patience;
   // A progress thread shares its rank's core.
-  Backoff backoff(own_cores_ && waiting.caller.channel == 0 ? Clock::duration(kLook) : Clock::duration(0));
+  Backoff backoff(own_cores_ && waiting.caller.channel == 0 ? kLook : milliseconds(0));
   for (bool progress = false; !done(progress);) {
     hear();
     const Clock::time_point now = Clock::now();

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/running_clock.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/mpi/watch.h"
 #include "parallel/comm/mpi/wire.h"
@@ -71,7 +72,7 @@ class World {
   void finish(double timeout_seconds) { watch_.finish(timeout_seconds); }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = RunningClock;
   struct Seat {
     const Position* position = nullptr;
     const CollectiveCall* call = nullptr;
