@@ -30,10 +30,12 @@ void remove_checkpoint(FileSystem& files, const std::string& parent, const std::
 void write_extras(FileSystem& files, const std::string& folder, std::span<const ExtraFile> extras,
                   Manifest& manifest) {
   for (const ExtraFile& extra : extras) {
-    const std::string sub = fs::path(extra.name).parent_path().string();
-    if (!sub.empty()) make_folder(files, folder + "/" + sub);
+    std::vector<std::string> made;  // folders of the file, the outer one first
+    for (fs::path sub = fs::path(extra.name).parent_path(); !sub.empty(); sub = sub.parent_path())
+      made.insert(made.begin(), folder + "/" + sub.string());
+    for (const std::string& path : made) make_folder(files, path);
     write_synced(files, folder + "/" + extra.name, extra.content);
-    if (!sub.empty()) sync_folder(files, folder + "/" + sub);
+    for (const std::string& path : made) sync_folder(files, path);
     manifest.extras.push_back({extra.name, static_cast<std::int64_t>(extra.content.size()),
                                XXH3_64bits(extra.content.data(), extra.content.size())});
   }

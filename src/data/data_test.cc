@@ -201,8 +201,8 @@ TEST_F(TextFolder, JsonLinesUnderOtherNames) {
     EXPECT_EQ(split_text({path_ + "/" + name}, {}).train, (std::vector<std::string>{"one", "two \xef\xbf\xbd"}))
         << name;
   }
-  file("whole.json", "{\n\"text\": \"no lines\"\n}\n");  // a document as it stands
-  EXPECT_EQ(split_text({path_ + "/whole.json"}, {}).train.size(), 1u);
+  file("whole.json", "{\n\"text\": \"no lines\"\n}\n");
+  EXPECT_EQ(split_text({path_ + "/whole.json"}, {}).train, std::vector<std::string>{"no lines"});
   file("broken.jsonl", "{\"text\": \"one\"}\n{\"text\": two}\n");
   expect_error([&] { split_text({path_ + "/broken.jsonl"}, {}); }, "broken.jsonl:2");
   expect_error([&] { split_text({path_ + "/broken.jsonl"}, {}); }, "column 11");

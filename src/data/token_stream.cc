@@ -1,6 +1,7 @@
 #include "data/token_stream.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <mutex>
@@ -84,6 +85,8 @@ class Rows : public Dataset {
                        rows_, sequence_);
   }
 
+  std::uint64_t fingerprint() const override { return stream_->fingerprint(); }
+
   Batch read(std::int64_t first_row, std::int64_t rows) override {
     CHECK(first_row >= 0 && rows >= 0, "rows {} from {}", rows, first_row);
     Batch out = empty_batch(rows, sequence_);
@@ -137,6 +140,30 @@ void StoredTokens::read(std::int64_t begin, std::int64_t end, std::vector<std::i
   for (auto start = std::upper_bound(starts_.begin(), starts_.end(), begin);
        start != starts_.end() && *start < end; ++start)
     starts.push_back(*start - begin);
+}
+
+std::uint64_t StoredTokens::fingerprint() const {
+  return XXH3_64bits_withSeed(tokens_.data(), tokens_.size() * sizeof(tokens_[0]),
+                              XXH3_64bits(starts_.data(), starts_.size() * sizeof(starts_[0])));
+}
+
+std::optional<OutsideToken> first_outside(const TokenStream& stream, std::int64_t vocabulary) {
+  constexpr std::int64_t kPiece = 1 << 20;
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> starts;
+  for (std::int64_t begin = 0; begin < stream.tokens(); begin += kPiece) {
+    stream.read(begin, std::min(begin + kPiece, stream.tokens()), tokens, starts);
+    const auto found = std::ranges::find_if(tokens, [&](std::int32_t id) { return id >= vocabulary; });
+    if (found == tokens.end()) continue;
+    const std::int64_t place = begin + (found - tokens.begin());
+    std::int64_t low = 0, high = stream.documents();  // the document begins at or before `place`
+    while (high - low > 1) {
+      const std::int64_t middle = (low + high) / 2;
+      (stream.document(middle).begin <= place ? low : high) = middle;
+    }
+    return OutsideToken{*found, low};
+  }
+  return {};
 }
 
 std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,15 @@ class TokenStream {
   // ascending, at which a document begins.
   virtual void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
                     std::vector<std::int64_t>& starts) const = 0;
+  virtual std::uint64_t fingerprint() const = 0;  // a hash of the documents' tokens
 };
+
+// The first token that is no id below `vocabulary`, and the index of its document.
+struct OutsideToken {
+  std::int32_t id;
+  std::int64_t document;
+};
+std::optional<OutsideToken> first_outside(const TokenStream& stream, std::int64_t vocabulary);
 
 // A stream held in memory.
 class StoredTokens : public TokenStream {
@@ -37,6 +46,7 @@ class StoredTokens : public TokenStream {
   }
   void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
             std::vector<std::int64_t>& starts) const override;
+  std::uint64_t fingerprint() const override;
 
  private:
   std::vector<std::int32_t> tokens_;

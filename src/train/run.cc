@@ -13,6 +13,8 @@
 #include "core/json_file.h"
 #include "core/offload.h"
 #include "data/text_files.h"
+#include "data/token_folder.h"
+#include "engine/carried_files.h"
 #include "engine/model.h"
 #include "generate/generate.h"
 #include "kernels/machine/machine_loops.h"
@@ -118,29 +120,41 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
   }
 }
 
-// Files of the tokenizer that checkpoints carry along, the chat template among them.
-std::vector<ExtraFile> carried_tokenizer(const Config& config) {
+// The files that went with the weights from which the run starts or goes on.
+std::vector<ExtraFile> files_of_weights(const Config& config, const ResumePoint& resume, std::string* source) {
   std::vector<ExtraFile> files;
-  fs::path path = config.get_string("tokenizer_path");
-  if (config.get_string("dataset_type") == "tokenized")  // which carries its own
-    path = fs::path(split_paths(config.get_string("data_path"))[0]) / "tokenizer";
-  if (config.get_string("dataset_type") == "synthetic" || path.empty()) return files;
-  std::vector<fs::path> candidates{path};
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
-                           "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-                           "vocab.txt", "chat_template.jinja"})
-    candidates.push_back(path / name);
-  if (fs::is_regular_file(path)) {
-    for (const char* name :
-         {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"})
-      candidates.push_back(path.parent_path() / name);
+  for (const FoundCheckpoint& candidate : resume.candidates) {
+    try {
+      *source = candidate.path;
+      files = carried_files(candidate.path);
+      break;
+    } catch (const Error&) {  // restore_newest() tells of what is damaged
+    }
   }
-  std::error_code error;
-  for (const fs::path& file : candidates) {
-    if (fs::is_regular_file(file, error))
-      files.push_back({"tokenizer/" + file.filename().string(), read_whole_file(file.string())});
+  // Checkpoints of older versions have a tokenizer alone, without a config.json.
+  const std::string first = config.get_string("load_parameters_path");
+  std::error_code ignored;
+  const bool states_ends =
+      std::ranges::any_of(files, [](const ExtraFile& file) { return file.name.ends_with("/config.json"); });
+  if (states_ends || first.empty() || !fs::exists(first, ignored)) return files;
+  *source = first;
+  return carried_files(first);
+}
+
+std::vector<ExtraFile> carried_extras(const Config& config, const ResumePoint& resume, const RunData& data,
+                                      std::vector<std::string>* notes) {
+  std::string source;
+  std::vector<ExtraFile> weights = files_of_weights(config, resume, &source);
+  RunTokenizer tokenizer;
+  if (data.tokenizer != nullptr) {
+    tokenizer = {config.get_string("tokenizer_type"), config.get_string("tokenizer_path"), data.tokenizer->eos()};
+    if (config.get_string("dataset_type") == "tokenized") {  // which carries its own
+      const std::string folder = split_paths(config.get_string("data_path"))[0];
+      tokenizer.type = read_token_folder(folder).tokenizer_type;
+      tokenizer.path = tokenizer_path_in(tokenizer.type, folder + "/tokenizer");
+    }
   }
-  return files;
+  return carried_by_run(std::move(weights), source, tokenizer, notes);
 }
 
 // What all ranks of a run have in common, found before the first of them works.
@@ -302,6 +316,7 @@ class RankRun {
       notes.manifest.data = {{"rows", rows_},
                              {"seed", config_.get_int("data_shuffle_seed")},
                              {"description", setup_.data.train->description()},
+                             {"contents", hash_text(setup_.data.train->fingerprint())},
                              {"bad_steps", to_json(trainer_.bad_steps().state())}};
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
       notes.extras = setup_.extras;
@@ -381,6 +396,14 @@ class RankRun {
   std::int64_t rows_ = 0;  // of the data
 };
 
+// The text at the end of the training goes on from the prompt.
+void check_prompt(const Config& config, const ModelConfig& model, const Tokenizer* tokenizer) {
+  if (tokenizer == nullptr || !config.is_set_by_user("prompt")) return;
+  for (const std::int32_t id : tokenizer->encode(config.get_string("prompt"))) {
+    if (id >= model.vocab) fail_usage("[train] prompt: {}", outside_text({id, 0}, model.vocab, tokenizer));
+  }
+}
+
 // Weights to be overwritten by those of a checkpoint.
 Tensor room_for(const ParameterSpec& spec, const Box& block) {
   return Tensor(spec.dtype, block.shape);
@@ -414,6 +437,10 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   setup.routing = routing_files(config, setup.model());
   startup.mark("model");
   setup.data = make_run_data(config, setup.model().vocab, setup.sizes);
+  note_other_contents(setup.resume, *setup.data.train, notes);
+  check_prompt(config, setup.model(), setup.data.tokenizer.get());
+  if (setup.plan.enabled && processes.index() == 0)
+    setup.extras = carried_extras(config, setup.resume, setup.data, notes);
   startup.mark("data");
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;
@@ -450,7 +477,6 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     writer.emplace(open_outputs(config, setup.folder));
     if (setup.plan.enabled && !lock) lock.emplace(setup.checkpoints());
     if (lock) prune(FileSystem::real(), setup.checkpoints(), 0);
-    setup.extras = carried_tokenizer(config);
   }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first_process) {
