@@ -21,7 +21,7 @@ std::int64_t line_of(const std::string& token, const std::string& document, cons
   return begin.line + 1 + std::count(document.begin(), end, '\n');
 }
 
-std::shared_ptr<const TokenStream> tokenize(const std::vector<std::string>& files,
+std::shared_ptr<const DocumentStream> tokenize(const std::vector<std::string>& files,
                                             const std::vector<std::string>& documents,
                                             const std::vector<TextPosition>& begins, const Tokenizer& tokenizer,
                                             const TextOptions& options, ThreadPool& pool) {

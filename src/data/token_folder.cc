@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr std::int64_t kFormat = 1;
 
 // Concatenates shards into one stream.
-class ShardStream : public TokenStream {
+class ShardStream : public DocumentStream {
  public:
   explicit ShardStream(std::vector<std::shared_ptr<const TokenShard>> shards) : shards_(std::move(shards)) {
     for (const auto& shard : shards_) {
@@ -194,7 +194,7 @@ std::unique_ptr<Tokenizer> folder_tokenizer(const std::string& folder, const Tok
   return make_tokenizer(info.tokenizer_type, path);
 }
 
-std::shared_ptr<const TokenStream> open_stream(const std::string& folder,
+std::shared_ptr<const DocumentStream> open_stream(const std::string& folder,
                                                const std::vector<ShardInfo>& shards) {
   return std::make_shared<ShardStream>(open_shards(folder, shards));
 }

@@ -39,7 +39,7 @@ std::unique_ptr<Tokenizer> folder_tokenizer(const std::string& folder, const Tok
 
 // Opens the shards as one stream. Each shard's size and header are compared with dataset.json; Error(usage)
 // names a shard that is missing or changed.
-std::shared_ptr<const TokenStream> open_stream(const std::string& folder,
+std::shared_ptr<const DocumentStream> open_stream(const std::string& folder,
                                                const std::vector<ShardInfo>& shards);
 
 // The ids that the model has, and the tokenizer that names those it lacks (may be null).

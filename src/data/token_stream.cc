@@ -71,7 +71,7 @@ std::unique_ptr<RowOrder> make_order(const PackingOptions& packing, ShuffleKind 
 
 class Rows : public Dataset {
  public:
-  Rows(std::shared_ptr<const TokenStream> stream, std::unique_ptr<RowLayout> layout, std::int64_t sequence,
+  Rows(std::shared_ptr<const DocumentStream> stream, std::unique_ptr<RowLayout> layout, std::int64_t sequence,
        std::unique_ptr<RowOrder> order)
       : stream_(std::move(stream)),
         layout_(std::move(layout)),
@@ -103,13 +103,13 @@ class Rows : public Dataset {
   }
 
  private:
-  std::shared_ptr<const TokenStream> stream_;
+  std::shared_ptr<const DocumentStream> stream_;
   std::unique_ptr<RowLayout> layout_;
   std::int64_t sequence_, rows_;
   std::unique_ptr<RowOrder> order_;  // null: held out
 };
 
-void require_one_batch(const std::string& path, const TokenStream& stream, const PackingOptions& packing,
+void require_one_batch(const std::string& path, const DocumentStream& stream, const PackingOptions& packing,
                        std::int64_t rows) {
   if (rows >= packing.batch) return;
   if (packing.pack && packing.most_documents < 0) {
@@ -147,7 +147,7 @@ std::uint64_t StoredTokens::fingerprint() const {
                               XXH3_64bits(starts_.data(), starts_.size() * sizeof(starts_[0])));
 }
 
-std::optional<OutsideToken> first_outside(const TokenStream& stream, std::int64_t vocabulary) {
+std::optional<OutsideToken> first_outside(const DocumentStream& stream, std::int64_t vocabulary) {
   constexpr std::int64_t kPiece = 1 << 20;
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> starts;
@@ -166,7 +166,7 @@ std::optional<OutsideToken> first_outside(const TokenStream& stream, std::int64_
   return {};
 }
 
-std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing, ShuffleKind kind,
                                             const std::string& path) {
   CHECK(packing.batch >= 1 && packing.sequence >= 1, "batch {} sequence {}", packing.batch, packing.sequence);
@@ -176,7 +176,7 @@ std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> s
   return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, std::move(order));
 }
 
-std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const TokenStream> stream,
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing) {
   auto layout = make_row_layout(*stream, packing, DataSide::held_out);
   return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, nullptr);

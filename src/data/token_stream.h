@@ -13,9 +13,9 @@
 namespace switchyard {
 
 // Immutable, usable from several threads.
-class TokenStream {
+class DocumentStream {
  public:
-  virtual ~TokenStream() = default;
+  virtual ~DocumentStream() = default;
   virtual std::int64_t tokens() const = 0;
   virtual std::int64_t documents() const = 0;
   virtual DocumentRange document(std::int64_t index) const = 0;  // 0 <= index < documents()
@@ -31,10 +31,10 @@ struct OutsideToken {
   std::int32_t id;
   std::int64_t document;
 };
-std::optional<OutsideToken> first_outside(const TokenStream& stream, std::int64_t vocabulary);
+std::optional<OutsideToken> first_outside(const DocumentStream& stream, std::int64_t vocabulary);
 
 // A stream held in memory.
-class StoredTokens : public TokenStream {
+class StoredTokens : public DocumentStream {
  public:
   // Documents without tokens are skipped.
   void add_document(const std::vector<std::int32_t>& tokens);
@@ -58,11 +58,11 @@ class StoredTokens : public TokenStream {
 enum class ShuffleKind { drawn, computed };
 
 // Endless training data. Error(usage) naming `path` when the rows do not fill a batch.
-std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing, ShuffleKind kind,
                                             const std::string& path);
 // Held-out data in its original order, then padding.
-std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const TokenStream> stream,
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing);
 
 }  // namespace switchyard
