@@ -18,8 +18,7 @@ namespace fs = std::filesystem;
 using Settings = nlohmann::json;
 
 constexpr const char *kTemplateFile = "chat_template.jinja", *kOlderFile = "chat_template.json",
-                     *kTokenizerSettings = "tokenizer_config.json",
-                     *kTokenMap = "special_tokens_map.json";
+                     *kTokenizerSettings = "tokenizer_config.json", *kTokenMap = "special_tokens_map.json";
 
 bool is_file(const fs::path& path) {
   std::error_code status;

@@ -156,7 +156,8 @@ void commit(FileSystem& files, const SavePlace& place, const CheckpointLayout& l
   write_synced(files, place.temporary() + "/manifest.json", text);
   sync_folder(files, place.temporary());
   std::error_code error;
-  if (fs::exists(fs::symlink_status(place.final(), error))) remove_checkpoint(files, place.parent, place.name);
+  if (fs::exists(fs::symlink_status(place.final(), error)))
+    remove_checkpoint(files, place.parent, place.name);
   rename_path(files, place.temporary(), place.final());
   sync_folder(files, place.parent);
   write_synced(files, place.final() + "/complete", to_hex(XXH3_64bits(text.data(), text.size())) + "\n");

@@ -194,7 +194,8 @@ std::string read_text(const Config& config, std::vector<std::string>& notes) {
     at += length;
   }
   if (has_json_name(path))
-    notes.push_back(fmt::format("[eval] data_path={}: scored as it stands, as one text with all of its JSON", path));
+    notes.push_back(
+        fmt::format("[eval] data_path={}: scored as it stands, as one text with all of its JSON", path));
   return text;
 }
 

@@ -161,8 +161,8 @@ class ToHuggingFace {
     return files;
   }
 
-  // What a text begins, ends and is padded with. Of a model that was trained here from the beginning no file says
-  // it yet.
+  // What a text begins, ends and is padded with. Of a model that was trained here from the beginning no file
+  // says it yet.
   void add_special_ids() {
     const Json ids = special_ids(checkpoint_);
     hub_config_.update(ids);

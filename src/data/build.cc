@@ -147,7 +147,8 @@ void carry_tokenizer(const BuildOptions& options) {
     write_file_atomic(name, read_whole_file(file));
   }
   if (options.tokenizer_type == "gguf") return;  // which has its template itself
-  // Other settings and the chat templates are no part of the tokenizer; checkpoints made from this data carry them.
+  // Other settings and the chat templates are no part of the tokenizer; checkpoints made from this data carry
+  // them.
   for (const NamedFile& file : files_in(fs::path(files[0]).parent_path(), is_tokenizer_setting)) {
     const fs::path path = fs::path(target) / file.name;
     fs::create_directory(path.parent_path(), error);
@@ -175,7 +176,8 @@ class Build {
   // False when it was stopped.
   bool run() {
     struct Stopped {};
-    const TextSelection selection{options_.text.column, options_.text.eval_fraction, options_.text.skip_records};
+    const TextSelection selection{options_.text.column, options_.text.eval_fraction,
+                                  options_.text.skip_records};
     try {
       for_documents(files_, selection, kLongestDocument, next_,
                     [&](std::string&& document, bool held_out, const TextPosition& next) {

@@ -195,10 +195,12 @@ TEST_F(TextFolder, ReadsAFileOnceThroughItsLinks) {
 }
 
 TEST_F(TextFolder, JsonLinesUnderOtherNames) {
-  const std::string lines = "{\"text\": \"one\", \"score\": NaN}\n{\"text\": \"two \\ud800\", \"x\": -Infinity}\n";
+  const std::string lines =
+      "{\"text\": \"one\", \"score\": NaN}\n{\"text\": \"two \\ud800\", \"x\": -Infinity}\n";
   for (const char* name : {"a.jsonl", "a.JSONL", "a.json", "a.NDJSON"}) {
     file(name, lines);
-    EXPECT_EQ(split_text({path_ + "/" + name}, {}).train, (std::vector<std::string>{"one", "two \xef\xbf\xbd"}))
+    EXPECT_EQ(split_text({path_ + "/" + name}, {}).train,
+              (std::vector<std::string>{"one", "two \xef\xbf\xbd"}))
         << name;
   }
   file("whole.json", "{\n\"text\": \"no lines\"\n}\n");

@@ -17,14 +17,16 @@ namespace {
 // The line at which `token` stands in the document, or else that at which the document begins.
 std::int64_t line_of(const std::string& token, const std::string& document, const TextPosition& begin) {
   const std::size_t place = token.empty() ? std::string::npos : document.find(token);
-  const auto end = place == std::string::npos ? document.begin() : document.begin() + static_cast<std::ptrdiff_t>(place);
+  const auto end =
+      place == std::string::npos ? document.begin() : document.begin() + static_cast<std::ptrdiff_t>(place);
   return begin.line + 1 + std::count(document.begin(), end, '\n');
 }
 
 std::shared_ptr<const DocumentStream> tokenize(const std::vector<std::string>& files,
-                                            const std::vector<std::string>& documents,
-                                            const std::vector<TextPosition>& begins, const Tokenizer& tokenizer,
-                                            const TextOptions& options, ThreadPool& pool) {
+                                               const std::vector<std::string>& documents,
+                                               const std::vector<TextPosition>& begins,
+                                               const Tokenizer& tokenizer, const TextOptions& options,
+                                               ThreadPool& pool) {
   auto stream = std::make_shared<StoredTokens>();
   std::vector<std::size_t> kept;  // documents that have tokens
   const auto all = encode_documents(documents, tokenizer, {options.add_bos, options.add_eos}, pool);

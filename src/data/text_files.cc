@@ -77,7 +77,8 @@ std::vector<std::string> find_text_files(const std::string& paths) {
       refuse_token_folder(path);
       add_folder(path, files);
       if (files.size() == before)
-        fail_usage("[data] data_path={}: expected files with text, found none (hidden ones do not count)", path);
+        fail_usage("[data] data_path={}: expected files with text, found none (hidden ones do not count)",
+                   path);
     } else if (fs::is_regular_file(path, status)) {
       if (const std::string reason = reason_against_file(path); !reason.empty())
         fail_usage("[data] data_path={}: it {}", path, reason);

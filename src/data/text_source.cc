@@ -82,7 +82,8 @@ class FileText {
   explicit FileText(const std::string& path) : file_(path), text_(file_.text()) {
     if (text_.starts_with(kUtf8Mark)) {
       text_.remove_prefix(kUtf8Mark.size());
-    } else if (reason_against(text_).empty() && (text_.starts_with(kLittleMark) || text_.starts_with(kBigMark))) {
+    } else if (reason_against(text_).empty() &&
+               (text_.starts_with(kLittleMark) || text_.starts_with(kBigMark))) {
       decoded_ = utf8_of_utf16(text_.substr(2), text_.starts_with(kBigMark));
       text_ = decoded_;
     }
@@ -119,15 +120,26 @@ void for_records(const std::string& path, std::string_view content, RecordForm f
       continue;
     }
     const std::string place = fmt::format("{}:{}", path, record->line);
-    const std::string refusal =
-        fmt::format("[data] {}: expected a text under the key \"{}\", got {}; set train_data_columns to its name",
-                    place, selection.column, text.kind);
-    if (!selection.skip_records) fail_usage("{}", refusal);
+    const std::string refusal = fmt::format("[data] {}: expected a text under the key \"{}\", got {}", place,
+                                            selection.column, text.kind);
+    if (!selection.skip_records)
+      fail_usage("{}; set {}", refusal,
+                 text.kind == "none" ? "train_data_columns to its name"
+                                     : "records_without_text=skip to leave it out");
     if (first_lacking.empty()) first_lacking = refusal;
     notes.add_record(text.kind, place);
   }
   if (whole && found == 0 && !first_lacking.empty())
-    fail_usage("{} (no record of the file has one)", first_lacking);
+    fail_usage("{}; no record of the file has one: train_data_columns names the key", first_lacking);
+}
+
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = static_cast<unsigned char>(text[at]) < 0x80 ? 1 : utf8_length(text, at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
 }
 
 void for_plain_text(std::string_view content, TextPosition at, const SectionBody& body) {
@@ -202,7 +214,7 @@ void TextNotes::print(const TextSelection& selection) {
     std::string kinds;
     for (const auto& [kind, count] : records_) {
       all += count;
-      kinds += fmt::format("{}{} times {}", kinds.empty() ? "" : ", ", count, kind);
+      kinds += fmt::format("{}{}: {}", kinds.empty() ? "" : ", ", kind, count);
     }
     fmt::print(stderr,
                "[data] skipped {} records without a text under the key \"{}\" ({}); the first is {}; "
@@ -227,14 +239,18 @@ void for_sections(const std::string& path, const TextSelection& selection, TextP
       named_lines || ending == ".json" ? record_form(text, selection.column, named_lines) : std::nullopt;
   if (form) return for_records(path, text, *form, selection, at, notes, body);
   if (ending == ".json")
-    notes.add(fmt::format("read as one text as it stands, for no record of it has a text under the key \"{}\"",
-                          selection.column),
-              path);
+    notes.add(
+        fmt::format("read as one text as it stands, for no record of it has a text under the key \"{}\"",
+                    selection.column),
+        path);
   else if (selection.column != TextSelection().column)
-    notes.add(fmt::format("read as one text as it stands; train_data_columns={} counts for *.jsonl, *.ndjson and "
-                          "*.json",
-                          selection.column),
-              path);
+    notes.add(
+        fmt::format("read as one text as it stands; train_data_columns={} counts for *.jsonl, *.ndjson and "
+                    "*.json",
+                    selection.column),
+        path);
+  if (!is_utf8(text))
+    notes.add("holds bytes that are not UTF-8; every tokenizer but byte reads each of them as U+FFFD", path);
   for_plain_text(text, at, body);
 }
 

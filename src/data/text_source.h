@@ -23,7 +23,8 @@ struct TextSelection {
   bool skip_records = true;     // records without a text are skipped; false: refused
 };
 
-// What was passed over while files were read. Each reason is told in one line on stderr, with the first place.
+// What was passed over while files were read. Each reason is told in one line on stderr, with the first
+// place.
 class TextNotes {
  public:
   // `count` further cases of a reason, such as "skipped, it is empty".
@@ -51,11 +52,12 @@ struct Section {
 };
 using SectionBody = std::function<void(const Section&)>;
 
-// Calls body(section) for the sections of a file from `at` on, where one begins. A *.jsonl or *.ndjson file holds a
-// JSON record a line. A *.json file holds records, a line each, one after the other, or in an array, if one of them
-// has a text; else, as any other file, it is one text. A record is an object with a text under the column, or a text
-// itself. UTF-16 with a byte order mark is read as UTF-8. A file that is no text is skipped. Error(usage) for broken
-// JSON, for records without a text where those are refused, and for a file in which no record has one.
+// Calls body(section) for the sections of a file from `at` on, where one begins. A *.jsonl or *.ndjson file
+// holds a JSON record a line. A *.json file holds records, a line each, one after the other, or in an array,
+// if one of them has a text; else, as any other file, it is one text. A record is an object with a text under
+// the column, or a text itself. UTF-16 with a byte order mark is read as UTF-8. A file that is no text is
+// skipped. Error(usage) for broken JSON, for records without a text where those are refused, and for a file
+// in which no record has one.
 void for_sections(const std::string& path, const TextSelection& selection, TextPosition at, TextNotes& notes,
                   const SectionBody& body);
 

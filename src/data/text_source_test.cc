@@ -60,21 +60,24 @@ TEST_F(Files, AnArrayIsReadFromAnyOfItsItems) {
 }
 
 TEST_F(Files, RecordsWithoutATextAreCounted) {
-  const std::string path = write("a.jsonl",
-                                 "{\"text\":\"one\"}\r\n{\"text\":null}\n\n{\"text\":7}\n{\"text\":[1]}\n{\"text\":{}}\n"
-                                 "{\"text\":\"\"}\n{\"other\":\"x\"}\n{\"text\":null}\n{\"text\":\"two\"}\n");
+  const std::string path =
+      write("a.jsonl",
+            "{\"text\":\"one\"}\r\n{\"text\":null}\n\n{\"text\":7}\n{\"text\":[1]}\n{\"text\":{}}\n"
+            "{\"text\":\"\"}\n{\"other\":\"x\"}\n{\"text\":null}\n{\"text\":\"two\"}\n");
   EXPECT_EQ(texts(path), (Texts{"one", "two"}));
   expect_told("skipped 7 records without a text under the key \"text\"");
-  for (const char* kind : {"2 times null", "1 times a number", "1 times an array", "1 times an object",
-                           "1 times an empty text", "1 times none", "the first is", "a.jsonl:2"})
+  for (const char* kind : {"null: 2", "a number: 1", "an array: 1", "an object: 1", "an empty text: 1",
+                           "none: 1", "the first is", "a.jsonl:2"})
     expect_told(kind);
   EXPECT_EQ(std::ranges::count(told_, '\n'), 1);
   EXPECT_EQ(texts(path, {.skip_records = false}), Texts());
-  expect_told("a.jsonl:2: expected a text under the key \"text\", got null");
+  expect_told("a.jsonl:2: expected a text under the key \"text\", got null; set records_without_text=skip");
   texts(path, {.column = "body"});
-  expect_told("a.jsonl:1: expected a text under the key \"body\", got none; set train_data_columns");
+  expect_told(
+      "a.jsonl:1: expected a text under the key \"body\", got none; no record of the file has one: "
+      "train_data_columns");
   EXPECT_EQ(texts(write("b.json", R"([null, {"text":"a"}])")), Texts{"a"});
-  expect_told("1 times null");
+  expect_told("null: 1");
 }
 
 TEST_F(Files, JsonThatHoldsNoTextsIsOneText) {
@@ -88,21 +91,36 @@ TEST_F(Files, ByteOrderMarksAndUtf16) {
   using namespace std::string_literals;
   EXPECT_EQ(texts(write("mark.txt", "\xef\xbb\xbfone")), Texts{"one"});
   EXPECT_EQ(texts(write("mark.jsonl", "\xef\xbb\xbf{\"text\":\"one\"}\n")), Texts{"one"});
-  EXPECT_EQ(texts(write("little.txt", "\xff\xfe" "a\0\xe9\0\x3d\xd8\x00\xde\n\0"s)), Texts{"a\xc3\xa9\xf0\x9f\x98\x80\n"});
-  EXPECT_EQ(texts(write("big.txt", "\xfe\xff\0a\xd8\x00\0b"s)), Texts{"a\xef\xbf\xbd" "b"});
+  EXPECT_EQ(texts(write("little.txt",
+                        "\xff\xfe"
+                        "a\0\xe9\0\x3d\xd8\x00\xde\n\0"s)),
+            Texts{"a\xc3\xa9\xf0\x9f\x98\x80\n"});
+  EXPECT_EQ(texts(write("big.txt", "\xfe\xff\0a\xd8\x00\0b"s)), Texts{"a\xef\xbf\xbd"
+                                                                      "b"});
   std::string wide = "\xff\xfe";
   for (const char c : std::string("{\"text\":\"one\"}\n")) wide += {c, '\0'};
   EXPECT_EQ(texts(write("wide.jsonl", wide)), Texts{"one"});
   EXPECT_EQ(told_, "");
+  EXPECT_EQ(texts(write("latin.txt", "caf\xe9\n")), Texts{"caf\xe9\n"});
+  expect_told("latin.txt: holds bytes that are not UTF-8");
 }
 
 TEST_F(Files, WhatIsNoTextIsNamed) {
   using namespace std::string_literals;
-  const std::pair<std::string, std::string> kinds[] = {
-      {"\x1f\x8b\x08 packed", "gzip"},      {"\x28\xb5\x2f\xfd packed", "zstd"}, {"\xfd" "7zXZ\0"s, "xz"},
-      {"BZh91AY&SY", "bzip2"},              {"PAR1\0\0"s, "Parquet"},            {"\x93NUMPY", "NumPy"},
-      {"\x89PNG\r\n", "an image"},          {"\xff\xd8\xff\xe0", "an image"},    {"ab\0"s, "NUL bytes"},
-      {"GGUF\3\0\0\0"s, "GGUF"},            {"\xff\xfe\0\0a\0\0\0"s, "UTF-32"},  {"PK\x03\x04", "zip"}};
+  const std::pair<std::string, std::string> kinds[] = {{"\x1f\x8b\x08 packed", "gzip"},
+                                                       {"\x28\xb5\x2f\xfd packed", "zstd"},
+                                                       {"\xfd"
+                                                        "7zXZ\0"s,
+                                                        "xz"},
+                                                       {"BZh91AY&SY", "bzip2"},
+                                                       {"PAR1\0\0"s, "Parquet"},
+                                                       {"\x93NUMPY", "NumPy"},
+                                                       {"\x89PNG\r\n", "an image"},
+                                                       {"\xff\xd8\xff\xe0", "an image"},
+                                                       {"ab\0"s, "NUL bytes"},
+                                                       {"GGUF\3\0\0\0"s, "GGUF"},
+                                                       {"\xff\xfe\0\0a\0\0\0"s, "UTF-32"},
+                                                       {"PK\x03\x04", "zip"}};
   for (const auto& [content, word] : kinds) {
     const std::string path = write("texts/file.jsonl", content);
     texts(path);
@@ -123,7 +141,9 @@ TEST_F(Files, FoldersWithoutTexts) {
             std::string::npos);
   const std::string text = write("a.txt", "a");
   std::filesystem::create_directories(path_ + "/none");
-  EXPECT_NE(message_of([&] { find_text_files(text + ":" + path_ + "/none"); }).find("none: expected files with text"),
+  EXPECT_NE(message_of([&] {
+              find_text_files(text + ":" + path_ + "/none");
+            }).find("none: expected files with text"),
             std::string::npos);
 }
 

@@ -236,7 +236,9 @@ TEST_F(Tokens, OutsideTheModelAreNamed) {
   build(40, 0, 300);
   const auto tokenizer = make_tokenizer("byte", "");
   const auto tokenized = [&](std::int64_t vocabulary) {
-    return message_of([&] { make_tokenized(path_ + "/tokens", {1, 8}, false, {vocabulary, tokenizer.get()}); });
+    return message_of([&] {
+      make_tokenized(path_ + "/tokens", {1, 8}, false, {vocabulary, tokenizer.get()});
+    });
   };
   EXPECT_EQ(tokenized(257), "");
   EXPECT_NE(tokenized(256).find("train-00001.tokens: document 1: token 256 is outside vocab_size=256"),
@@ -250,7 +252,8 @@ TEST_F(Tokens, OutsideTheModelAreNamed) {
   const std::string plain = write("plain.txt", "one\ntwo\nth{ee\n"),
                     lines = write("more.jsonl", "{\"text\":\"abc\"}\n\n{\"text\":\"a\\n{\"}\n");
   EXPECT_EQ(text(plain, 124), "");
-  EXPECT_NE(text(plain, 123).find("plain.txt:3: token 123 (\"{\") is outside vocab_size=123"), std::string::npos)
+  EXPECT_NE(text(plain, 123).find("plain.txt:3: token 123 (\"{\") is outside vocab_size=123"),
+            std::string::npos)
       << text(plain, 123);
   EXPECT_NE(text(lines, 123).find("more.jsonl:3: token 123"), std::string::npos) << text(lines, 123);
 }

@@ -78,8 +78,8 @@ std::vector<std::shared_ptr<const TokenShard>> open_shards(const std::string& fo
   return shards;
 }
 
-// Opens shards and adds them to `all`. Only where the tokenizer has ids that the model lacks, every token is looked
-// at.
+// Opens shards and adds them to `all`. Only where the tokenizer has ids that the model lacks, every token is
+// looked at.
 void add_shards(const std::string& folder, const std::vector<ShardInfo>& infos, const KnownIds& known,
                 std::vector<std::shared_ptr<const TokenShard>>& all) {
   for (const ShardInfo& info : infos) {
@@ -98,9 +98,10 @@ void add_shards(const std::string& folder, const std::vector<ShardInfo>& infos, 
 
 std::string outside_text(const OutsideToken& found, std::int64_t vocabulary, const Tokenizer* tokenizer) {
   const std::string text = tokenizer == nullptr ? "" : tokenizer->decode_all(std::span(&found.id, 1));
-  return fmt::format("token {}{} is outside vocab_size={}: the tokenizer has ids that the model has no rows of its "
-                     "embedding for; leave out the texts that have them",
-                     found.id, text.empty() ? "" : " (" + in_quotes(text) + ")", vocabulary);
+  return fmt::format(
+      "token {}{} is outside vocab_size={}: the tokenizer has ids that the model has no rows of its "
+      "embedding for; leave out the texts that have them",
+      found.id, text.empty() ? "" : " (" + in_quotes(text) + ")", vocabulary);
 }
 
 std::string hash_text(std::uint64_t hash) {
@@ -195,7 +196,7 @@ std::unique_ptr<Tokenizer> folder_tokenizer(const std::string& folder, const Tok
 }
 
 std::shared_ptr<const DocumentStream> open_stream(const std::string& folder,
-                                               const std::vector<ShardInfo>& shards) {
+                                                  const std::vector<ShardInfo>& shards) {
   return std::make_shared<ShardStream>(open_shards(folder, shards));
 }
 

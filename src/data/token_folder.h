@@ -40,7 +40,7 @@ std::unique_ptr<Tokenizer> folder_tokenizer(const std::string& folder, const Tok
 // Opens the shards as one stream. Each shard's size and header are compared with dataset.json; Error(usage)
 // names a shard that is missing or changed.
 std::shared_ptr<const DocumentStream> open_stream(const std::string& folder,
-                                               const std::vector<ShardInfo>& shards);
+                                                  const std::vector<ShardInfo>& shards);
 
 // The ids that the model has, and the tokenizer that names those it lacks (may be null).
 struct KnownIds {
@@ -52,7 +52,8 @@ std::string outside_text(const OutsideToken& found, std::int64_t vocabulary, con
 
 // Training and held-out rows of one or several folders separated by ':', which must have the same tokenizer.
 // No token of them is held in memory. `evaluates`: the held-out part is needed. Error(usage) as above, for
-// fewer tokens than a batch needs, for a needed held-out part that a folder lacks, and for a token that is not known.
+// fewer tokens than a batch needs, for a needed held-out part that a folder lacks, and for a token that is
+// not known.
 SplitData make_tokenized(const std::string& paths, const PackingOptions& packing, bool evaluates,
                          const KnownIds& known = {});
 

@@ -101,9 +101,11 @@ std::string token_text(const fs::path& folder, const char* role) {
     std::error_code ignored;
     if (!fs::exists(folder / name, ignored)) continue;
     const nlohmann::json settings = read_json_file((folder / name).string());
-    const nlohmann::json token = settings.is_object() ? settings.value(role, nlohmann::json()) : nlohmann::json();
+    const nlohmann::json token =
+        settings.is_object() ? settings.value(role, nlohmann::json()) : nlohmann::json();
     if (token.is_string()) return token.get<std::string>();
-    if (token.is_object() && token.contains("content") && token["content"].is_string()) return token["content"];
+    if (token.is_object() && token.contains("content") && token["content"].is_string())
+      return token["content"];
   }
   return "";
 }
@@ -112,7 +114,8 @@ std::string token_text(const fs::path& folder, const char* role) {
 std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointFolder& checkpoint, const std::string& path) {
   if (!path.empty()) return make_tokenizer(tokenizer_type_of(path), path);
   const nlohmann::json& config = checkpoint.manifest().config;
-  const bool bytes = config.value("tokenizer_type", "") == "byte" && config.value("dataset_type", "") == "text";
+  const bool bytes =
+      config.value("tokenizer_type", "") == "byte" && config.value("dataset_type", "") == "text";
   return bytes ? make_tokenizer("byte", "") : nullptr;
 }
 
@@ -143,20 +146,23 @@ std::vector<ExtraFile> carried_by_run(std::vector<ExtraFile> weights, const std:
   if (has_tokenizer(weights, own)) return weights;
   const bool had = std::ranges::any_of(weights, is_of_tokenizer), chatted = has_template(weights);
   std::erase_if(weights, is_of_tokenizer);
-  const std::string name = tokenizer.type == "byte" ? "tokenizer_type=byte" : "tokenizer_path=" + tokenizer.path;
+  const std::string name =
+      tokenizer.type == "byte" ? "tokenizer_type=byte" : "tokenizer_path=" + tokenizer.path;
   if (had && chatted && !has_template(own))
-    notes->push_back(fmt::format("[train] {}: it has no chat template, and checkpoints leave out that of {}, "
-                                 "which goes with another tokenizer",
-                                 name, source));
+    notes->push_back(
+        fmt::format("[train] {}: it has no chat template, and checkpoints leave out that of {}, "
+                    "which goes with another tokenizer",
+                    name, source));
   bool added = false;
   for (ExtraFile& file : weights) {
     if (tokenizer.eos && (file.name == kModelFile || file.name == kGenerationFile))
       added = add_end(file, *tokenizer.eos) || added;
   }
   if (added)
-    notes->push_back(fmt::format("[train] {}: another tokenizer than that of {}: its last token, {}, is added to "
-                                 "the tokens that end a text (eos_token_id)",
-                                 name, source, *tokenizer.eos));
+    notes->push_back(
+        fmt::format("[train] {}: another tokenizer than that of {}: its last token, {}, is added to "
+                    "the tokens that end a text (eos_token_id)",
+                    name, source, *tokenizer.eos));
   std::ranges::move(own, std::back_inserter(weights));
   return weights;
 }
@@ -178,7 +184,8 @@ nlohmann::ordered_json special_ids(const CheckpointFolder& checkpoint) {
   if (tokenizer == nullptr) return ids;
   for (const auto& [key, role] : kRoles) {
     const std::string text = token_text(folder, role);
-    const std::vector<std::int32_t> found = text.empty() ? std::vector<std::int32_t>() : tokenizer->encode_with_special(text);
+    const std::vector<std::int32_t> found =
+        text.empty() ? std::vector<std::int32_t>() : tokenizer->encode_with_special(text);
     ids[key] = nullptr;
     if (found.size() == 1) ids[key] = found[0];
   }

@@ -33,7 +33,9 @@ class CarriedFiles : public ::testing::Test {
   }
   ~CarriedFiles() override { fs::remove_all(path_); }
 
-  static std::string golden(const std::string& name) { return std::string(kSourceFolder) + "/tests/golden/" + name; }
+  static std::string golden(const std::string& name) {
+    return std::string(kSourceFolder) + "/tests/golden/" + name;
+  }
   void write(const std::string& name, const std::string& content) const {
     fs::create_directories((fs::path(path_) / name).parent_path());
     std::ofstream(path_ + "/" + name, std::ios::binary) << content;
@@ -67,7 +69,8 @@ TEST_F(CarriedFiles, OfAGgufFile) {
   const json config = json::parse(content(files, "config.json")),
              generation = json::parse(content(files, "generation_config.json"));
   EXPECT_TRUE(config.contains("eos_token_id")) << config;
-  EXPECT_NE(std::ranges::find(generation["eos_token_id"], config["eos_token_id"]), generation["eos_token_id"].end());
+  EXPECT_NE(std::ranges::find(generation["eos_token_id"], config["eos_token_id"]),
+            generation["eos_token_id"].end());
   EXPECT_NE(content(files, "tokenizer.json") + content(files, "tokenizer.model"), "");
 }
 
@@ -89,7 +92,8 @@ TEST_F(CarriedFiles, AnotherTokenizerAddsItsEnd) {
   EXPECT_EQ(content(files, "tokenizer_config.json"), "");
   EXPECT_EQ(content(files, "chat_template.jinja"), "");
   EXPECT_EQ(json::parse(content(files, "config.json"))["eos_token_id"], json({503, 501, 9}));
-  EXPECT_EQ(json::parse(content(files, "generation_config.json")), json::parse(R"({"eos_token_id":[503,9],"top_k":5})"));
+  EXPECT_EQ(json::parse(content(files, "generation_config.json")),
+            json::parse(R"({"eos_token_id":[503,9],"top_k":5})"));
   ASSERT_EQ(notes_.size(), 2u);
   EXPECT_NE(notes_[0].find("chat template"), std::string::npos) << notes_[0];
   EXPECT_NE(notes_[1].find("its last token, 9, is added"), std::string::npos) << notes_[1];

@@ -68,7 +68,8 @@ bool is_stored_model(const std::string& path) {
 }
 
 Keys generation_keys_of(const std::string& path) {
-  if (is_checkpoint_path(path)) return generation_defaults(open_checkpoint(path, nullptr).path() + "/tokenizer");
+  if (is_checkpoint_path(path))
+    return generation_defaults(open_checkpoint(path, nullptr).path() + "/tokenizer");
   std::error_code error;
   if (fs::is_directory(path, error)) return generation_defaults(path);
   const GgufFile file = GgufFile::open(path);

@@ -334,7 +334,8 @@ TokenizerFiles files_of(const GgufFile& file) {
   }
   if (metadata.has("chat_template")) config["chat_template"] = metadata.text("chat_template");
   if (metadata.has("chat_template.tool_use")) {
-    json templates = json::array({{{"name", "tool_use"}, {"template", metadata.text("chat_template.tool_use")}}});
+    json templates =
+        json::array({{{"name", "tool_use"}, {"template", metadata.text("chat_template.tool_use")}}});
     if (config.contains("chat_template"))
       templates.push_back({{"name", "default"}, {"template", config["chat_template"]}});
     config["chat_template"] = templates;

@@ -32,7 +32,8 @@ bool is_tokenizer_setting(const std::string& name) {
   static const std::vector<std::string> names{"tokenizer_config.json", "special_tokens_map.json",
                                               "added_tokens.json", "chat_template.json"};
   if (std::ranges::find(names, name) != names.end()) return true;
-  if (name.ends_with(".jinja")) return name.find('/') == std::string::npos || name.starts_with(kMoreTemplates);
+  if (name.ends_with(".jinja"))
+    return name.find('/') == std::string::npos || name.starts_with(kMoreTemplates);
   return name.starts_with("tokenization_") && name.ends_with(".py");
 }
 

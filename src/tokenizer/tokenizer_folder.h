@@ -1,4 +1,5 @@
-// The files of a tokenizer in a folder, and what stands beside them: settings, lists of tokens, chat templates.
+// The files of a tokenizer in a folder, and what stands beside them: settings, lists of tokens, chat
+// templates.
 #pragma once
 
 #include <filesystem>
@@ -28,9 +29,9 @@ std::string tokenizer_in(const std::filesystem::path& folder);
 // The files of a folder, and of its folder of templates, whose names `chosen` takes, sorted.
 std::vector<NamedFile> files_in(const std::filesystem::path& folder, bool (*chosen)(const std::string& name));
 
-// A tokenizer's files as a model's folder stores them, the main one under its usual name; of a GGUF file those
-// that its metadata makes. A `path` that is a folder gives all files of a tokenizer in it. None for byte.
-// Error(usage) as for make_tokenizer.
+// A tokenizer's files as a model's folder stores them, the main one under its usual name; of a GGUF file
+// those that its metadata makes. A `path` that is a folder gives all files of a tokenizer in it. None for
+// byte. Error(usage) as for make_tokenizer.
 std::vector<NamedFile> stored_tokenizer(const std::string& type, const std::string& path);
 
 }  // namespace switchyard

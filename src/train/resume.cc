@@ -114,9 +114,10 @@ void note_other_contents(const ResumePoint& point, const Dataset& data, std::vec
   const std::string how =
       before == now ? fmt::format("documents other than those now under data_path, as many ({})", now)
                     : fmt::format("{}; this run has {}", before, now);
-  notes->push_back(fmt::format("warning: {}: made with other data: {}; from here on some rows come again, others "
-                               "never",
-                               point.candidates.front().path, how));
+  notes->push_back(
+      fmt::format("warning: {}: made with other data: {}; from here on some rows come again, others "
+                  "never",
+                  point.candidates.front().path, how));
 }
 
 Manifest restore_newest(Checkpointer& checkpointer, const ResumePoint& point,

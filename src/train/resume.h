@@ -26,8 +26,8 @@ struct ResumePoint {
 ResumePoint find_resume_point(const Config& config, const std::string& checkpoints,
                               const std::vector<StoredTensor>& needed, std::vector<std::string>* notes);
 
-// Notes that the run's own checkpoint was trained on other documents than `data` holds now, although the keys may be
-// the same. Checkpoints of older versions have no fingerprint; then the descriptions are compared.
+// Notes that the run's own checkpoint was trained on other documents than `data` holds now, although the keys
+// may be the same. Checkpoints of older versions have no fingerprint; then the descriptions are compared.
 void note_other_contents(const ResumePoint& point, const Dataset& data, std::vector<std::string>* notes);
 
 // Collective: restores the newest candidate with undamaged data and returns its manifest. `skipped` receives

@@ -22,7 +22,8 @@ class Described : public Dataset {
   std::uint64_t hash_;
 };
 
-std::string note_of(const nlohmann::json& stored, const std::string& text, std::uint64_t hash, bool own = true) {
+std::string note_of(const nlohmann::json& stored, const std::string& text, std::uint64_t hash,
+                    bool own = true) {
   std::vector<std::string> notes;
   ResumePoint point{.candidates = {{3, "RUN/checkpoints/3"}}, .own = own, .data = stored};
   Described data(text, hash);
@@ -35,7 +36,8 @@ TEST(Resume, OtherContentsAreTold) {
   EXPECT_EQ(note_of(stored, "60 documents", 1), "");
   EXPECT_EQ(note_of(stored, "60 documents in other rows", 1), "");  // of keys, which are told by themselves
   const std::string more = note_of(stored, "300 documents", 2), alike = note_of(stored, "60 documents", 2);
-  for (const char* word : {"warning: RUN/checkpoints/3", "60 documents; this run has 300 documents", "come again"})
+  for (const char* word :
+       {"warning: RUN/checkpoints/3", "60 documents; this run has 300 documents", "come again"})
     EXPECT_NE(more.find(word), std::string::npos) << more;
   EXPECT_NE(alike.find("as many (60 documents)"), std::string::npos) << alike;
   EXPECT_EQ(note_of(stored, "300 documents", 2, false), "");

@@ -121,7 +121,8 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
 }
 
 // The files that went with the weights from which the run starts or goes on.
-std::vector<ExtraFile> files_of_weights(const Config& config, const ResumePoint& resume, std::string* source) {
+std::vector<ExtraFile> files_of_weights(const Config& config, const ResumePoint& resume,
+                                        std::string* source) {
   std::vector<ExtraFile> files;
   for (const FoundCheckpoint& candidate : resume.candidates) {
     try {
@@ -147,7 +148,8 @@ std::vector<ExtraFile> carried_extras(const Config& config, const ResumePoint& r
   std::vector<ExtraFile> weights = files_of_weights(config, resume, &source);
   RunTokenizer tokenizer;
   if (data.tokenizer != nullptr) {
-    tokenizer = {config.get_string("tokenizer_type"), config.get_string("tokenizer_path"), data.tokenizer->eos()};
+    tokenizer = {config.get_string("tokenizer_type"), config.get_string("tokenizer_path"),
+                 data.tokenizer->eos()};
     if (config.get_string("dataset_type") == "tokenized") {  // which carries its own
       const std::string folder = split_paths(config.get_string("data_path"))[0];
       tokenizer.type = read_token_folder(folder).tokenizer_type;

@@ -56,8 +56,9 @@ SplitData mix(const Config& config, PackingOptions packing, const Make& make) {
   return data;
 }
 
-// A model that begins with weights of its own is made as wide as its tokenizer. Weights that are read may be of a
-// model whose tokenizer got more ids later: then no text may have one of those, which is looked for in the texts.
+// A model that begins with weights of its own is made as wide as its tokenizer. Weights that are read may be
+// of a model whose tokenizer got more ids later: then no text may have one of those, which is looked for in
+// the texts.
 void require_vocabulary(const Config& config, std::int64_t vocab, std::int64_t needed, const char* what) {
   const bool reads = !config.is_none("load_parameters_path") || !config.is_none("load_full_state_path");
   if (needed <= vocab || reads) return;

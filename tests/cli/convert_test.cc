@@ -200,8 +200,8 @@ TEST_F(Convert, ATrainedFolderKeepsWhatItSays) {
   write("model/generation_config.json", R"({"eos_token_id": [7, 5], "do_sample": true, "top_k": 9})");
   write("model/additional_chat_templates/tool_use.jinja", "with tools");
   const auto train = [&](const std::string& name, const Arguments& more) {
-    const Finished done = run(Arguments{"train", "model", "dataset_type=synthetic", "max_target_length=8", "steps=1",
-                                        "per_device_batch_size=1", "enable_checkpointing=true",
+    const Finished done = run(Arguments{"train", "model", "dataset_type=synthetic", "max_target_length=8",
+                                        "steps=1", "per_device_batch_size=1", "enable_checkpointing=true",
                                         "base_output_directory=out", "run_name=" + name} +
                               more);
     EXPECT_EQ(done.status, 0) << done.err;
