@@ -12,9 +12,7 @@
 #include "core/cores.h"
 #include "core/json_file.h"
 #include "core/offload.h"
-#include "data/text_files.h"
 #include "data/token_folder.h"
-#include "engine/carried_files.h"
 #include "engine/model.h"
 #include "generate/generate.h"
 #include "kernels/machine/machine_loops.h"
@@ -26,6 +24,7 @@
 #include "train/recorder.h"
 #include "train/resume.h"
 #include "train/run_data.h"
+#include "train/run_files.h"
 #include "train/step_trace.h"
 #include "train/weight_digest.h"
 
@@ -118,45 +117,6 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
     for (const auto& path : created) fs::remove(path, ignored);  // only while empty
     throw;
   }
-}
-
-// The files that went with the weights from which the run starts or goes on.
-std::vector<ExtraFile> files_of_weights(const Config& config, const ResumePoint& resume,
-                                        std::string* source) {
-  std::vector<ExtraFile> files;
-  for (const FoundCheckpoint& candidate : resume.candidates) {
-    try {
-      *source = candidate.path;
-      files = carried_files(candidate.path);
-      break;
-    } catch (const Error&) {  // restore_newest() tells of what is damaged
-    }
-  }
-  // Checkpoints of older versions have a tokenizer alone, without a config.json.
-  const std::string first = config.get_string("load_parameters_path");
-  std::error_code ignored;
-  const bool states_ends =
-      std::ranges::any_of(files, [](const ExtraFile& file) { return file.name.ends_with("/config.json"); });
-  if (states_ends || first.empty() || !fs::exists(first, ignored)) return files;
-  *source = first;
-  return carried_files(first);
-}
-
-std::vector<ExtraFile> carried_extras(const Config& config, const ResumePoint& resume, const RunData& data,
-                                      std::vector<std::string>* notes) {
-  std::string source;
-  std::vector<ExtraFile> weights = files_of_weights(config, resume, &source);
-  RunTokenizer tokenizer;
-  if (data.tokenizer != nullptr) {
-    tokenizer = {config.get_string("tokenizer_type"), config.get_string("tokenizer_path"),
-                 data.tokenizer->eos()};
-    if (config.get_string("dataset_type") == "tokenized") {  // which carries its own
-      const std::string folder = split_paths(config.get_string("data_path"))[0];
-      tokenizer.type = read_token_folder(folder).tokenizer_type;
-      tokenizer.path = tokenizer_path_in(tokenizer.type, folder + "/tokenizer");
-    }
-  }
-  return carried_by_run(std::move(weights), source, tokenizer, notes);
 }
 
 // What all ranks of a run have in common, found before the first of them works.
@@ -398,14 +358,6 @@ class RankRun {
   std::int64_t rows_ = 0;  // of the data
 };
 
-// The text at the end of the training goes on from the prompt.
-void check_prompt(const Config& config, const ModelConfig& model, const Tokenizer* tokenizer) {
-  if (tokenizer == nullptr || !config.is_set_by_user("prompt")) return;
-  for (const std::int32_t id : tokenizer->encode(config.get_string("prompt"))) {
-    if (id >= model.vocab) fail_usage("[train] prompt: {}", outside_text({id, 0}, model.vocab, tokenizer));
-  }
-}
-
 // Weights to be overwritten by those of a checkpoint.
 Tensor room_for(const ParameterSpec& spec, const Box& block) {
   return Tensor(spec.dtype, block.shape);
@@ -440,7 +392,7 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   startup.mark("model");
   setup.data = make_run_data(config, setup.model().vocab, setup.sizes);
   note_other_contents(setup.resume, *setup.data.train, notes);
-  check_prompt(config, setup.model(), setup.data.tokenizer.get());
+  check_prompt(config, setup.model().vocab, setup.data.tokenizer.get());
   if (setup.plan.enabled && processes.index() == 0)
     setup.extras = carried_extras(config, setup.resume, setup.data, notes);
   startup.mark("data");

@@ -142,4 +142,11 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
   return data;
 }
 
+void check_prompt(const Config& config, std::int64_t vocab, const Tokenizer* tokenizer) {
+  if (tokenizer == nullptr || !config.is_set_by_user("prompt")) return;
+  for (const std::int32_t id : tokenizer->encode(config.get_string("prompt"))) {
+    if (id >= vocab) fail_usage("[train] prompt: {}", outside_text({id, 0}, vocab, tokenizer));
+  }
+}
+
 }  // namespace switchyard
