@@ -23,8 +23,9 @@ struct TemplateSource {
 };
 
 // Finds a model's template: the file `given` where that is not empty; else chat_template.jinja in the folder;
-// else chat_template of tokenizer_config.json (a text, or a list of {name, template}); for a GGUF file its
-// metadata tokenizer.chat_template and tokenizer.chat_template.tool_use. Special tokens are those of
+// else chat_template of tokenizer_config.json (a text, or a list of {name, template}); else that of
+// chat_template.json. additional_chat_templates/tool_use.jinja is for requests with tools. For a GGUF file
+// its metadata tokenizer.chat_template and tokenizer.chat_template.tool_use. Special tokens are those of
 // tokenizer_config.json and special_tokens_map.json, or of the GGUF file's tokenizer. None where there is no
 // template. Error(usage) for a file that is not there or cannot be read.
 std::optional<TemplateSource> find_template(const std::filesystem::path& model,

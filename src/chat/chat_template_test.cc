@@ -296,6 +296,17 @@ TEST_F(TemplateFolder, IsSearchedInOrder) {
   EXPECT_THROW(find_template(folder_, folder_ / "nothing.jinja"), Error);
 }
 
+TEST_F(TemplateFolder, MayHaveItsTemplatesInOtherFiles) {
+  write("chat_template.json", R"({"chat_template":"of the older file"})");
+  EXPECT_EQ(find_template(folder_, "")->text, "of the older file");
+  fs::create_directories(folder_ / "additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "with tools");
+  EXPECT_EQ(find_template(folder_, "")->tool_text, "with tools");
+  EXPECT_EQ(find_template(folder_, "")->text, "of the older file");
+  write("chat_template.jinja", "of its file");
+  EXPECT_EQ(find_template(folder_, "")->text, "of its file");
+}
+
 TEST_F(TemplateFolder, MayHaveATemplateForTools) {
   write("tokenizer_config.json", R"({"chat_template":[{"name":"default","template":"no tools"},
       {"name":"tool_use","template":"{{ tools[0].function.name }}"}]})");

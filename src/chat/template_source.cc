@@ -9,6 +9,7 @@
 #include "core/json_file.h"
 #include "gguf/gguf_file.h"
 #include "gguf/metadata.h"
+#include "tokenizer/tokenizer_folder.h"
 
 namespace switchyard::chat {
 namespace {
@@ -16,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using Settings = nlohmann::json;
 
-constexpr const char *kTemplateFile = "chat_template.jinja", *kTokenizerSettings = "tokenizer_config.json",
-                     *kTokenMap = "special_tokens_map.json";
+constexpr const char *kTemplateFile = "chat_template.jinja", *kOlderFile = "chat_template.json",
+                     *kTokenizerSettings = "tokenizer_config.json", *kTokenMap = "special_tokens_map.json";
 
 bool is_file(const fs::path& path) {
   std::error_code status;
@@ -66,7 +67,7 @@ void read_settings_template(const Settings& value, const std::string& file, Temp
 // The folder with the tokenizer's files: of a checkpoint it is tokenizer/.
 fs::path tokenizer_folder(const fs::path& model) {
   for (const fs::path& folder : {model, model / "tokenizer"}) {
-    for (const char* name : {kTemplateFile, kTokenizerSettings, kTokenMap}) {
+    for (const char* name : {kTemplateFile, kTokenizerSettings, kTokenMap, kOlderFile}) {
       if (is_file(folder / name)) return folder;
     }
   }
@@ -87,6 +88,12 @@ TemplateSource source_of_folder(const fs::path& folder, bool given) {
     source.origin = (folder / kTemplateFile).string();
   } else if (settings.contains("chat_template") && !settings.at("chat_template").is_null()) {
     read_settings_template(settings.at("chat_template"), file.string(), source);
+  } else if (const Settings older = settings_in(folder / kOlderFile); older.contains("chat_template")) {
+    read_settings_template(older.at("chat_template"), (folder / kOlderFile).string(), source);
+  }
+  if (const fs::path tools = folder / kMoreTemplates / "tool_use.jinja"; is_file(tools)) {
+    source.tool_text = read_whole_file(tools.string());
+    if (source.text.empty()) source.text = source.tool_text, source.origin = tools.string();
   }
   return source;
 }

@@ -30,10 +30,12 @@ void remove_checkpoint(FileSystem& files, const std::string& parent, const std::
 void write_extras(FileSystem& files, const std::string& folder, std::span<const ExtraFile> extras,
                   Manifest& manifest) {
   for (const ExtraFile& extra : extras) {
-    const std::string sub = fs::path(extra.name).parent_path().string();
-    if (!sub.empty()) make_folder(files, folder + "/" + sub);
+    std::vector<std::string> made;  // folders of the file, the outer one first
+    for (fs::path sub = fs::path(extra.name).parent_path(); !sub.empty(); sub = sub.parent_path())
+      made.insert(made.begin(), folder + "/" + sub.string());
+    for (const std::string& path : made) make_folder(files, path);
     write_synced(files, folder + "/" + extra.name, extra.content);
-    if (!sub.empty()) sync_folder(files, folder + "/" + sub);
+    for (const std::string& path : made) sync_folder(files, path);
     manifest.extras.push_back({extra.name, static_cast<std::int64_t>(extra.content.size()),
                                XXH3_64bits(extra.content.data(), extra.content.size())});
   }
@@ -154,7 +156,8 @@ void commit(FileSystem& files, const SavePlace& place, const CheckpointLayout& l
   write_synced(files, place.temporary() + "/manifest.json", text);
   sync_folder(files, place.temporary());
   std::error_code error;
-  if (fs::exists(fs::symlink_status(place.final(), error))) remove_checkpoint(files, place.parent, place.name);
+  if (fs::exists(fs::symlink_status(place.final(), error)))
+    remove_checkpoint(files, place.parent, place.name);
   rename_path(files, place.temporary(), place.final());
   sync_folder(files, place.parent);
   write_synced(files, place.final() + "/complete", to_hex(XXH3_64bits(text.data(), text.size())) + "\n");

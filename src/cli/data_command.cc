@@ -28,10 +28,10 @@ constexpr const char* kDataHelp =
     R"(switchyard data build [CONFIG.yml] key=value ... --out DIR [--shard-tokens N]
 switchyard data show DIR [--json FILE]
 
-build: tokenises the text of data_path (files, folders, JSON lines) into DIR, to be trained from with
+build: tokenises the text of data_path (files, folders, JSON lines and arrays) into DIR, to be trained from with
 dataset_type=tokenized data_path=DIR. Keys: data_path, tokenizer_type, tokenizer_path, eval_fraction, add_bos, add_eos,
-train_data_columns. Run the same command again to resume a build that was killed; SIGTERM, SIGINT, SIGHUP and SIGUSR1 save it and end with
-status 75.
+train_data_columns, records_without_text. Run the same command again to resume a build that was killed; SIGTERM,
+SIGINT, SIGHUP and SIGUSR1 save it and end with status 75.
 
   --out DIR         new or empty
   --shard-tokens N  tokens a shard, about; 134217728 without

@@ -17,6 +17,7 @@
 #include "convert/inspect.h"
 #include "core/error.h"
 #include "core/json_file.h"
+#include "data/text_source.h"
 #include "engine/model_to_run.h"
 #include "engine/output_files.h"
 #include "engine/session.h"
@@ -182,7 +183,7 @@ struct Evaluation {
   EvalText text = {};  // of `tokens`
 };
 
-std::string read_text(const Config& config) {
+std::string read_text(const Config& config, std::vector<std::string>& notes) {
   const std::string& path = config.get_string("data_path");
   if (path.empty()) fail_usage("[eval] data_path: expected a file of UTF-8 text, got none");
   std::error_code problem;
@@ -194,13 +195,16 @@ std::string read_text(const Config& config) {
     if (length == 0) fail_usage("[eval] data_path={}: expected UTF-8 text, byte {} is not", path, at);
     at += length;
   }
+  if (has_json_name(path))
+    notes.push_back(
+        fmt::format("[eval] data_path={}: scored as it stands, as one text with all of its JSON", path));
   return text;
 }
 
 void make_tokens(Evaluation& eval) {
   const Config& config = eval.run.config;
   const Tokenizer& tokenizer = *eval.run.tokenizer;
-  const std::string text = read_text(config), path = config.get_string("data_path");
+  const std::string text = read_text(config, eval.run.notes), path = config.get_string("data_path");
   const std::vector<std::int32_t> ids = tokenizer.encode(text);
   if (eval.other && eval.other->tokenizer->encode(text) != ids) {
     fail_usage("[eval] --against {}: its tokenizer makes other tokens of {} than that of the model",

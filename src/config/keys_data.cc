@@ -16,7 +16,11 @@ std::vector<KeyDeclaration> data_keys() {
       text_list_key(
           "data_mixture_weights", {},
           "shares of the parts of data_path in every batch, such as 0.7,0.3; empty: they are one data set"),
-      text_list_key("train_data_columns", {"text"}, "the key of the text in JSON lines (*.jsonl)"),
+      text_list_key("train_data_columns", {"text"}, "the key of the text in JSON records (*.jsonl, *.json)"),
+      choice_key(
+          "records_without_text", "skip", one_of({"skip", "refuse"}),
+          "JSON records with null, a number, an empty text or nothing under that key: skipped and counted, "
+          "or refused with file and line"),
       float_key("eval_fraction", 0.05, between(0, 0.99),
                 "share of the text that is held out, with eval_interval or by `switchyard data build`"),
       choice_key("tokenizer_type", "sentencepiece",

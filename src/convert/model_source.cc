@@ -5,11 +5,10 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/layout.h"
-#include "convert/carried_files.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
 #include "core/json_file.h"
-#include "gguf/gguf_tokenizer.h"
+#include "engine/carried_files.h"
 #include "models/families/family.h"
 #include "models/families/hub_source.h"
 #include "models/same_model.h"
@@ -56,19 +55,7 @@ class HubModel : public ModelSource {
     return manifest;
   }
 
-  std::vector<ExtraFile> extras() const override {
-    if (std::filesystem::is_directory(path_)) return files_of_hub(path_);
-    const GgufFile file = GgufFile::open(path_);
-    const TokenizerFiles tokenizer = tokenizer_files_of(file);
-    nlohmann::json generation;
-    generation["eos_token_id"] = end_tokens_of(file);
-    const bool pieces = tokenizer.json.empty();
-    return {{"tokenizer/config.json", source_.config.dump(2) + "\n"},
-            {pieces ? "tokenizer/tokenizer.model" : "tokenizer/tokenizer.json",
-             pieces ? tokenizer.model : tokenizer.json},
-            {"tokenizer/tokenizer_config.json", tokenizer.config},
-            {"tokenizer/generation_config.json", generation.dump(2) + "\n"}};
-  }
+  std::vector<ExtraFile> extras() const override { return carried_files(path_); }
 
   DType dtype(const std::string& tensor) const override {
     return weights_.dtype(pairs_.at(tensor).theirs) == "BF16" ? DType::bf16 : DType::f32;
@@ -145,11 +132,7 @@ class CheckpointModel : public ModelSource {
     return manifest;
   }
 
-  std::vector<ExtraFile> extras() const override {
-    std::vector<ExtraFile> files = files_of_checkpoint(checkpoint_);
-    for (ExtraFile& file : files) file.name = "tokenizer/" + file.name;
-    return files;
-  }
+  std::vector<ExtraFile> extras() const override { return carried_files(checkpoint_); }
 
   DType dtype(const std::string& tensor) const override { return checkpoint_.tensor(tensor).dtype; }
   bool is_quantized() const override { return false; }

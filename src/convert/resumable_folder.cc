@@ -129,7 +129,10 @@ void ResumableFolder::write(const PlannedFile& file, const std::function<Tensor(
 }
 
 void ResumableFolder::write_small(const std::string& name, const std::string& content) {
-  write_synced(files_, place_.temporary() + "/" + name, content);
+  const std::string path = place_.temporary() + "/" + name, folder = fs::path(path).parent_path();
+  if (folder != place_.temporary()) make_folder(files_, folder);
+  write_synced(files_, path, content);
+  if (folder != place_.temporary()) sync_folder(files_, folder);
 }
 
 void ResumableFolder::finish() {

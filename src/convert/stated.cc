@@ -12,7 +12,7 @@
 #include "engine/initial_weights.h"
 #include "engine/session.h"
 #include "engine/stored_model.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_folder.h"
 
 namespace switchyard {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/layout.h"
-#include "convert/carried_files.h"
 #include "convert/directions.h"
 #include "convert/hub_export.h"
 #include "convert/hub_form.h"
@@ -18,6 +17,7 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/json_file.h"
+#include "engine/carried_files.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -27,9 +27,6 @@ using Json = nlohmann::ordered_json;
 
 // What transformers cuts at too.
 constexpr std::int64_t kShardBytes = 5'000'000'000;
-
-// Keys of a config.json that are no part of the model: taken over from the one that came with the weights.
-constexpr const char* kCarriedKeys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 // A tensor that is written: one of the pairs, or several in one.
 struct Output {
@@ -53,7 +50,7 @@ class ToHuggingFace {
         checkpoint_(open_source(request, line)),
         config_(config_of_stored(checkpoint_.manifest().config, checkpoint_.path())),
         form_(hub_form(config_)),
-        carried_(files_of_checkpoint(checkpoint_)) {
+        carried_(files_to_write(checkpoint_)) {
     hub_config_ = config_to_hub(form_.config, "float32");
     family_ = &family_of(nlohmann::json(hub_config_));
     pairs_ = stored_pairs(parameter_specs(model_config(form_.config)), *family_);
@@ -65,7 +62,7 @@ class ToHuggingFace {
     check_tensors();
     fuse();
     for (const std::string& notice : form_.notices) line(notice);
-    add_carried_keys();
+    add_special_ids();
   }
 
   ConvertReport run() {
@@ -75,9 +72,7 @@ class ToHuggingFace {
         FileSystem::real(), request_.destination,
         job_of(request_, report.target, std::vector{checkpoint_.path() + "/manifest.json"}), "");
     const std::vector<PlannedFile> files = plan();
-    for (const ExtraFile& extra : carried_) {
-      if (extra.name != "config.json") report.carried.push_back(extra.name);
-    }
+    for (const ExtraFile& extra : carried_) report.carried.push_back(extra.name);
     if (!folder.is_done()) {
       for (const PlannedFile& file : files) write_file(file, folder, report);
       write_small_files(files, folder);
@@ -156,15 +151,36 @@ class ToHuggingFace {
     fail_usage("[convert] {}: its tensors are not those of its config: {}", checkpoint_.path(), list);
   }
 
-  void add_carried_keys() {
-    for (const ExtraFile& extra : carried_) {
-      if (extra.name != "config.json") continue;
-      const nlohmann::json original =
-          parse_json(extra.content, checkpoint_.path() + "/tokenizer/config.json");
-      for (const char* key : kCarriedKeys) {
-        if (original.is_object() && original.contains(key)) hub_config_[key] = original[key];
-      }
+  // The files beside the weights, named as in the folder that is written.
+  static std::vector<ExtraFile> files_to_write(const CheckpointFolder& checkpoint) {
+    std::vector<ExtraFile> files;
+    for (ExtraFile& file : carried_files(checkpoint)) {
+      const std::string name = file.name.substr(kCarriedFolder.size());
+      if (name != "config.json") files.push_back({name, std::move(file.content)});
     }
+    return files;
+  }
+
+  // What a text begins, ends and is padded with. Of a model that was trained here from the beginning no file
+  // says it yet.
+  void add_special_ids() {
+    const Json ids = special_ids(checkpoint_);
+    hub_config_.update(ids);
+    const auto stands = [&](const char* name) {
+      return std::ranges::any_of(carried_, [&](const ExtraFile& file) { return file.name == name; });
+    };
+    if (ids.empty() || checkpoint_has("config.json") || stands("generation_config.json")) return;
+    Json generation = Json::object();
+    for (const auto& [key, id] : ids.items()) {
+      if (!id.is_null()) generation[key] = id;
+    }
+    if (!generation.empty()) carried_.push_back({"generation_config.json", generation.dump(2) + "\n"});
+  }
+
+  bool checkpoint_has(const std::string& carried) const {
+    return std::ranges::any_of(checkpoint_.manifest().extras, [&](const ManifestExtra& extra) {
+      return extra.name == std::string(kCarriedFolder) + carried;
+    });
   }
 
   // What becomes one tensor there.
@@ -276,9 +292,7 @@ class ToHuggingFace {
     index["metadata"]["total_size"] = total;
     for (const auto& [tensor, file] : map) index["weight_map"][tensor] = file;
     if (files.size() > 1) folder.write_small("model.safetensors.index.json", index.dump(2) + "\n");
-    for (const ExtraFile& extra : carried_) {
-      if (extra.name != "config.json") folder.write_small(extra.name, extra.content);
-    }
+    for (const ExtraFile& extra : carried_) folder.write_small(extra.name, extra.content);
     folder.write_small("config.json", hub_config_.dump(2) + "\n");
   }
 

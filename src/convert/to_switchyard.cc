@@ -10,6 +10,7 @@
 #include "convert/tensor_mover.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "engine/carried_files.h"
 #include "models/families/hub_source.h"
 #include "models/packed_parameters.h"
 
@@ -52,7 +53,7 @@ class ToSwitchyard {
     ResumableFolder folder(FileSystem::real(), request_.destination,
                            job_of(request_, report.target, source_->files()), "complete");
     for (const ExtraFile& extra : extras) {
-      const std::string name = std::filesystem::path(extra.name).filename();
+      const std::string name = extra.name.substr(kCarriedFolder.size());
       if (name != "config.json") report.carried.push_back(name);
     }
     const std::vector<PlannedFile> files = plan_of(layout);

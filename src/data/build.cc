@@ -17,6 +17,7 @@
 #include "data/encode.h"
 #include "data/text_files.h"
 #include "metrics/atomic_file.h"
+#include "tokenizer/tokenizer_folder.h"
 
 namespace switchyard {
 namespace {
@@ -140,10 +141,14 @@ void carry_tokenizer(const BuildOptions& options) {
     const std::string name = file == files[0] ? main_file : target + "/" + fs::path(file).filename().string();
     write_file_atomic(name, read_whole_file(file));
   }
-  // The chat template is no part of the tokenizer; checkpoints made from this data carry it along.
-  const fs::path chat_template = fs::path(files[0]).parent_path() / "chat_template.jinja";
-  if (fs::is_regular_file(chat_template, error))
-    write_file_atomic(target + "/chat_template.jinja", read_whole_file(chat_template.string()));
+  if (options.tokenizer_type == "gguf") return;  // which has its template itself
+  // Other settings and the chat templates are no part of the tokenizer; checkpoints made from this data carry
+  // them.
+  for (const NamedFile& file : files_in(fs::path(files[0]).parent_path(), is_tokenizer_setting)) {
+    const fs::path path = fs::path(target) / file.name;
+    fs::create_directory(path.parent_path(), error);
+    write_file_atomic(path.string(), file.content);
+  }
 }
 
 // A build, begun or gone on with.
@@ -166,7 +171,8 @@ class Build {
   // False when it was stopped.
   bool run() {
     struct Stopped {};
-    const TextSelection selection{options_.text.column, options_.text.eval_fraction};
+    const TextSelection selection{options_.text.column, options_.text.eval_fraction,
+                                  options_.text.skip_records};
     try {
       for_documents(files_, selection, kLongestDocument, next_,
                     [&](std::string&& document, bool held_out, const TextPosition& next) {

@@ -68,6 +68,7 @@ json build_settings(const BuildOptions& options, std::uint64_t tokenizer_hash) {
           {"tokenizer_type", options.tokenizer_type},
           {"hash of the tokenizer", hash_text(tokenizer_hash)},
           {"train_data_columns", options.text.column},
+          {"records_without_text", options.text.skip_records ? "skip" : "refuse"},
           {"eval_fraction", options.text.eval_fraction},
           {"add_bos", options.text.add_bos},
           {"add_eos", options.text.add_eos},

@@ -195,14 +195,16 @@ TEST_F(TextFolder, ReadsAFileOnceThroughItsLinks) {
 }
 
 TEST_F(TextFolder, JsonLinesUnderOtherNames) {
-  const std::string lines = "{\"text\": \"one\", \"score\": NaN}\n{\"text\": \"two \\ud800\", \"x\": -Infinity}\n";
+  const std::string lines =
+      "{\"text\": \"one\", \"score\": NaN}\n{\"text\": \"two \\ud800\", \"x\": -Infinity}\n";
   for (const char* name : {"a.jsonl", "a.JSONL", "a.json", "a.NDJSON"}) {
     file(name, lines);
-    EXPECT_EQ(split_text({path_ + "/" + name}, {}).train, (std::vector<std::string>{"one", "two \xef\xbf\xbd"}))
+    EXPECT_EQ(split_text({path_ + "/" + name}, {}).train,
+              (std::vector<std::string>{"one", "two \xef\xbf\xbd"}))
         << name;
   }
-  file("whole.json", "{\n\"text\": \"no lines\"\n}\n");  // a document as it stands
-  EXPECT_EQ(split_text({path_ + "/whole.json"}, {}).train.size(), 1u);
+  file("whole.json", "{\n\"text\": \"no lines\"\n}\n");
+  EXPECT_EQ(split_text({path_ + "/whole.json"}, {}).train, std::vector<std::string>{"no lines"});
   file("broken.jsonl", "{\"text\": \"one\"}\n{\"text\": two}\n");
   expect_error([&] { split_text({path_ + "/broken.jsonl"}, {}); }, "broken.jsonl:2");
   expect_error([&] { split_text({path_ + "/broken.jsonl"}, {}); }, "column 11");

@@ -30,6 +30,8 @@ class Dataset {
   // held-out data is padding.
   virtual std::int64_t rows() const = 0;
   virtual std::string description() const = 0;
+  // A hash of the documents that the rows are cut from; 0 for data that is made up.
+  virtual std::uint64_t fingerprint() const { return 0; }
 };
 
 // One batch, of which each rank reads only its own rows.
@@ -64,21 +66,24 @@ struct PackingOptions {
 
 struct TextOptions {
   double eval_fraction = 0;             // the held-out share, [0, 1)
-  std::string column = "text";          // the key of a JSON line's text
+  std::string column = "text";          // the key of a JSON record's text
+  bool skip_records = true;             // JSON records without a text are skipped; false: refused
   bool add_bos = true, add_eos = true;  // around each document, if the tokenizer has them
+  std::int64_t vocabulary = INT64_MAX;  // a document with an id from here on is refused
 };
 
 // Text from files and folders, kept in memory as tokens. `paths` is one path or several separated by ':'. A
 // folder stands for the regular files below it, in sorted order, without hidden files and symbolic links. In
-// a *.jsonl or *.ndjson file each line is a JSON object whose `column` is a document; any other file is one
-// text. A file with a NUL byte is skipped with a notice on stderr.
+// a *.jsonl or *.ndjson file each line is a JSON object whose `column` is a document, in a *.json file each
+// object or item of its array; any other file is one text. What is no text is skipped with a notice on stderr
+// (data/text_source.h).
 //
 // Held-out split: a file is cut at blank lines into sections of 4 to 8 KiB, and a hash of a section's text
 // decides whether it is held out (about eval_fraction of all sections; equal sections are on the same side;
 // at least one is held out when there are two). Neighbouring sections of a file on the same side form a
 // document. A JSON line is both a section and a document. A row is S tokens of the concatenated documents,
 // and their S targets, unless `packing` differs. Held-out rows keep their order. Error(usage) for missing
-// paths, no text, a broken JSON line, or fewer tokens than a batch needs.
+// paths, no text, a broken JSON line, fewer tokens than a batch needs, or a token that the model lacks.
 SplitData make_text(const std::string& paths, const Tokenizer& tokenizer, const PackingOptions& packing,
                     const TextOptions& options, ThreadPool& pool);
 

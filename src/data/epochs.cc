@@ -14,6 +14,7 @@ class Ending : public Dataset {
   Ending(std::unique_ptr<Dataset> data, std::int64_t rows) : data_(std::move(data)), rows_(rows) {}
   std::int64_t rows() const override { return rows_; }
   std::string description() const override { return data_->description(); }
+  std::uint64_t fingerprint() const override { return data_->fingerprint(); }
 
   Batch read(std::int64_t first_row, std::int64_t rows) override {
     const std::int64_t left = std::clamp<std::int64_t>(rows_ - first_row, 0, rows);

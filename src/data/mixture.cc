@@ -1,6 +1,7 @@
 #include "data/mixture.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <numeric>
@@ -60,6 +61,11 @@ class Mixture : public Dataset {
                           parts_[i]->description());
     }
     return text;
+  }
+  std::uint64_t fingerprint() const override {
+    std::vector<std::uint64_t> parts;
+    for (const auto& part : parts_) parts.push_back(part->fingerprint());
+    return XXH3_64bits(parts.data(), parts.size() * sizeof(parts[0]));
   }
 
   Batch read(std::int64_t first_row, std::int64_t rows) override {

@@ -17,7 +17,7 @@ RowRange within(const DocumentRange& document, std::int64_t begin, std::int64_t 
 // Rows of equally many tokens, wherever documents begin.
 class EveryToken : public RowLayout {
  public:
-  EveryToken(const TokenStream& stream, std::int64_t sequence, DataSide side)
+  EveryToken(const DocumentStream& stream, std::int64_t sequence, DataSide side)
       : tokens_(stream.tokens()), sequence_(sequence) {
     const std::int64_t targets = std::max<std::int64_t>(0, tokens_ - 1);
     rows_ = (targets + (side == DataSide::held_out ? sequence - 1 : 0)) / sequence;
@@ -35,7 +35,7 @@ class EveryToken : public RowLayout {
 // The beginning of each document.
 class OneDocument : public RowLayout {
  public:
-  OneDocument(const TokenStream& stream, std::int64_t sequence) : stream_(stream), sequence_(sequence) {}
+  OneDocument(const DocumentStream& stream, std::int64_t sequence) : stream_(stream), sequence_(sequence) {}
   std::int64_t rows() const override { return stream_.documents(); }
   RowRange row(std::int64_t row) const override {
     const DocumentRange document = stream_.document(row);
@@ -43,14 +43,14 @@ class OneDocument : public RowLayout {
   }
 
  private:
-  const TokenStream& stream_;
+  const DocumentStream& stream_;
   std::int64_t sequence_;
 };
 
 // Each document in as many rows as its targets fill.
 class SplitDocuments : public RowLayout {
  public:
-  SplitDocuments(const TokenStream& stream, std::int64_t sequence) : stream_(stream), sequence_(sequence) {
+  SplitDocuments(const DocumentStream& stream, std::int64_t sequence) : stream_(stream), sequence_(sequence) {
     for (std::int64_t d = 0; d < stream.documents(); ++d) {
       if (d % kEvery == 0) rows_before_.push_back(rows_);
       rows_ += rows_of(stream.document(d));
@@ -74,7 +74,7 @@ class SplitDocuments : public RowLayout {
     return std::max<std::int64_t>(1, (document.end - document.begin - 2 + sequence_) / sequence_);
   }
 
-  const TokenStream& stream_;
+  const DocumentStream& stream_;
   std::int64_t sequence_, rows_ = 0;
   std::vector<std::int64_t> rows_before_;  // the documents 0, kEvery, 2 kEvery, ...
 };
@@ -82,7 +82,7 @@ class SplitDocuments : public RowLayout {
 // Rows of all tokens, each ending where one document more would begin.
 class FewDocuments : public RowLayout {
  public:
-  FewDocuments(const TokenStream& stream, std::int64_t sequence, std::int64_t most)
+  FewDocuments(const DocumentStream& stream, std::int64_t sequence, std::int64_t most)
       : stream_(stream), sequence_(sequence), most_(most) {
     for (Place place = after({}); place.token + 1 < stream.tokens(); place = next(place)) {
       if (rows_++ % kEvery == 0) places_.push_back(place);
@@ -114,14 +114,14 @@ class FewDocuments : public RowLayout {
   }
   Place next(const Place& place) const { return after({end_of(place), place.document}); }
 
-  const TokenStream& stream_;
+  const DocumentStream& stream_;
   std::int64_t sequence_, most_, rows_ = 0;
   std::vector<Place> places_;  // of the rows 0, kEvery, 2 kEvery, ...
 };
 
 }  // namespace
 
-std::unique_ptr<RowLayout> make_row_layout(const TokenStream& stream, const PackingOptions& packing,
+std::unique_ptr<RowLayout> make_row_layout(const DocumentStream& stream, const PackingOptions& packing,
                                            DataSide side) {
   if (!packing.pack && packing.truncate) return std::make_unique<OneDocument>(stream, packing.sequence);
   if (!packing.pack) return std::make_unique<SplitDocuments>(stream, packing.sequence);

@@ -31,7 +31,7 @@ enum class DataSide { train, held_out };
 // a range of tokens; 8 bytes per 256 documents when documents are split; 16 bytes per 64 rows when the number
 // of documents per row is limited, and then the index of all documents is read once. Error(runtime) when the
 // stream is corrupt.
-std::unique_ptr<RowLayout> make_row_layout(const TokenStream& stream, const PackingOptions& packing,
+std::unique_ptr<RowLayout> make_row_layout(const DocumentStream& stream, const PackingOptions& packing,
                                            DataSide side);
 
 }  // namespace switchyard

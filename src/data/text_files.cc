@@ -1,24 +1,13 @@
 #include "data/text_files.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "core/error.h"
-#include "core/json_file.h"
 
 namespace switchyard {
 namespace {
@@ -57,103 +46,12 @@ void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end());
 }
 
-// A file's bytes, read when they are looked at. Empty files are empty.
-class MappedFile {
- public:
-  explicit MappedFile(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) fail_usage("[data] {}: cannot be opened: {}", path, std::strerror(errno));
-    struct stat status {};
-    const bool known = ::fstat(descriptor, &status) == 0;
-    size_ = known ? static_cast<std::size_t>(status.st_size) : 0;
-    if (size_ > 0) bytes_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    const int reason = errno;
-    ::close(descriptor);
-    if (!known || bytes_ == MAP_FAILED)
-      fail_usage("[data] {}: cannot be read: {}", path, std::strerror(reason));
-  }
-  ~MappedFile() {
-    if (size_ > 0) ::munmap(bytes_, size_);
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  std::string_view text() const { return {static_cast<const char*>(bytes_), size_}; }
-
- private:
-  void* bytes_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-// JSON lines by its ending, or a .json file whose first line is an object by itself and not all of the file.
-bool is_json_lines(const std::string& path, std::string_view content) {
-  std::string ending = fs::path(path).extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (ending == ".jsonl" || ending == ".ndjson") return true;
-  if (ending != ".json") return false;
-  const std::size_t begin = content.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos || content[begin] != '{') return false;
-  const std::size_t end = content.find('\n', begin);
-  if (end == std::string_view::npos) return false;
-  const auto first = nlohmann::json::parse(standard_json(content.substr(begin, end - begin)), nullptr, false);
-  return first.is_object();
-}
-
-nlohmann::json parse_line(const std::string& path, std::int64_t number, std::string_view line) {
-  using nlohmann::json;
-  json value = json::parse(line, nullptr, false);
-  if (value.is_discarded()) value = json::parse(standard_json(line), nullptr, false);
-  if (value.is_object()) return value;
-  std::string reason;
-  try {
-    reason = std::string("a value of type ") + json::parse(line).type_name();
-  } catch (const json::exception& e) {
-    reason = e.what();
-  }
-  fail_usage("[data] {}:{}: expected a JSON object, got {}: {}", path, number, in_quotes(line), reason);
-}
-
-struct Section {
-  std::string_view text;
-  TextPosition begin;
-  bool continues;  // stands in one document with the section before it, if both are on the same side
-};
-using SectionBody = std::function<void(const Section&)>;
-
-void for_json_lines(const std::string& path, std::string_view content, const std::string& column,
-                    TextPosition at, const SectionBody& body) {
-  while (at.byte < content.size()) {
-    const TextPosition begin = at;
-    const std::size_t end = std::min(content.find('\n', at.byte), content.size());
-    const std::string_view line = content.substr(at.byte, end - at.byte);
-    at.byte = end + 1;
-    const std::int64_t number = ++at.line;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const auto value = parse_line(path, number, line);
-    const auto text = value.find(column);
-    if (text == value.end() || !text->is_string()) {
-      fail_usage(
-          "[data] {}:{}: expected a text under the key \"{}\", got {}; set train_data_columns to its name",
-          path, number, column, text == value.end() ? "none" : text->type_name());
-    }
-    if (!text->get_ref<const std::string&>().empty())
-      body({text->get_ref<const std::string&>(), begin, false});
-  }
-}
-
-// The sections of a file from `at` on, where one begins.
-void for_sections(const std::string& path, const std::string& column, TextPosition at,
-                  const SectionBody& body) {
-  const MappedFile file(path);
-  if (is_json_lines(path, file.text())) {
-    for_json_lines(path, file.text(), column, at, body);
-  } else if (file.text().find('\0') != std::string_view::npos) {
-    fmt::print(stderr, "[data] {}: skipped, it holds NUL bytes and so is not text\n", path);
-  } else {
-    for (std::string_view section : cut_sections(file.text().substr(std::min(at.byte, file.text().size())))) {
-      body({section, at, at.byte > 0});
-      at.byte += section.size();
-    }
-  }
+// The text of a folder of token ids would be that of its dataset.json.
+void refuse_token_folder(const std::string& folder) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(folder) / "dataset.json", ignored) &&
+      fs::exists(fs::path(folder) / "train-00001.tokens", ignored))
+    fail_usage("[data] data_path={}: holds token ids, not text: set dataset_type=tokenized", folder);
 }
 
 }  // namespace
@@ -174,9 +72,16 @@ std::vector<std::string> find_text_files(const std::string& paths) {
   std::vector<std::string> files;
   for (const std::string& path : split_paths(paths)) {
     std::error_code status;
+    const std::size_t before = files.size();
     if (fs::is_directory(path, status)) {
+      refuse_token_folder(path);
       add_folder(path, files);
+      if (files.size() == before)
+        fail_usage("[data] data_path={}: expected files with text, found none (hidden ones do not count)",
+                   path);
     } else if (fs::is_regular_file(path, status)) {
+      if (const std::string reason = reason_against_file(path); !reason.empty())
+        fail_usage("[data] data_path={}: it {}", path, reason);
       files.push_back(path);
     } else {
       fail_usage("[data] data_path={}: no such file or folder", path);
@@ -217,14 +122,18 @@ bool is_held_out(std::string_view section, double eval_fraction) {
 SplitText split_text(const std::vector<std::string>& files, const TextSelection& selection) {
   struct Kept {
     std::string text;
+    TextPosition begin;
     bool continues, held_out;
   };
   std::vector<Kept> sections;
-  for (const std::string& path : files) {
-    for_sections(path, selection.column, {}, [&](const Section& s) {
-      sections.push_back({std::string(s.text), s.continues, is_held_out(s.text, selection.eval_fraction)});
+  TextNotes notes;
+  for (std::size_t file = 0; file < files.size(); ++file) {
+    for_sections(files[file], selection, {file}, notes, [&](const Section& s) {
+      sections.push_back(
+          {std::string(s.text), s.begin, s.continues, is_held_out(s.text, selection.eval_fraction)});
     });
   }
+  notes.print(selection);
   if (sections.empty()) fail_usage("[data] data_path: no text in {} files", files.size());
   const auto held_out = [](const Kept& s) { return s.held_out; };
   if (selection.eval_fraction > 0 && std::none_of(sections.begin(), sections.end(), held_out)) {
@@ -243,10 +152,12 @@ SplitText split_text(const std::vector<std::string>& files, const TextSelection&
   const Kept* before = nullptr;
   for (Kept& section : sections) {
     auto& side = section.held_out ? split.eval : split.train;
-    if (section.continues && before->held_out == section.held_out)
+    if (section.continues && before->held_out == section.held_out) {
       side.back() += section.text;
-    else
+    } else {
       side.push_back(section.text);
+      (section.held_out ? split.eval_begins : split.train_begins).push_back(section.begin);
+    }
     before = &section;
   }
   return split;
@@ -257,12 +168,13 @@ void for_documents(const std::vector<std::string>& files, const TextSelection& s
                    const std::function<void(std::string&&, bool, const TextPosition&)>& body) {
   std::string document;
   bool held_out = false;
+  TextNotes notes;
   const auto finish = [&](const TextPosition& next) {
     if (!document.empty()) body(std::exchange(document, {}), held_out, next);
   };
   for (std::size_t file = from.file; file < files.size(); ++file) {
     const TextPosition begin = file == from.file ? from : TextPosition{file};
-    for_sections(files[file], selection.column, begin, [&](const Section& s) {
+    for_sections(files[file], selection, begin, notes, [&](const Section& s) {
       const bool side = is_held_out(s.text, selection.eval_fraction);
       if (!s.continues || side != held_out || document.size() + s.text.size() > longest) finish(s.begin);
       held_out = side;
@@ -270,6 +182,7 @@ void for_documents(const std::vector<std::string>& files, const TextSelection& s
     });
   }
   finish({files.size()});
+  notes.print(selection);
 }
 
 }  // namespace switchyard

@@ -211,8 +211,51 @@ TEST_F(Tokens, NamesWhatIsWrong) {
   EXPECT_NE(message_of([&] { tokens({1, 8}); }).find("dataset.json: broken"), std::string::npos);
   write("texts/lines.jsonl", "{\"text\":\"a\"}\n\n{\"text\":1}\n");
   fs::remove_all(path_ + "/tokens");
-  EXPECT_NE(message_of([&] { build_token_folder(options(0, 9), pool_); }).find("lines.jsonl:3"),
-            std::string::npos);
+  BuildOptions strict = options(0, 9);
+  strict.text.skip_records = false;
+  EXPECT_NE(message_of([&] { build_token_folder(strict, pool_); }).find("lines.jsonl:3"), std::string::npos);
+}
+
+TEST_F(Tokens, TheirFingerprintIsThatOfTheDocuments) {
+  build(40, 0.2, 300);
+  const auto of_tokens = [&] { return tokens({1, 8}).train->fingerprint(); };
+  const auto of_text = [&] {
+    return make_text(path_ + "/texts", *make_tokenizer("byte", ""), {1, 8}, {}, pool_).train->fingerprint();
+  };
+  const std::uint64_t shards = of_tokens(), text = of_text();
+  EXPECT_EQ(of_tokens(), shards);
+  EXPECT_EQ(of_text(), text);
+  build(40, 0.2, 300, 2);  // as many documents, others
+  EXPECT_NE(of_tokens(), shards);
+  EXPECT_NE(of_text(), text);
+  EXPECT_NE(text, 0u);
+}
+
+// Only a text that has an id which the model lacks is refused, with its place.
+TEST_F(Tokens, OutsideTheModelAreNamed) {
+  build(40, 0, 300);
+  const auto tokenizer = make_tokenizer("byte", "");
+  const auto tokenized = [&](std::int64_t vocabulary) {
+    return message_of([&] {
+      make_tokenized(path_ + "/tokens", {1, 8}, false, {vocabulary, tokenizer.get()});
+    });
+  };
+  EXPECT_EQ(tokenized(257), "");
+  EXPECT_NE(tokenized(256).find("train-00001.tokens: document 1: token 256 is outside vocab_size=256"),
+            std::string::npos)
+      << tokenized(256);
+  const auto text = [&](const std::string& file, std::int64_t vocabulary) {
+    TextOptions options{.add_eos = false};
+    options.vocabulary = vocabulary;
+    return message_of([&] { make_text(file, *tokenizer, {1, 2}, options, pool_); });
+  };
+  const std::string plain = write("plain.txt", "one\ntwo\nth{ee\n"),
+                    lines = write("more.jsonl", "{\"text\":\"abc\"}\n\n{\"text\":\"a\\n{\"}\n");
+  EXPECT_EQ(text(plain, 124), "");
+  EXPECT_NE(text(plain, 123).find("plain.txt:3: token 123 (\"{\") is outside vocab_size=123"),
+            std::string::npos)
+      << text(plain, 123);
+  EXPECT_NE(text(lines, 123).find("more.jsonl:3: token 123"), std::string::npos) << text(lines, 123);
 }
 
 // Row r of part p is r and p.

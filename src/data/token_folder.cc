@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -20,7 +21,7 @@ using nlohmann::json;
 constexpr std::int64_t kFormat = 1;
 
 // Concatenates shards into one stream.
-class ShardStream : public TokenStream {
+class ShardStream : public DocumentStream {
  public:
   explicit ShardStream(std::vector<std::shared_ptr<const TokenShard>> shards) : shards_(std::move(shards)) {
     for (const auto& shard : shards_) {
@@ -51,6 +52,11 @@ class ShardStream : public TokenStream {
       at = stop;
     }
   }
+  std::uint64_t fingerprint() const override {
+    std::vector<std::uint64_t> hashes;
+    for (const auto& shard : shards_) hashes.push_back(shard->hash());
+    return XXH3_64bits(hashes.data(), hashes.size() * sizeof(hashes[0]));
+  }
 
  private:
   std::vector<std::shared_ptr<const TokenShard>> shards_;
@@ -72,7 +78,31 @@ std::vector<std::shared_ptr<const TokenShard>> open_shards(const std::string& fo
   return shards;
 }
 
+// Opens shards and adds them to `all`. Only where the tokenizer has ids that the model lacks, every token is
+// looked at.
+void add_shards(const std::string& folder, const std::vector<ShardInfo>& infos, const KnownIds& known,
+                std::vector<std::shared_ptr<const TokenShard>>& all) {
+  for (const ShardInfo& info : infos) {
+    for (std::shared_ptr<const TokenShard>& shard : open_shards(folder, {info})) {
+      if (shard->vocabulary() > known.vocabulary) {
+        if (const auto found = first_outside(ShardStream({shard}), known.vocabulary))
+          fail_usage("[data] {}/{}: document {}: {}", folder, info.file, found->document + 1,
+                     outside_text(*found, known.vocabulary, known.tokenizer));
+      }
+      all.push_back(std::move(shard));
+    }
+  }
+}
+
 }  // namespace
+
+std::string outside_text(const OutsideToken& found, std::int64_t vocabulary, const Tokenizer* tokenizer) {
+  const std::string text = tokenizer == nullptr ? "" : tokenizer->decode_all(std::span(&found.id, 1));
+  return fmt::format(
+      "token {}{} is outside vocab_size={}: the tokenizer has ids that the model has no rows of its "
+      "embedding for; leave out the texts that have them",
+      found.id, text.empty() ? "" : " (" + in_quotes(text) + ")", vocabulary);
+}
 
 std::string hash_text(std::uint64_t hash) {
   return fmt::format("{:016x}", hash);
@@ -165,12 +195,13 @@ std::unique_ptr<Tokenizer> folder_tokenizer(const std::string& folder, const Tok
   return make_tokenizer(info.tokenizer_type, path);
 }
 
-std::shared_ptr<const TokenStream> open_stream(const std::string& folder,
-                                               const std::vector<ShardInfo>& shards) {
+std::shared_ptr<const DocumentStream> open_stream(const std::string& folder,
+                                                  const std::vector<ShardInfo>& shards) {
   return std::make_shared<ShardStream>(open_shards(folder, shards));
 }
 
-SplitData make_tokenized(const std::string& paths, const PackingOptions& packing, bool evaluates) {
+SplitData make_tokenized(const std::string& paths, const PackingOptions& packing, bool evaluates,
+                         const KnownIds& known) {
   std::vector<std::shared_ptr<const TokenShard>> train, eval;
   std::uint64_t tokenizer = 0;
   const std::vector<std::string> folders = split_paths(paths);
@@ -179,9 +210,8 @@ SplitData make_tokenized(const std::string& paths, const PackingOptions& packing
     if (folder != folders[0] && info.tokenizer_hash != tokenizer)
       fail_usage("[data] data_path={}: made with another tokenizer than {}", folder, folders[0]);
     tokenizer = info.tokenizer_hash;
-    for (auto& shard : open_shards(folder, info.train)) train.push_back(std::move(shard));
-    if (!evaluates) continue;
-    for (auto& shard : open_shards(folder, info.eval)) eval.push_back(std::move(shard));
+    add_shards(folder, info.train, known, train);
+    if (evaluates) add_shards(folder, info.eval, known, eval);
   }
   const auto stream = std::make_shared<ShardStream>(std::move(train));
   SplitData data;

@@ -39,12 +39,22 @@ std::unique_ptr<Tokenizer> folder_tokenizer(const std::string& folder, const Tok
 
 // Opens the shards as one stream. Each shard's size and header are compared with dataset.json; Error(usage)
 // names a shard that is missing or changed.
-std::shared_ptr<const TokenStream> open_stream(const std::string& folder,
-                                               const std::vector<ShardInfo>& shards);
+std::shared_ptr<const DocumentStream> open_stream(const std::string& folder,
+                                                  const std::vector<ShardInfo>& shards);
+
+// The ids that the model has, and the tokenizer that names those it lacks (may be null).
+struct KnownIds {
+  std::int64_t vocabulary = INT64_MAX;
+  const Tokenizer* tokenizer = nullptr;
+};
+// Says of a token that the model lacks it, and what it stands for.
+std::string outside_text(const OutsideToken& found, std::int64_t vocabulary, const Tokenizer* tokenizer);
 
 // Training and held-out rows of one or several folders separated by ':', which must have the same tokenizer.
 // No token of them is held in memory. `evaluates`: the held-out part is needed. Error(usage) as above, for
-// fewer tokens than a batch needs, and for a needed held-out part that a folder lacks.
-SplitData make_tokenized(const std::string& paths, const PackingOptions& packing, bool evaluates);
+// fewer tokens than a batch needs, for a needed held-out part that a folder lacks, and for a token that is
+// not known.
+SplitData make_tokenized(const std::string& paths, const PackingOptions& packing, bool evaluates,
+                         const KnownIds& known = {});
 
 }  // namespace switchyard

@@ -1,6 +1,7 @@
 #include "data/token_stream.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <mutex>
@@ -70,7 +71,7 @@ std::unique_ptr<RowOrder> make_order(const PackingOptions& packing, ShuffleKind 
 
 class Rows : public Dataset {
  public:
-  Rows(std::shared_ptr<const TokenStream> stream, std::unique_ptr<RowLayout> layout, std::int64_t sequence,
+  Rows(std::shared_ptr<const DocumentStream> stream, std::unique_ptr<RowLayout> layout, std::int64_t sequence,
        std::unique_ptr<RowOrder> order)
       : stream_(std::move(stream)),
         layout_(std::move(layout)),
@@ -83,6 +84,8 @@ class Rows : public Dataset {
     return fmt::format("{} documents, {} tokens, {} rows of {}", stream_->documents(), stream_->tokens(),
                        rows_, sequence_);
   }
+
+  std::uint64_t fingerprint() const override { return stream_->fingerprint(); }
 
   Batch read(std::int64_t first_row, std::int64_t rows) override {
     CHECK(first_row >= 0 && rows >= 0, "rows {} from {}", rows, first_row);
@@ -100,13 +103,13 @@ class Rows : public Dataset {
   }
 
  private:
-  std::shared_ptr<const TokenStream> stream_;
+  std::shared_ptr<const DocumentStream> stream_;
   std::unique_ptr<RowLayout> layout_;
   std::int64_t sequence_, rows_;
   std::unique_ptr<RowOrder> order_;  // null: held out
 };
 
-void require_one_batch(const std::string& path, const TokenStream& stream, const PackingOptions& packing,
+void require_one_batch(const std::string& path, const DocumentStream& stream, const PackingOptions& packing,
                        std::int64_t rows) {
   if (rows >= packing.batch) return;
   if (packing.pack && packing.most_documents < 0) {
@@ -139,7 +142,31 @@ void StoredTokens::read(std::int64_t begin, std::int64_t end, std::vector<std::i
     starts.push_back(*start - begin);
 }
 
-std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,
+std::uint64_t StoredTokens::fingerprint() const {
+  return XXH3_64bits_withSeed(tokens_.data(), tokens_.size() * sizeof(tokens_[0]),
+                              XXH3_64bits(starts_.data(), starts_.size() * sizeof(starts_[0])));
+}
+
+std::optional<OutsideToken> first_outside(const DocumentStream& stream, std::int64_t vocabulary) {
+  constexpr std::int64_t kPiece = 1 << 20;
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> starts;
+  for (std::int64_t begin = 0; begin < stream.tokens(); begin += kPiece) {
+    stream.read(begin, std::min(begin + kPiece, stream.tokens()), tokens, starts);
+    const auto found = std::ranges::find_if(tokens, [&](std::int32_t id) { return id >= vocabulary; });
+    if (found == tokens.end()) continue;
+    const std::int64_t place = begin + (found - tokens.begin());
+    std::int64_t low = 0, high = stream.documents();  // the document begins at or before `place`
+    while (high - low > 1) {
+      const std::int64_t middle = (low + high) / 2;
+      (stream.document(middle).begin <= place ? low : high) = middle;
+    }
+    return OutsideToken{*found, low};
+  }
+  return {};
+}
+
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing, ShuffleKind kind,
                                             const std::string& path) {
   CHECK(packing.batch >= 1 && packing.sequence >= 1, "batch {} sequence {}", packing.batch, packing.sequence);
@@ -149,7 +176,7 @@ std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> s
   return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, std::move(order));
 }
 
-std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const TokenStream> stream,
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing) {
   auto layout = make_row_layout(*stream, packing, DataSide::held_out);
   return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, nullptr);

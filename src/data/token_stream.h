@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,9 @@
 namespace switchyard {
 
 // Immutable, usable from several threads.
-class TokenStream {
+class DocumentStream {
  public:
-  virtual ~TokenStream() = default;
+  virtual ~DocumentStream() = default;
   virtual std::int64_t tokens() const = 0;
   virtual std::int64_t documents() const = 0;
   virtual DocumentRange document(std::int64_t index) const = 0;  // 0 <= index < documents()
@@ -22,10 +23,18 @@ class TokenStream {
   // ascending, at which a document begins.
   virtual void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
                     std::vector<std::int64_t>& starts) const = 0;
+  virtual std::uint64_t fingerprint() const = 0;  // a hash of the documents' tokens
 };
 
+// The first token that is no id below `vocabulary`, and the index of its document.
+struct OutsideToken {
+  std::int32_t id;
+  std::int64_t document;
+};
+std::optional<OutsideToken> first_outside(const DocumentStream& stream, std::int64_t vocabulary);
+
 // A stream held in memory.
-class StoredTokens : public TokenStream {
+class StoredTokens : public DocumentStream {
  public:
   // Documents without tokens are skipped.
   void add_document(const std::vector<std::int32_t>& tokens);
@@ -37,6 +46,7 @@ class StoredTokens : public TokenStream {
   }
   void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
             std::vector<std::int64_t>& starts) const override;
+  std::uint64_t fingerprint() const override;
 
  private:
   std::vector<std::int32_t> tokens_;
@@ -48,11 +58,11 @@ class StoredTokens : public TokenStream {
 enum class ShuffleKind { drawn, computed };
 
 // Endless training data. Error(usage) naming `path` when the rows do not fill a batch.
-std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing, ShuffleKind kind,
                                             const std::string& path);
 // Held-out data in its original order, then padding.
-std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const TokenStream> stream,
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing);
 
 }  // namespace switchyard

@@ -47,7 +47,13 @@ Config config_to_run(const std::string& command, int processes, Words settings) 
         "[{}] {}: expected a Hugging Face model, a checkpoint, or the folder of a run that has one (train "
         "with enable_checkpointing=true)",
         command, first);
-  return with_ranks(processes, settings, Config::from_args);
+  Config config = with_ranks(processes, settings, Config::from_args);
+  const std::string weights = config.get_string("load_parameters_path");
+  if (!is_stored_model(weights)) return config;  // none, or one that opening it refuses
+  for (const auto& [key, value] : generation_keys_of(weights)) {
+    if (!config.is_set_by_user(key) && !config.is_changed(key)) config.set(key, value, weights);
+  }
+  return config;
 }
 
 Config config_to_train(int processes, Words settings) {

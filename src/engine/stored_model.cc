@@ -11,6 +11,7 @@
 #include "models/families/hub_source.h"
 #include "models/same_model.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_folder.h"
 
 namespace switchyard {
 namespace {
@@ -35,7 +36,6 @@ Keys keys_of_hub(const std::string& path) {
   const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";
   keys["dtype"] = whole ? "float32" : "bfloat16";
   add_tokenizer(keys, path);
-  keys.merge(generation_defaults(path));
   return keys;
 }
 
@@ -45,7 +45,6 @@ Keys keys_of_gguf(const std::string& path) {
   keys["dtype"] = "bfloat16";
   keys["tokenizer_type"] = "gguf";
   keys["tokenizer_path"] = path;
-  if (file.metadata().contains("tokenizer.ggml.tokens")) keys["decode_end_tokens"] = end_tokens_of(file);
   return keys;
 }
 
@@ -57,7 +56,6 @@ Keys keys_of_checkpoint(const std::string& path) {
     if (resolved.contains(key)) keys[key] = resolved[key];
   }
   add_tokenizer(keys, folder.path() + "/tokenizer");
-  keys.merge(generation_defaults(folder.path() + "/tokenizer"));
   return keys;
 }
 
@@ -69,11 +67,22 @@ bool is_stored_model(const std::string& path) {
   return is_checkpoint_path(path) || fs::exists(path + "/config.json", error);
 }
 
+Keys generation_keys_of(const std::string& path) {
+  if (is_checkpoint_path(path))
+    return generation_defaults(open_checkpoint(path, nullptr).path() + "/tokenizer");
+  std::error_code error;
+  if (fs::is_directory(path, error)) return generation_defaults(path);
+  const GgufFile file = GgufFile::open(path);
+  if (!file.metadata().contains("tokenizer.ggml.tokens")) return {};
+  return {{"decode_end_tokens", end_tokens_of(file)}};
+}
+
 Keys keys_of_stored_model(const std::string& path) {
   Keys keys = is_checkpoint_path(path) ? keys_of_checkpoint(path)
               : fs::is_directory(path) ? keys_of_hub(path)
                                        : keys_of_gguf(path);
   keys["load_parameters_path"] = path;
+  keys.merge(generation_keys_of(path));
   return keys;
 }
 

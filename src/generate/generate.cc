@@ -83,7 +83,8 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
                         const Tokenizer& tokenizer, const std::string& prompt, std::int64_t count,
                         std::int64_t window, const SamplingConfig& sampling, std::uint32_t seed) {
   std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
-  if (tokens.empty()) return "";
+  const auto is_lacking = [&](std::int32_t id) { return id >= model.vocab; };
+  if (tokens.empty() || std::ranges::any_of(tokens, is_lacking)) return "";
   std::optional<Generator> generator;
   TokenHistory history;
   history.add_prompt(tokens);
@@ -100,8 +101,8 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
     seen = tokens.size();
     std::int32_t token = 0;
     if (logits.defined()) {
-      const auto last = logits_of_row(logits, 0, tokenizer.vocab_size());
-      if (tokenizer.eos())
+      const auto last = logits_of_row(logits, 0, std::min<std::int64_t>(tokenizer.vocab_size(), model.vocab));
+      if (tokenizer.eos() && *tokenizer.eos() < std::ssize(last))
         last[static_cast<std::size_t>(*tokenizer.eos())] = -std::numeric_limits<float>::infinity();
       token = pick_token(last, sampling, history, draw_of(seed, 0, static_cast<std::size_t>(i)));
     }

@@ -23,10 +23,7 @@ class FieldsOfFile {
   }
 
   // Null where the field is null or not there.
-  const nlohmann::json* find(const char* name) const {
-    const auto field = object_.find(name);
-    return field == object_.end() || field->is_null() ? nullptr : &*field;
-  }
+  const nlohmann::json* find(const char* name) const { return stated_of_text(object_, name); }
   const nlohmann::json* number(const char* name, double least, double most) const {
     const nlohmann::json* const field = find(name);
     if (field != nullptr &&
@@ -60,6 +57,13 @@ class FieldsOfFile {
 };
 
 }  // namespace
+
+const nlohmann::json* stated_of_text(const nlohmann::json& config, const char* name) {
+  if (!config.is_object()) return nullptr;
+  if (const auto field = config.find(name); field != config.end() && !field->is_null()) return &*field;
+  const auto text = config.find("text_config");
+  return text == config.end() ? nullptr : stated_of_text(*text, name);
+}
 
 std::map<std::string, nlohmann::json> generation_defaults(const std::filesystem::path& folder) {
   const FieldsOfFile model(folder / "config.json"), generation(folder / "generation_config.json");

@@ -8,6 +8,10 @@
 
 namespace switchyard {
 
+// A field of a config.json; where it is null or not there, that of the part of the config that is for text
+// (text_config). Null for a field of neither. transformers reads special tokens so.
+const nlohmann::json* stated_of_text(const nlohmann::json& config, const char* name);
+
 // Returns the decode_* keys that generation_config.json and config.json in a folder give, as transformers
 // reads them; none where the folder has neither. temperature, top_k, top_p, min_p, repetition_penalty and
 // eos_token_id (a number or a list; config.json's where generation_config.json has none). do_sample=true

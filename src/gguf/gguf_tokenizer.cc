@@ -325,6 +325,13 @@ TokenizerFiles files_of(const GgufFile& file) {
     if (const auto id = metadata.id(key, vocabulary.tokens.size())) config[name] = vocabulary.tokens[*id];
   }
   if (metadata.has("chat_template")) config["chat_template"] = metadata.text("chat_template");
+  if (metadata.has("chat_template.tool_use")) {
+    json templates =
+        json::array({{{"name", "tool_use"}, {"template", metadata.text("chat_template.tool_use")}}});
+    if (config.contains("chat_template"))
+      templates.push_back({{"name", "default"}, {"template", config["chat_template"]}});
+    config["chat_template"] = templates;
+  }
   files.config = config.dump(2) + "\n";
   return files;
 }

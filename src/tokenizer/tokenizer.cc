@@ -11,6 +11,7 @@
 #include "core/json_file.h"
 #include "gguf/gguf_tokenizer.h"
 #include "tokenizer/base64.h"
+#include "tokenizer/tokenizer_folder.h"
 
 namespace switchyard {
 namespace {
@@ -73,8 +74,6 @@ std::string existing_file(const std::string& type, const std::string& path) {
   return path;
 }
 
-constexpr const char* kKimiModel = "tiktoken.model";
-
 // Returns whether a file's first line is base64, a space and a number, as in vocabularies of tiktoken.
 bool begins_with_rank(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -129,19 +128,6 @@ std::string settings_of(const std::vector<std::string>& files) {
 }
 
 }  // namespace
-
-std::string tokenizer_in(const std::string& folder) {
-  std::error_code error;
-  for (const char* name : {"tokenizer.json", kKimiModel, "tokenizer.model", "tokenizer.tiktoken"}) {
-    if (fs::exists(fs::path(folder) / name, error)) return fs::path(folder) / name;
-  }
-  std::set<std::string> others;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string end = entry.path().extension();
-    if (end == ".model" || end == ".tiktoken") others.insert(entry.path());
-  }
-  return others.empty() ? "" : *others.begin();
-}
 
 std::string tokenizer_type_of(const std::string& path) {
   if (path == "byte") return "byte";

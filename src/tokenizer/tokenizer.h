@@ -49,13 +49,9 @@ class Tokenizer {
 // hub id instead of a path.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path);
 
-// Infers the type of a tokenizer file, or of a folder's (tokenizer_in), from its name: *.model, which may also begin
+// Infers the type of a tokenizer file, or of a folder's (tokenizer_folder.h), from its name: *.model, which may also begin
 // with lines of base64 and then is tiktoken's, *.tiktoken, *.gguf, the word "byte", else huggingface.
 std::string tokenizer_type_of(const std::string& path);
-
-// The main file of the tokenizer in a folder, or "": tokenizer.json, tiktoken.model, tokenizer.model,
-// tokenizer.tiktoken, else the first *.model or *.tiktoken by name.
-std::string tokenizer_in(const std::string& folder);
 
 // The files that a tokenizer is read from, the main file first. All but GGUF files may
 // have a tokenizer_config.json beside it and, if that lacks added_tokens_decoder, a special_tokens_map.json

@@ -8,6 +8,7 @@
 
 #include "config/declaration.h"
 #include "core/error.h"
+#include "data/token_folder.h"
 #include "engine/checkpoint_fit.h"
 
 namespace switchyard {
@@ -97,7 +98,26 @@ ResumePoint find_resume_point(const Config& config, const std::string& checkpoin
   note_other_training(config, *newest, notes);
   point.step = newest->manifest().step;
   point.rows = newest->manifest().data.value("rows", std::int64_t{0});
+  point.data = newest->manifest().data;
   return point;
+}
+
+void note_other_contents(const ResumePoint& point, const Dataset& data, std::vector<std::string>* notes) {
+  if (!point.own || !point.data.is_object()) return;
+  const auto text = [&](const char* name) {
+    const auto found = point.data.find(name);
+    return found != point.data.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  const std::string before = text("description"), now = data.description();
+  const std::string stored = text("contents"), own = hash_text(data.fingerprint());
+  if (stored.empty() ? before.empty() || before == now : stored == own) return;
+  const std::string how =
+      before == now ? fmt::format("documents other than those now under data_path, as many ({})", now)
+                    : fmt::format("{}; this run has {}", before, now);
+  notes->push_back(
+      fmt::format("warning: {}: made with other data: {}; from here on some rows come again, others "
+                  "never",
+                  point.candidates.front().path, how));
 }
 
 Manifest restore_newest(Checkpointer& checkpointer, const ResumePoint& point,

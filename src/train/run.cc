@@ -16,7 +16,7 @@
 #include "core/cores.h"
 #include "core/json_file.h"
 #include "core/offload.h"
-#include "data/text_files.h"
+#include "data/token_folder.h"
 #include "engine/model.h"
 #include "engine/output_files.h"
 #include "generate/generate.h"
@@ -29,6 +29,7 @@
 #include "train/recorder.h"
 #include "train/resume.h"
 #include "train/run_data.h"
+#include "train/run_files.h"
 #include "train/step_trace.h"
 #include "train/unused_patterns.h"
 #include "train/weight_digest.h"
@@ -135,31 +136,6 @@ void open_outputs(Outputs& outputs, const Config& config, const std::string& fol
     for (const auto& path : created) fs::remove(path, ignored);  // only while empty
     throw;
   }
-}
-
-// Files of the tokenizer that checkpoints carry along, the chat template among them.
-std::vector<ExtraFile> carried_tokenizer(const Config& config) {
-  std::vector<ExtraFile> files;
-  fs::path path = config.get_string("tokenizer_path");
-  if (config.get_string("dataset_type") == "tokenized")  // which carries its own
-    path = fs::path(split_paths(config.get_string("data_path"))[0]) / "tokenizer";
-  if (config.get_string("dataset_type") == "synthetic" || path.empty()) return files;
-  std::vector<fs::path> candidates{path};
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
-                           "tiktoken.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-                           "vocab.txt", "chat_template.jinja"})
-    candidates.push_back(path / name);
-  if (fs::is_regular_file(path)) {
-    for (const char* name :
-         {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"})
-      candidates.push_back(path.parent_path() / name);
-  }
-  std::error_code error;
-  for (const fs::path& file : candidates) {
-    if (fs::is_regular_file(file, error))
-      files.push_back({"tokenizer/" + file.filename().string(), read_whole_file(file.string())});
-  }
-  return files;
 }
 
 // What all ranks of a run have in common, found before the first of them works.
@@ -321,6 +297,7 @@ class RankRun {
       notes.manifest.data = {{"rows", rows_},
                              {"seed", config_.get_int("data_shuffle_seed")},
                              {"description", setup_.data.train->description()},
+                             {"contents", hash_text(setup_.data.train->fingerprint())},
                              {"bad_steps", to_json(trainer_.bad_steps().state())}};
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
       notes.extras = setup_.extras;
@@ -442,6 +419,10 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   setup.routing = routing_files(config, setup.model());
   startup.mark("model");
   setup.data = make_run_data(config, setup.model().vocab, setup.sizes);
+  note_other_contents(setup.resume, *setup.data.train, notes);
+  check_prompt(config, setup.model().vocab, setup.data.tokenizer.get());
+  if (setup.plan.enabled && processes.index() == 0)
+    setup.extras = carried_extras(config, setup.resume, setup.data, notes);
   startup.mark("data");
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;
@@ -482,7 +463,6 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
                    setup.checkpoints(), error.message());
       prune(FileSystem::real(), setup.checkpoints(), 0);
     }
-    setup.extras = carried_tokenizer(config);
   }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first_process) {

@@ -56,8 +56,12 @@ SplitData mix(const Config& config, PackingOptions packing, const Make& make) {
   return data;
 }
 
-void require_vocabulary(std::int64_t vocab, std::int64_t needed, const char* what) {
-  if (needed <= vocab) return;
+// A model that begins with weights of its own is made as wide as its tokenizer. Weights that are read may be
+// of a model whose tokenizer got more ids later: then no text may have one of those, which is looked for in
+// the texts.
+void require_vocabulary(const Config& config, std::int64_t vocab, std::int64_t needed, const char* what) {
+  const bool reads = !config.is_none("load_parameters_path") || !config.is_none("load_full_state_path");
+  if (needed <= vocab || reads) return;
   fail_usage("[data] vocab_size={}: {} has {} ids; set vocab_size={} or more", vocab, what, needed, needed);
 }
 
@@ -65,7 +69,7 @@ void require_vocabulary(std::int64_t vocab, std::int64_t needed, const char* wha
 std::unique_ptr<Tokenizer> shared_tokenizer(const Config& config, std::int64_t vocab) {
   const std::vector<std::string> folders = split_paths(config.get_string("data_path"));
   const TokenFolderInfo first = read_token_folder(folders[0]);
-  require_vocabulary(vocab, first.vocabulary, "the data set");
+  require_vocabulary(config, vocab, first.vocabulary, "the data set");
   for (const std::string& folder : folders) {
     if (read_token_folder(folder).tokenizer_hash != first.tokenizer_hash)
       fail_usage("[data] data_path={}: made with another tokenizer than {}", folder, folders[0]);
@@ -90,6 +94,7 @@ TextOptions text_options(const Config& config) {
     fail_usage("[data] train_data_columns: expected one key of JSON lines, got {}", columns.size());
   return {.eval_fraction = config.get_float("eval_fraction"),
           .column = columns[0],
+          .skip_records = config.get_string("records_without_text") == "skip",
           .add_bos = config.get_bool("add_bos"),
           .add_eos = config.get_bool("add_eos")};
 }
@@ -115,13 +120,14 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
   if (type == "tokenized") {
     data.tokenizer = shared_tokenizer(config, vocab);
     split = mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
-      return make_tokenized(paths, options, evaluates);
+      return make_tokenized(paths, options, evaluates, {vocab, data.tokenizer.get()});
     });
   } else {
     data.tokenizer = make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
-    require_vocabulary(vocab, data.tokenizer->vocab_size(), "the tokenizer");
+    require_vocabulary(config, vocab, data.tokenizer->vocab_size(), "the tokenizer");
     TextOptions text = text_options(config);
     if (!evaluates) text.eval_fraction = 0;
+    text.vocabulary = vocab;
     ThreadPool pool(usable_cores());
     split = mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
       return make_text(paths, *data.tokenizer, options, text, pool);
@@ -134,6 +140,13 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
     data.train = make_ending(std::move(data.train), data.end);
   }
   return data;
+}
+
+void check_prompt(const Config& config, std::int64_t vocab, const Tokenizer* tokenizer) {
+  if (tokenizer == nullptr || !config.is_set_by_user("prompt")) return;
+  for (const std::int32_t id : tokenizer->encode(config.get_string("prompt"))) {
+    if (id >= vocab) fail_usage("[train] prompt: {}", outside_text({id, 0}, vocab, tokenizer));
+  }
 }
 
 }  // namespace switchyard

@@ -190,6 +190,42 @@ TEST_F(Convert, TokenizerFilesGoAlong) {
   EXPECT_EQ(nlohmann::json::parse(read("back/config.json"))["eos_token_id"], 7);
 }
 
+// Through two trainings, the second of which starts from the first.
+TEST_F(Convert, ATrainedFolderKeepsWhatItSays) {
+  save("qwen3moe-tiny", tensors_of("qwen3moe-tiny"));
+  auto config = nlohmann::json::parse(read("model/config.json"));
+  config["eos_token_id"] = {7, 5};
+  config["pad_token_id"] = 3;
+  write("model/config.json", config.dump());
+  write("model/generation_config.json", R"({"eos_token_id": [7, 5], "do_sample": true, "top_k": 9})");
+  write("model/additional_chat_templates/tool_use.jinja", "with tools");
+  const auto train = [&](const std::string& name, const Arguments& more) {
+    const Finished done = run(Arguments{"train", "model", "dataset_type=synthetic", "max_target_length=8",
+                                        "steps=1", "per_device_batch_size=1", "enable_checkpointing=true",
+                                        "base_output_directory=out", "run_name=" + name} +
+                              more);
+    EXPECT_EQ(done.status, 0) << done.err;
+  };
+  train("first", {});
+  train("second", {"load_parameters_path=out/first"});
+  convert({"out/second", "back"});
+  for (const char* name : {"generation_config.json", "additional_chat_templates/tool_use.jinja"})
+    EXPECT_EQ(read(std::string("back/") + name), read(std::string("model/") + name)) << name;
+  const auto back = nlohmann::json::parse(read("back/config.json"));
+  EXPECT_EQ(back["eos_token_id"], config["eos_token_id"]);
+  EXPECT_EQ(back["pad_token_id"], 3);
+}
+
+TEST_F(Convert, AModelTrainedHereHasTheEndsOfItsTokenizer) {
+  train_bytes();
+  convert({"out/run", "exported"});
+  const auto config = nlohmann::json::parse(read("exported/config.json")),
+             generation = nlohmann::json::parse(read("exported/generation_config.json"));
+  EXPECT_EQ(config["eos_token_id"], 256);
+  EXPECT_TRUE(config["bos_token_id"].is_null() && config.contains("pad_token_id")) << config;
+  EXPECT_EQ(generation, nlohmann::json({{"eos_token_id", 256}}));
+}
+
 TEST_F(Convert, NoExpertIsDropped) {
   const std::string expert = "model.layers.1.mlp.experts.5.up_proj.weight";
   auto tensors = tensors_of("qwen3moe-tiny");
