@@ -98,18 +98,10 @@ std::optional<Ask> ask_of(const std::string& key) {
   return std::nullopt;
 }
 
-// Keywords that ask nothing when they have this value, or stand alone.
-bool asks_nothing(const Json& schema, const std::string& key, const Json& value) {
+// Keywords that ask nothing when they have this value.
+bool asks_nothing(const std::string& key, const Json& value) {
   if (key == "uniqueItems") return value == Json(false);
-  if (key == "minProperties") return value == Json(0);
-  if (key == "minContains" || key == "maxContains") return !schema.contains("contains");
-  if (key == "then" || key == "else") return !schema.contains("if");
-  if (key == "additionalItems") return !schema.contains("items") || !schema.at("items").is_array();
-  const bool is_map = key == "dependencies" || key == "dependentRequired" ||
-                      key == "dependentSchemas";
-  if (is_map) return value == Json::object();
-  return (key == "propertyNames" || key == "unevaluatedProperties" || key == "unevaluatedItems") &&
-         value == Json(true);
+  return (key == "minProperties" || key == "minContains") && value == Json(0);
 }
 
 class Walk {
@@ -123,7 +115,7 @@ class Walk {
       fail("schema", place, fmt::format("is nested deeper than {}", SchemaLimits::depth));
     for (const auto& entry : at.items()) {
       const std::optional<Ask> ask = ask_of(entry.key());
-      if (!ask || asks_nothing(at, entry.key(), entry.value())) continue;
+      if (!ask || asks_nothing(entry.key(), entry.value())) continue;
       keyword(*ask, entry.key(), entry.value(), place, depth);
     }
     pairs(at, place);
