@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace switchyard::chat {
@@ -41,7 +42,8 @@ class ShownParts {
       refuse_hidden(field + ".tool_calls", "calls of tools");
     if (role != "system" && role != "developer" && role != "tool") return;
     const bool shown = role == "tool" ? shows_.results : shows_.system;
-    if (!is_given(message, "content") || (shown && has_content(message.at("content")))) return;
+    if (!is_given(message, "content") || is_blank(message.at("content"))) return;
+    if (shown && has_content(message.at("content"))) return;
     const auto change = [&](Json& given) {
       Json& content = given["messages"][i]["content"];
       Json& text = content.is_array() ? content.back()["text"] : content;
@@ -58,6 +60,12 @@ class ShownParts {
       if (!has(call.at("function").at("name").get<std::string>())) return false;
     }
     return true;
+  }
+
+  static bool is_blank(const Json& content) {
+    if (content.is_string())
+      return content.get_ref<const std::string&>().find_first_not_of(" \t\r\n") == std::string::npos;
+    return std::ranges::all_of(content, [](const Json& part) { return is_blank(part.at("text")); });
   }
 
   // Templates take white space off.
