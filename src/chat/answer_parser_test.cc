@@ -332,21 +332,22 @@ struct Written {
   std::string before, after;
 };
 std::vector<Written> written_calls() {
-  return {{Format::hermes, "<tool_call>\n{\"name\": \"", "\", \"arguments\": {}}\n</tool_call>"},
-          {Format::qwen3_coder, "<tool_call>\n<function=", ">\n</function>\n</tool_call>"},
-          {Format::glm4, "<tool_call>", "\n</tool_call>"},
-          {Format::minimax_m2, "<minimax:tool_call>\n<invoke name=\"", "\">\n</invoke>\n</minimax:tool_call>"},
-          {Format::deepseek_v3_1, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
-           "<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
-          {Format::deepseek_v3, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-           "\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
-          {Format::kimi_k2, "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
-           ":0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"},
-          {Format::harmony, "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>{}"},
-          {Format::mistral, "[TOOL_CALLS]", "[ARGS]{}"},
-          {Format::mistral, "[TOOL_CALLS][{\"name\": \"", "\", \"arguments\": {}}]"},
-          {Format::llama3_json, "{\"name\": \"", "\", \"parameters\": {}}"},
-          {Format::llama4_pythonic, "[", "()]"}};
+  return {
+      {Format::hermes, "<tool_call>\n{\"name\": \"", "\", \"arguments\": {}}\n</tool_call>"},
+      {Format::qwen3_coder, "<tool_call>\n<function=", ">\n</function>\n</tool_call>"},
+      {Format::glm4, "<tool_call>", "\n</tool_call>"},
+      {Format::minimax_m2, "<minimax:tool_call>\n<invoke name=\"", "\">\n</invoke>\n</minimax:tool_call>"},
+      {Format::deepseek_v3_1, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+       "<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {Format::deepseek_v3, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+       "\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {Format::kimi_k2, "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+       ":0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"},
+      {Format::harmony, "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>{}"},
+      {Format::mistral, "[TOOL_CALLS]", "[ARGS]{}"},
+      {Format::mistral, "[TOOL_CALLS][{\"name\": \"", "\", \"arguments\": {}}]"},
+      {Format::llama3_json, "{\"name\": \"", "\", \"parameters\": {}}"},
+      {Format::llama4_pythonic, "[", "()]"}};
 }
 
 TEST(AnswerParser, OnlyOfferedToolsAreCalled) {
@@ -391,13 +392,15 @@ TEST(AnswerParser, AnEndTagEndsBrokenArguments) {
   EXPECT_EQ(hermes("{\"text\": \"Ro"), "{\"text\": \"Ro\"}");
   EXPECT_EQ(hermes("{\"text\": \"Ro", TextEnd::length), "{\"text\": \"Ro");
   EXPECT_EQ(hermes("{\"text\": \"a</tool_call>b\"}}\n</tool_call>"), "{\"text\": \"a</tool_call>b\"}");
-  EXPECT_EQ(hermes("{\"text\": \"a\nb\", \"x\": True,}}\n</tool_call>"), "{\"text\": \"a\\nb\", \"x\": true}");
+  EXPECT_EQ(hermes("{\"text\": \"a\nb\", \"x\": True,}}\n</tool_call>"),
+            "{\"text\": \"a\\nb\", \"x\": true}");
   EXPECT_EQ(hermes("null}</tool_call>"), "{}");
   EXPECT_EQ(hermes("{'a': 1}}\n</tool_call>"), "{'a': 1}");  // no JSON: as it was written
-  EXPECT_EQ(arguments_of(Format::kimi_k2,
-                         "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
-                         "{\"text\": \"Rome\"<|tool_call_end|><|tool_calls_section_end|>"),
-            "{\"text\": \"Rome\"}");
+  EXPECT_EQ(
+      arguments_of(Format::kimi_k2,
+                   "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+                   "{\"text\": \"Rome\"<|tool_call_end|><|tool_calls_section_end|>"),
+      "{\"text\": \"Rome\"}");
   EXPECT_EQ(arguments_of(Format::deepseek_v3,
                          "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
                          "{\"text\": \"Rome\"\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
@@ -410,7 +413,8 @@ TEST(AnswerParser, AnEndTagEndsBrokenArguments) {
 
 TEST(AnswerParser, ABrokenCallTakesNoOtherWithIt) {
   const std::string whole = "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": 1}}\n</tool_call>";
-  for (const char* broken : {"{\"text\": \"Rome\"", "{\"text\": \"Rome", "{\"text\": \"Rome\"}", "{\"text\": \"Rome}}"}) {
+  for (const char* broken :
+       {"{\"text\": \"Rome\"", "{\"text\": \"Rome", "{\"text\": \"Rome\"}", "{\"text\": \"Rome}}"}) {
     const std::string text =
         "<tool_call>\n{\"name\": \"f\", \"arguments\": " + std::string(broken) + "\n</tool_call>\n" + whole;
     const Joined joined = parse(Format::hermes, text);
@@ -433,16 +437,19 @@ TEST(AnswerParser, ForgottenTagsOfCalls) {
   expect_call(Format::qwen3_coder, qwen);
   expect_call(Format::qwen3_coder, "I shall look.\n\n" + qwen + "\n</tool_call>", "I shall look.");
   expect_call(Format::qwen3_coder, "<tool_call>\n" + qwen);
-  expect_call(Format::qwen3_coder, "<tool_call>\n<function=f>\n<parameter=text>\nTrier\n</function>\n</tool_call>");
+  expect_call(Format::qwen3_coder,
+              "<tool_call>\n<function=f>\n<parameter=text>\nTrier\n</function>\n</tool_call>");
   expect_call(Format::qwen3_coder, "<tool_call>\n<function=f>\n<parameter=text>\nTrier");
   expect_call(Format::glm4, "f\n<arg_key>text</arg_key>\n<arg_value>Trier</arg_value>\n</tool_call>");
   expect_call(Format::glm4, "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>Trier</arg_value>");
   expect_call(Format::glm4, "<tool_call>f\n<arg_key>text</arg_key><arg_value>Trier</tool_call>");
   expect_call(Format::minimax_m2, "<invoke name=\"f\"><parameter name=\"text\">Trier</parameter></invoke>");
-  expect_call(Format::minimax_m2, "<invoke name=\"f\"><parameter name=\"text\">Trier</parameter></minimax:tool_call>");
+  expect_call(Format::minimax_m2,
+              "<invoke name=\"f\"><parameter name=\"text\">Trier</parameter></minimax:tool_call>");
   const std::string arguments = "{\"text\": \"Trier\"}";
   expect_call(Format::kimi_k2, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>" + arguments);
-  expect_call(Format::deepseek_v3_1, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>" + arguments + "<｜tool▁call▁end｜>");
+  expect_call(Format::deepseek_v3_1,
+              "<｜tool▁call▁begin｜>f<｜tool▁sep｜>" + arguments + "<｜tool▁call▁end｜>");
   expect_call(Format::mistral, "f[ARGS]" + arguments);
   for (const char* text : {"A call begins with <function=NAME> and has no more.", "Write <function=f> first.",
                            "<function=g>\n</function>"})
@@ -463,12 +470,14 @@ TEST(AnswerParser, TagsWithinJsonTextsAreText) {
 }
 
 TEST(AnswerParser, TypesOfMixedValues) {
-  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+  const Json tools =
+      Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
     "properties": {"a": {"type": ["string", "integer"], "enum": ["1", "2"]}, "b": {"type": "string", "nullable": true},
     "c": {"allOf": [{"type": ["string", "integer"]}, {"type": "string"}]}, "d": {"$ref": "#/$defs/x~1y"}},
     "$defs": {"x/y": {"type": "integer"}}}}}])");
   const std::string text =
-      "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key><arg_value>null</arg_value>"
+      "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key><arg_value>null</"
+      "arg_value>"
       "<arg_key>c</arg_key><arg_value>5</arg_value><arg_key>d</arg_key><arg_value>7</arg_value></tool_call>";
   const Joined joined = parse_in({Format::glm4, tools, text, false, TextEnd::stop}, {text});
   ASSERT_EQ(joined.calls.size(), 1u);

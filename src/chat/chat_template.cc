@@ -62,10 +62,11 @@ class TemplateProbe {
       return text && text->find(part) != std::string::npos;
     };
     const Json user{{"role", "user"}, {"content", "x"}}, system{{"role", "system"}, {"content", kProbedText}};
-    const Json tool{{"type", "function"},
-                    {"function", Json{{"name", "probed_tool"},
-                                      {"description", "d"},
-                                      {"parameters", Json{{"type", "object"}, {"properties", Json::object()}}}}}};
+    const Json tool{
+        {"type", "function"},
+        {"function", Json{{"name", "probed_tool"},
+                          {"description", "d"},
+                          {"parameters", Json{{"type", "object"}, {"properties", Json::object()}}}}}};
     TemplateShows shows;
     shows.tools = has(rendered(Json::array({user}), Json::array({tool})), "probed_tool");
     shows.system = has(rendered(Json::array({system, user}), nullptr), kProbedText);
@@ -110,10 +111,12 @@ class TemplateProbe {
     const Json tool{{"type", "function"},
                     {"function", Json{{"name", "probe"}, {"description", "d"}, {"parameters", parameters}}}};
     return rendered(
-        Json::array(
-            {Json{{"role", "user"}, {"content", "x"}},
-             Json{{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
-             Json{{"role", "tool"}, {"content", kProbedResult}, {"name", "probe"}, {"tool_call_id", "abcdefghi"}}}),
+        Json::array({Json{{"role", "user"}, {"content", "x"}},
+                     Json{{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
+                     Json{{"role", "tool"},
+                          {"content", kProbedResult},
+                          {"name", "probe"},
+                          {"tool_call_id", "abcdefghi"}}}),
         Json::array({tool}));
   }
 

@@ -109,7 +109,8 @@ TEST(ChatTemplate, ArgumentsThatAreNoObject) {
   const auto prompt_of = [](const ChatTemplate& chat, const std::string& arguments) {
     return prompt_text(chat, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,
         "tool_calls":[{"id":null,"type":null,"function":{"name":"f","arguments":)" +
-                                 arguments + R"(}}]},{"role":"tool","content":[{"type":"text","text":"no JSON"}]}]})");
+                                 arguments +
+                                 R"(}}]},{"role":"tool","content":[{"type":"text","text":"no JSON"}]}]})");
   };
   const ChatTemplate as_text = template_of(
       "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} "
@@ -130,24 +131,32 @@ TEST(ChatTemplate, ArgumentsThatAreNoObject) {
 }
 
 TEST(ChatTemplate, FillsInWhatToolsMayLeaveOut) {
-  const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":)";
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":)";
   const std::string bare = body + R"({"name":"f"}}]})";
   EXPECT_EQ(prompt_text(template_of("{{ tools | tojson }}{{ messages[0].content }}"), bare),
             R"([{"type": "function", "function": {"name": "f"}}]a)");
-  EXPECT_EQ(prompt_text(template_of("{{ tools[0].function.name + ': ' + tools[0].function.description }}"), bare),
-            "f: ");
-  EXPECT_EQ(prompt_text(template_of("{{ tools[0].function.name }}{% for k, v in tools[0].function.parameters.properties "
-                                    "| items %}{{ k }}{% endfor %}"),
-                        bare),
-            "f");
+  EXPECT_EQ(
+      prompt_text(template_of("{{ tools[0].function.name + ': ' + tools[0].function.description }}"), bare),
+      "f: ");
+  EXPECT_EQ(
+      prompt_text(
+          template_of("{{ tools[0].function.name }}{% for k, v in tools[0].function.parameters.properties "
+                      "| items %}{{ k }}{% endfor %}"),
+          bare),
+      "f");
   const ChatTemplate types = template_of(
-      "{{ tools[0].function.name }}{% for k, v in tools[0].function.parameters.properties | items %} {{ k }}: {{ v.type "
+      "{{ tools[0].function.name }}{% for k, v in tools[0].function.parameters.properties | items %} {{ k "
+      "}}: {{ v.type "
       "| upper }} {{ v.description + '.' }}{% endfor %}{{ tools[0].function.parameters.required | join }}");
-  EXPECT_EQ(prompt_text(types, body + R"({"name":"f","parameters":{"properties":{"a":{"enum":["x"]},"b":{"anyOf":
+  EXPECT_EQ(
+      prompt_text(types, body + R"({"name":"f","parameters":{"properties":{"a":{"enum":["x"]},"b":{"anyOf":
                 [{"type":"null"},{"type":"integer"}]},"c":{"description":"d"}}}}}]})"),
-            "f a: STRING . b: INTEGER . c: STRING d.");
-  EXPECT_EQ(prompt_text(template_of("{{ tools[0].function.name }} {{ tools[0].function.parameters.properties.a.type + '' }}"),
-                        body + R"({"name":"f","parameters":{"properties":{"a":{"type":["null","number"]}}}}}]})"),
+      "f a: STRING . b: INTEGER . c: STRING d.");
+  EXPECT_EQ(prompt_text(
+                template_of(
+                    "{{ tools[0].function.name }} {{ tools[0].function.parameters.properties.a.type + '' }}"),
+                body + R"({"name":"f","parameters":{"properties":{"a":{"type":["null","number"]}}}}}]})"),
             "f number");
   expect_refused(template_of("{% for t in tools %}{{ t.function.name + t.function.group }}{% endfor %}"),
                  R"({"messages":[{"role":"user","content":"a"}],"tools":[
@@ -157,8 +166,10 @@ TEST(ChatTemplate, FillsInWhatToolsMayLeaveOut) {
 
 TEST(ChatTemplate, FillsInIdsThatATemplateAsksFor) {
   const ChatTemplate chat = template_of(
-      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{% if c.id is not defined or c.id | length "
-      "!= 9 %}{{ raise_exception('no id') }}{% endif %}[{{ c.function.name }} {{ c.id }}]{% endfor %}{% if m.role == "
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{% if c.id is not defined or "
+      "c.id | length "
+      "!= 9 %}{{ raise_exception('no id') }}{% endif %}[{{ c.function.name }} {{ c.id }}]{% endfor %}{% if "
+      "m.role == "
       "'tool' %}<{{ m.tool_call_id }}>{% endif %}{% endfor %}");
   EXPECT_EQ(prompt_text(chat, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[
       {"function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"b"}]})"),
@@ -169,15 +180,19 @@ TEST(ChatTemplate, RefusesWhatItDoesNotShow) {
   const ChatTemplate chatml = template_of("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
   const std::string user = R"({"role":"user","content":"call f"})";
   const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
-  expect_refused(chatml, R"({"messages":[)" + user + "]" + tools + "}", "tools", "template_error", "does not show");
-  EXPECT_EQ(prompt_text(chatml, R"({"messages":[)" + user + "]" + tools + R"(,"tool_choice":"none"})"), "<user>call f");
-  expect_refused(chatml, R"({"messages":[)" + user + R"(,{"role":"assistant","tool_calls":[{"id":"1","type":"function",
+  expect_refused(chatml, R"({"messages":[)" + user + "]" + tools + "}", "tools", "template_error",
+                 "does not show");
+  EXPECT_EQ(prompt_text(chatml, R"({"messages":[)" + user + "]" + tools + R"(,"tool_choice":"none"})"),
+            "<user>call f");
+  expect_refused(
+      chatml, R"({"messages":[)" + user + R"(,{"role":"assistant","tool_calls":[{"id":"1","type":"function",
       "function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"7"}]})",
-                 "messages[1].tool_calls", "template_error");
+      "messages[1].tool_calls", "template_error");
   EXPECT_EQ(prompt_text(chatml, R"({"messages":[)" + user + R"(,{"role":"tool","content":"7"}]})"),
             "<user>call f<tool>7");
   const ChatTemplate users = template_of(
-      "{% for m in messages %}{% if m.role == 'user' or m.role == 'assistant' %}<{{ m.content }}>{% endif %}{% endfor %}");
+      "{% for m in messages %}{% if m.role == 'user' or m.role == 'assistant' %}<{{ m.content }}>{% endif "
+      "%}{% endfor %}");
   expect_refused(users, R"({"messages":[)" + user + R"(,{"role":"tool","content":"7"}]})", "messages[1]",
                  "template_error", "tool");
   expect_refused(users, R"({"messages":[{"role":"system","content":"a"},)" + user + "]}", "messages[0]",
@@ -185,15 +200,18 @@ TEST(ChatTemplate, RefusesWhatItDoesNotShow) {
   EXPECT_EQ(prompt_text(users, R"({"messages":[{"role":"system","content":" "},)" + user + "]}"), "<call f>");
   const std::string documents = R"("documents":[{"title":"t","text":"x"}])";
   expect_refused(users, R"({"messages":[)" + user + "]," + documents + "}", "documents", "template_error");
-  expect_refused(users, R"({"messages":[)" + user + R"(],"chat_template_kwargs":{)" + documents + "}}", "documents",
-                 "template_error");
-  EXPECT_EQ(prompt_text(template_of("{{ messages[0].content }}{% for d in documents or [] %} {{ d.text }}{% endfor %}"),
-                        R"({"messages":[)" + user + "]," + documents + "}"),
-            "call f x");
+  expect_refused(users, R"({"messages":[)" + user + R"(],"chat_template_kwargs":{)" + documents + "}}",
+                 "documents", "template_error");
+  EXPECT_EQ(
+      prompt_text(
+          template_of("{{ messages[0].content }}{% for d in documents or [] %} {{ d.text }}{% endfor %}"),
+          R"({"messages":[)" + user + "]," + documents + "}"),
+      "call f x");
   // Other forms of a content are the template's choice.
-  EXPECT_EQ(prompt_text(template_of("{% for m in messages %}{{ m.content | tojson }}{% endfor %}"),
-                        R"({"messages":[{"role":"system","content":"a\nb"},{"role":"tool","content":"\"7\""}]})"),
-            R"("a\nb""\"7\"")");
+  EXPECT_EQ(
+      prompt_text(template_of("{% for m in messages %}{{ m.content | tojson }}{% endfor %}"),
+                  R"({"messages":[{"role":"system","content":"a\nb"},{"role":"tool","content":"\"7\""}]})"),
+      R"("a\nb""\"7\"")");
 }
 
 TEST(ChatTemplate, EffortAndKwargs) {

@@ -20,7 +20,8 @@ bool is_given(const Json& object, const char* key) {
 
 class ShownParts {
  public:
-  ShownParts(const Json& given, const std::string& prompt, const TemplateShows& shows, const RenderAgain& render)
+  ShownParts(const Json& given, const std::string& prompt, const TemplateShows& shows,
+             const RenderAgain& render)
       : given_(given), prompt_(prompt), shows_(shows), render_(render) {}
 
   void check_tools() const {
@@ -79,8 +80,7 @@ class ShownParts {
     constexpr const char* kSpace = " \t\r\n";
     const auto text = content.get<std::string>();
     const std::size_t begin = text.find_first_not_of(kSpace);
-    return begin == std::string::npos ||
-           has(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
+    return begin == std::string::npos || has(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
   }
 
   template <typename Change>

@@ -21,9 +21,9 @@ struct TemplateShows {
 using RenderAgain = std::function<std::optional<std::string>(const Json& given)>;
 
 // `given`: what the template was given (`messages`, `tools`, `documents`, …); `prompt`: what it made of it.
-// A part counts as shown where the template is known to show such parts and the prompt has its text, or where the
-// prompt would be another one without it. BadRequest names
-// tools, documents, tool_calls, or a message of the roles system, developer or tool.
+// A part counts as shown where the template is known to show such parts and the prompt has its text, or where
+// the prompt would be another one without it. BadRequest names tools, documents, tool_calls, or a message of
+// the roles system, developer or tool.
 void refuse_what_is_not_shown(const Json& given, const std::string& prompt, const TemplateShows& shows,
                               const RenderAgain& render);
 

@@ -91,7 +91,8 @@ void take_one_type(Json& given) {
   });
 }
 
-// Ids and types of calls, and the names of their results. Some templates take only ids of nine letters or digits.
+// Ids and types of calls, and the names of their results. Some templates take only ids of nine letters or
+// digits.
 void fill_calls(Json& given) {
   struct Call {
     std::string id, name;

@@ -65,8 +65,9 @@ std::string uri() {
 
 bool is_format_not_kept(std::string_view format) {
   constexpr std::array<std::string_view, 11> kFormats = {
-      "duration", "hostname",      "idn-hostname", "idn-email",    "iri",  "iri-reference",
-      "uri-reference", "uri-template", "json-pointer", "relative-json-pointer", "regex"};
+      "duration",      "hostname",      "idn-hostname", "idn-email",    "iri",
+      "iri-reference", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer",
+      "regex"};
   return std::ranges::find(kFormats, format) != kFormats.end();
 }
 

@@ -57,7 +57,8 @@ struct ExactText {
 struct SchemaText {
   Json schema;  // JSON that keeps the schema
 };
-// A value between tags: a text stands as it is, without quotes, and does not have `tag`; any other value is JSON.
+// A value between tags: a text stands as it is, without quotes, and does not have `tag`; any other value is
+// JSON.
 struct TaggedText {
   Json schema;
   bool is_text;     // whatever stands there is read as a text
@@ -111,8 +112,8 @@ class Matcher {
   bool accept(std::int32_t token);
   // Takes bytes, as tokens of them would be. Returns false, and changes nothing, where they are not allowed.
   bool accept_text(std::string_view bytes);
-  // Returns the tokens with which a text that ends with `tail` has the whole `marker`, and bytes behind it that
-  // are not allowed here, where white space may be left out.
+  // Returns the tokens with which a text that ends with `tail` has the whole `marker`, and bytes behind it
+  // that are not allowed here, where white space may be left out.
   std::vector<std::int32_t> forbidden_beyond(std::string_view marker, std::string_view tail) const;
   // Returns whether the text may end here.
   bool may_end() const;

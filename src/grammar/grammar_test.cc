@@ -380,8 +380,10 @@ TEST_F(GrammarTest, TextsBetweenTagsKeepTheirSchemas) {
 
 TEST_F(GrammarTest, MixedValuesBetweenTags) {
   const std::string mixed = R"({"enum":["a","1",1,null,"fast",true]})";
-  for (const char* value : {"a", "1", "null", "fast", "true"}) EXPECT_TRUE(takes_tagged(mixed, value, false)) << value;
-  for (const char* value : {"b", "\"a\"", "2", "false"}) EXPECT_FALSE(takes_tagged(mixed, value, false)) << value;
+  for (const char* value : {"a", "1", "null", "fast", "true"})
+    EXPECT_TRUE(takes_tagged(mixed, value, false)) << value;
+  for (const char* value : {"b", "\"a\"", "2", "false"})
+    EXPECT_FALSE(takes_tagged(mixed, value, false)) << value;
   const std::string optional = R"({"anyOf":[{"type":"string"},{"type":"null"}]})";
   EXPECT_TRUE(takes_tagged(optional, "new york", false));
   EXPECT_TRUE(takes_tagged(optional, "null", false));
@@ -389,16 +391,19 @@ TEST_F(GrammarTest, MixedValuesBetweenTags) {
   EXPECT_TRUE(takes_tagged(bounded, "ten", false));
   EXPECT_TRUE(takes_tagged(bounded, "12", false));
   EXPECT_FALSE(takes_tagged(bounded, "9", false));  // it would be read as a number
-  for (const char* schema : {R"({"const":"a</v>"})", R"({"type":"string","pattern":"</v>"})", R"({"not":{}})"})
+  for (const char* schema :
+       {R"({"const":"a</v>"})", R"({"type":"string","pattern":"</v>"})", R"({"not":{}})"})
     EXPECT_THROW(tagged(schema), GrammarError) << schema;
 }
 
 TEST_F(GrammarTest, NullableIsNullBesideTheType) {
-  const auto nullable = Grammar::of_json_schema(vocabulary(), Json::parse(R"({"type":"integer","nullable":true})"));
+  const auto nullable =
+      Grammar::of_json_schema(vocabulary(), Json::parse(R"({"type":"integer","nullable":true})"));
   EXPECT_TRUE(takes(nullable, "null"));
   EXPECT_TRUE(takes(nullable, "12"));
   EXPECT_FALSE(takes(nullable, "true"));
-  const auto plain = Grammar::of_json_schema(vocabulary(), Json::parse(R"({"type":"integer","nullable":false})"));
+  const auto plain =
+      Grammar::of_json_schema(vocabulary(), Json::parse(R"({"type":"integer","nullable":false})"));
   EXPECT_FALSE(takes(plain, "null"));
 }
 

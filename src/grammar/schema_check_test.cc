@@ -37,16 +37,18 @@ struct Refused {
 }  // namespace
 
 TEST(SchemaCheck, PassesOverAnnotations) {
-  for (const char* schema :
-       {R"({"title":"a","description":"b","default":1,"examples":[1],"$comment":"c","deprecated":true})",
-        R"({"readOnly":true,"writeOnly":false,"example":{"not":1},"externalDocs":{},"xml":{},"discriminator":{}})",
-        R"({"contentEncoding":"base64","contentMediaType":"text/plain","contentSchema":{"not":{}}})",
-        R"({"propertyOrdering":["a"],"x-order":1,"$anchor":"a","unknown":{"if":1}})",
-        R"({"type":"integer","format":"int64"})", R"({"type":"integer","format":"int32"})",
-        R"({"type":"number","format":"float"})", R"({"type":"number","format":"double"})",
-        R"({"type":"string","format":"password"})", R"({"type":"string","format":"binary"})",
-        R"({"type":"string","format":"byte"})", R"({"type":"string","format":"path"})",
-        R"({"type":"string","format":"a-word-of-mine","pattern":"^a$"})", R"({"type":"string","nullable":true})"})
+  for (
+      const char* schema :
+      {R"({"title":"a","description":"b","default":1,"examples":[1],"$comment":"c","deprecated":true})",
+       R"({"readOnly":true,"writeOnly":false,"example":{"not":1},"externalDocs":{},"xml":{},"discriminator":{}})",
+       R"({"contentEncoding":"base64","contentMediaType":"text/plain","contentSchema":{"not":{}}})",
+       R"({"propertyOrdering":["a"],"x-order":1,"$anchor":"a","unknown":{"if":1}})",
+       R"({"type":"integer","format":"int64"})", R"({"type":"integer","format":"int32"})",
+       R"({"type":"number","format":"float"})", R"({"type":"number","format":"double"})",
+       R"({"type":"string","format":"password"})", R"({"type":"string","format":"binary"})",
+       R"({"type":"string","format":"byte"})", R"({"type":"string","format":"path"})",
+       R"({"type":"string","format":"a-word-of-mine","pattern":"^a$"})",
+       R"({"type":"string","nullable":true})"})
     EXPECT_EQ(refusal(Json::parse(schema)), std::nullopt) << schema;
 }
 

@@ -132,7 +132,8 @@ void SchemaNode::add_at(const Json& schema, int depth) {
     if (!asks.contains(key)) continue;
     constrained_ = true;
     if (key == "type") {
-      const bool nullable = schema.value("nullable", Json(false)) == true;  // OpenAPI 3.0: null beside the type
+      const bool nullable =
+          schema.value("nullable", Json(false)) == true;  // OpenAPI 3.0: null beside the type
       kinds &= kinds_of(value) | (nullable ? kind_null : 0u);
     }
     if (key == "enum") add_values(value);

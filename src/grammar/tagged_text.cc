@@ -133,14 +133,15 @@ class TaggedCompiler {
     if (!leaf.patterns.empty()) {
       if (!not_first.empty())
         throw GrammarError(
-            "\"pattern\" or \"format\" of a text beside other types with demands is not kept where tags stand "
+            "\"pattern\" or \"format\" of a text beside other types with demands is not kept where tags "
+            "stand "
             "around values");
       return sequence({as_text(json_.rules(), regex_of(leaf)), end_});
     }
     if (not_first.empty()) return of_length(min, max);
     if (max == 0) return end_;
-    Expression some = sequence({one_of(not_first.complement()), of_length(std::max<std::int64_t>(min, 1) - 1,
-                                                                          max < 0 ? -1 : max - 1)});
+    Expression some = sequence({one_of(not_first.complement()),
+                                of_length(std::max<std::int64_t>(min, 1) - 1, max < 0 ? -1 : max - 1)});
     return min > 0 ? some : choice({end_, std::move(some)});
   }
 
@@ -150,7 +151,8 @@ class TaggedCompiler {
     if (leaf.min_length > 0 || leaf.max_length >= 0) {
       std::optional<Regex> cut = with_length(regex, leaf.min_length, leaf.max_length);
       if (!cut)
-        throw GrammarError("\"minLength\" or \"maxLength\" beside this \"pattern\" or \"format\" is not kept");
+        throw GrammarError(
+            "\"minLength\" or \"maxLength\" beside this \"pattern\" or \"format\" is not kept");
       regex = std::move(*cut);
     }
     bool asks_for_first = false, asks_for_second = false;

@@ -34,7 +34,8 @@ class GuideTest : public ::testing::Test {
     vocabulary_.emplace(tokens(), std::vector<std::int32_t>{kEnd});
     auto form = std::make_shared<AnswerForm>();
     form->format = chat::Format::hermes;
-    form->tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+    form->tools =
+        Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
       "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}}}])");
     form_ = form.get();
     request_.answer = std::move(form);

@@ -19,9 +19,10 @@ class JsonArguments {
  public:
   enum class Result {
     reading,
-    whole,     // the byte is the last one
-    ended,     // the byte is not part of them: it begins what ends the call
-    taken_back  // an end tag of before was the end: the bytes of taken_back() are to be read again, then this one
+    whole,      // the byte is the last one
+    ended,      // the byte is not part of them: it begins what ends the call
+    taken_back  // an end tag of before was the end: the bytes of taken_back() are to be read again, then this
+                // one
   };
   // `tags`: texts that end a call of the format.
   void restart(std::span<const std::string_view> tags);
@@ -41,9 +42,9 @@ class JsonArguments {
   enum class At { value, first_item, first_key, key, in_key, colon, in_text, in_word, behind, as_it_is };
   struct State {
     At at = At::value;
-    std::string open;          // brackets
-    std::string held;          // white space, a comma or a word, given once more follows
-    int escape = 0;            // 1: behind a backslash; 5 to 2: a digit of \u less each
+    std::string open;            // brackets
+    std::string held;            // white space, a comma or a word, given once more follows
+    int escape = 0;              // 1: behind a backslash; 5 to 2: a digit of \u less each
     bool in_plain_text = false;  // of as_it_is
   };
   // An end tag, or its beginning so far, in a text, and what followed it.

@@ -129,8 +129,8 @@ class JsonSpan {
 // Takes the input up to the arguments' end as arguments of the call that was begun last. Returns whether they
 // have ended.
 bool take_arguments(JsonArguments& arguments, Input& input, Answer& answer);
-// The input has ended within arguments. Returns whether they ended before, at a tag: what stands from there on
-// is put back.
+// The input has ended within arguments. Returns whether they ended before, at a tag: what stands from there
+// on is put back.
 bool take_arguments_back(JsonArguments& arguments, Input& input, Answer& answer);
 // The text has ended within arguments.
 void finish_arguments(JsonArguments& arguments, TextEnd end, Answer& answer);

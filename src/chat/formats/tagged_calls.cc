@@ -264,8 +264,7 @@ class TaggedCalls final : public CallReader {
       const char c = scanned_ < value_.size() ? value_[scanned_] : tag_and_on_[scanned_ - value_.size()];
       if (!is_json_ && is_space(c)) continue;
       if (!is_json_)
-        is_json_ =
-            (c == '[' && types_.has(JsonTypes::list)) || (c == '{' && types_.has(JsonTypes::object));
+        is_json_ = (c == '[' && types_.has(JsonTypes::list)) || (c == '{' && types_.has(JsonTypes::object));
       if (!is_json_) return false;
       if (c == '"' && !json_escaped_) in_json_text_ = !in_json_text_;
       json_escaped_ = in_json_text_ && c == '\\' && !json_escaped_;

@@ -48,7 +48,8 @@ std::optional<Value> python_attribute(const Interpreter& interpreter, const Valu
   return make_object<BoundMethod>(value, *method);
 }
 
-Value called(Interpreter& interpreter, const Value& self, const MethodEntry& entry, const Arguments& arguments) {
+Value called(Interpreter& interpreter, const Value& self, const MethodEntry& entry,
+             const Arguments& arguments) {
   if (!is_markup(self)) return entry.method(interpreter, self, arguments);
   return markup_result(entry.name, entry.method(interpreter, self, markup_arguments(entry.name, arguments)));
 }

@@ -55,7 +55,8 @@ Value truncate(Interpreter&, const Value& value, const Arguments& arguments) {
   const auto end_size = static_cast<Integer>(count_code_points(end.bytes));
   if (length < end_size) fail_other("truncate: the length is less than the end's");
   if (leeway < 0) fail_other("truncate: the leeway is negative");
-  if (static_cast<Integer>(count_code_points(text.bytes)) <= length + leeway) return value.is_text() ? value : Value(text);
+  if (static_cast<Integer>(count_code_points(text.bytes)) <= length + leeway)
+    return value.is_text() ? value : Value(text);
   Text out = text.part(0, byte_of(text.bytes, to_size(length - end_size)));
   if (!parameters.flag(1, false)) {
     const std::size_t space = out.bytes.rfind(' ');

@@ -192,12 +192,12 @@ Value from_json(Interpreter&, const Value& value, const Arguments&) {
 }
 
 constexpr FilterEntry kFilters[] = {
-    {"upper", to_upper},      {"lower", to_lower},      {"capitalize", capitalize},
-    {"title", to_title},      {"trim", trim},           {"string", string},
-    {"replace", replace},     {"escape", escape},       {"e", escape},
-    {"forceescape", forceescape},  {"safe", safe},         {"format", format},
-    {"striptags", striptags}, {"urlencode", urlencode}, {"xmlattr", xmlattr},
-    {"tojson", tojson},       {"from_json", from_json},
+    {"upper", to_upper},          {"lower", to_lower},      {"capitalize", capitalize},
+    {"title", to_title},          {"trim", trim},           {"string", string},
+    {"replace", replace},         {"escape", escape},       {"e", escape},
+    {"forceescape", forceescape}, {"safe", safe},           {"format", format},
+    {"striptags", striptags},     {"urlencode", urlencode}, {"xmlattr", xmlattr},
+    {"tojson", tojson},           {"from_json", from_json},
 };
 
 }  // namespace text_filters

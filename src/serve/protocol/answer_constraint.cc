@@ -165,7 +165,8 @@ Json any_arguments(const Json& function, bool one_by_one) {
 }
 
 // The form of calls of the tools, by the schemas of those that must keep theirs.
-chat::CallForm form_of_calls(const ToolChoice& choice, chat::Format format, const std::string& template_text) {
+chat::CallForm form_of_calls(const ToolChoice& choice, chat::Format format,
+                             const std::string& template_text) {
   chat::CallForm form = chat::call_form(format, choice.tools, template_text);
   if (choice.mode == ToolChoice::Mode::required || choice.tools.is_null()) return form;
   Json tools = choice.tools;
@@ -205,8 +206,7 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
       if (!is_harmony || !schema) return {grammar_of(*rule, vocabulary), ""};
       return {Grammar::of_parts(vocabulary, behind_analysis(content_parts(*schema, true))), "", true};
     }
-    const chat::CallForm form =
-        form_of_calls(choice, format, model.chat->prompts.source().text);
+    const chat::CallForm form = form_of_calls(choice, format, model.chat->prompts.source().text);
     if (form.calls.empty()) {
       if (!holds_calls) return {grammar_of(*rule, vocabulary), ""};
       throw BadRequest("tool_choice", fmt::format("tool_choice: this model's format ({}) has no calls",
