@@ -33,12 +33,12 @@ class AnswerParser::Machine {
  public:
   Machine(const formats::FormatRow& row, const Json& tools, bool opens_reasoning, bool reads_reasoning)
       : tools_(tools),
-        answer_(row.make_calls != nullptr || row.format == Format::harmony, row.text_after_calls),
+        answer_(row.format == Format::harmony || makes_calls(row), row.text_after_calls),
         reader_(row.format == Format::harmony
-                    ? formats::make_harmony_reader(answer_, opens_reasoning)
+                    ? formats::make_harmony_reader(answer_, tools_, opens_reasoning)
                     : formats::make_marked_reader(
                           answer_, reads_reasoning ? row.reasoning : decltype(row.reasoning)(),
-                          row.make_calls ? row.make_calls(answer_, tools_) : nullptr, opens_reasoning)) {}
+                          makes_calls(row) ? row.make_calls(answer_, tools_) : nullptr, opens_reasoning)) {}
 
   std::vector<Delta> add(std::string_view text) {
     if (finished_) return {};
@@ -52,6 +52,7 @@ class AnswerParser::Machine {
     finished_ = true;
     input_.end();
     reader_->read(input_);
+    while (end == TextEnd::stop && reader_->take_back(input_)) reader_->read(input_);
     reader_->finish(end);
     return answer_.take();
   }
@@ -60,6 +61,11 @@ class AnswerParser::Machine {
   bool in_reasoning() const { return reader_->in_reasoning(); }
 
  private:
+  // Without tools there are no calls: what looks like one is content.
+  bool makes_calls(const formats::FormatRow& row) const {
+    return row.make_calls != nullptr && !tools_.empty();
+  }
+
   // The reader holds references to what stands before it.
   formats::ToolTypes tools_;
   formats::Answer answer_;

@@ -54,7 +54,8 @@ enum class TextEnd { stop, length };
 
 class AnswerParser {
  public:
-  // `tools`: the request's list of tools, or null; argument values of text formats take their types from it.
+  // `tools`: those that may be called, as a request lists them, or null for none. Only they are called: what
+  // looks like another's call is content. Argument values of text formats take their types from them.
   // `opens_reasoning`: the prompt ended within reasoning. `reads_reasoning`: false leaves reasoning and its
   // markers in the content; of harmony, whose messages are all of that form, everything is content then.
   AnswerParser(Format format, const Json& tools, bool opens_reasoning, bool reads_reasoning = true);

@@ -200,7 +200,7 @@ TEST(AnswerParser, ATemplatesTextChoosesTheFormat) {
 
 // After each byte the parser has given all content but the end that may still become a marker.
 TEST(AnswerParser, GivesWhatNoLaterTextTakesBack) {
-  AnswerParser parser(Format::hermes, nullptr, false);
+  AnswerParser parser(Format::hermes, tools_of_tests(), false);
   Joined joined;
   const auto after = [&](std::string_view piece) {
     joined.add(parser.add(piece));
@@ -326,6 +326,164 @@ TEST(AnswerParser, ValuesTakeTheirTypesFromTheSchema) {
   EXPECT_EQ(value("list", "[1"), "{\"list\": \"[1\"}");
 }
 
+// A call of f with an empty object, in each format, and what stands around its name.
+struct Written {
+  Format format;
+  std::string before, after;
+};
+std::vector<Written> written_calls() {
+  return {
+      {Format::hermes, "<tool_call>\n{\"name\": \"", "\", \"arguments\": {}}\n</tool_call>"},
+      {Format::qwen3_coder, "<tool_call>\n<function=", ">\n</function>\n</tool_call>"},
+      {Format::glm4, "<tool_call>", "\n</tool_call>"},
+      {Format::minimax_m2, "<minimax:tool_call>\n<invoke name=\"", "\">\n</invoke>\n</minimax:tool_call>"},
+      {Format::deepseek_v3_1, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+       "<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {Format::deepseek_v3, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+       "\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {Format::kimi_k2, "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+       ":0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"},
+      {Format::harmony, "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>{}"},
+      {Format::mistral, "[TOOL_CALLS]", "[ARGS]{}"},
+      {Format::mistral, "[TOOL_CALLS][{\"name\": \"", "\", \"arguments\": {}}]"},
+      {Format::llama3_json, "{\"name\": \"", "\", \"parameters\": {}}"},
+      {Format::llama4_pythonic, "[", "()]"}};
+}
+
+TEST(AnswerParser, OnlyOfferedToolsAreCalled) {
+  for (const Written& one : written_calls()) {
+    const std::string known = one.before + "f" + one.after, other = one.before + "g" + one.after;
+    EXPECT_EQ(parse(one.format, known).calls.size(), 1u) << known;
+    EXPECT_EQ(parse(one.format, other).content, other);
+    for (const Json& tools : {Json(nullptr), Json::array()}) {
+      const Case without{one.format, tools, known, false, TextEnd::stop};
+      EXPECT_EQ(parse_in(without, {known}).content, known);
+      EXPECT_EQ(parse_in(without, bytes_of(known)).content, known);
+    }
+  }
+}
+
+TEST(AnswerParser, ACallOfAnotherToolAmongCallsIsContent) {
+  const auto both = [](Format format, const std::string& text) {
+    const Joined joined = parse(format, text);
+    EXPECT_EQ(joined.calls.size(), 1u) << text;
+    EXPECT_NE(joined.content.find('g'), std::string::npos) << joined.content;
+  };
+  both(Format::hermes, "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"g\"}</tool_call>");
+  both(Format::kimi_k2,
+       "<|tool_calls_section_begin|><|tool_call_begin|>f<|tool_call_argument_begin|>{}<|tool_call_end|>"
+       "<|tool_call_begin|>g<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>");
+  both(Format::minimax_m2,
+       "<minimax:tool_call><invoke name=\"g\"></invoke><invoke name=\"f\"></invoke></minimax:tool_call>");
+  both(Format::mistral, "[TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]f[ARGS]{}");
+  both(Format::llama4_pythonic, "[f(), g()]");
+}
+
+TEST(AnswerParser, AnEndTagEndsBrokenArguments) {
+  const auto hermes = [](const std::string& arguments, TextEnd end = TextEnd::stop) {
+    return arguments_of(Format::hermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments, end);
+  };
+  EXPECT_EQ(hermes("{\"text\": \"Rome\"\n</tool_call>"), "{\"text\": \"Rome\"}");
+  EXPECT_EQ(hermes("{\"text\": \"Rome\"}\n</tool_call>"), "{\"text\": \"Rome\"}");
+  EXPECT_EQ(hermes("{\"text\": [1, {\"a\": true,\n</tool_call>"), "{\"text\": [1, {\"a\": true}]}");
+  EXPECT_EQ(hermes("{\"text\": \"Rome}\n</tool_call>"), "{\"text\": \"Rome}\\n\"}");
+  EXPECT_EQ(hermes("{\"text\": </tool_call>"), "{\"text\": null}");
+  EXPECT_EQ(hermes("{\"text\"</tool_call>"), "{\"text\": null}");
+  EXPECT_EQ(hermes("{\"text\": \"Ro"), "{\"text\": \"Ro\"}");
+  EXPECT_EQ(hermes("{\"text\": \"Ro", TextEnd::length), "{\"text\": \"Ro");
+  EXPECT_EQ(hermes("{\"text\": \"a</tool_call>b\"}}\n</tool_call>"), "{\"text\": \"a</tool_call>b\"}");
+  EXPECT_EQ(hermes("{\"text\": \"a\nb\", \"x\": True,}}\n</tool_call>"),
+            "{\"text\": \"a\\nb\", \"x\": true}");
+  EXPECT_EQ(hermes("null}</tool_call>"), "{}");
+  EXPECT_EQ(hermes("{'a': 1}}\n</tool_call>"), "{'a': 1}");  // no JSON: as it was written
+  EXPECT_EQ(
+      arguments_of(Format::kimi_k2,
+                   "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+                   "{\"text\": \"Rome\"<|tool_call_end|><|tool_calls_section_end|>"),
+      "{\"text\": \"Rome\"}");
+  EXPECT_EQ(arguments_of(Format::deepseek_v3,
+                         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+                         "{\"text\": \"Rome\"\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+            "{\"text\": \"Rome\"}");
+  EXPECT_EQ(arguments_of(Format::harmony,
+                         "<|channel|>commentary to=functions.f<|message|>{\"text\": \"Rome\"<|call|>"),
+            "{\"text\": \"Rome\"}");
+  EXPECT_EQ(arguments_of(Format::mistral, "[TOOL_CALLS]f[ARGS]{\"text\": \"Rome\""), "{\"text\": \"Rome\"}");
+}
+
+TEST(AnswerParser, ABrokenCallTakesNoOtherWithIt) {
+  const std::string whole = "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  for (const char* broken :
+       {"{\"text\": \"Rome\"", "{\"text\": \"Rome", "{\"text\": \"Rome\"}", "{\"text\": \"Rome}}"}) {
+    const std::string text =
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": " + std::string(broken) + "\n</tool_call>\n" + whole;
+    const Joined joined = parse(Format::hermes, text);
+    ASSERT_EQ(joined.calls.size(), 2u) << text;
+    EXPECT_TRUE(Json::accept(joined.calls[0].arguments)) << joined.calls[0].arguments;
+    EXPECT_EQ(joined.calls[1].arguments, "{\"a\": 1}");
+    EXPECT_EQ(joined.content, "");
+  }
+}
+
+TEST(AnswerParser, ForgottenTagsOfCalls) {
+  const auto expect_call = [](Format format, const std::string& text, const std::string& content = "") {
+    const Joined joined = parse(format, text);
+    ASSERT_EQ(joined.calls.size(), 1u) << text;
+    EXPECT_EQ(joined.calls[0].name, "f");
+    EXPECT_EQ(joined.calls[0].arguments, "{\"text\": \"Trier\"}") << text;
+    EXPECT_EQ(joined.content, content);
+  };
+  const std::string qwen = "<function=f>\n<parameter=text>\nTrier\n</parameter>\n</function>";
+  expect_call(Format::qwen3_coder, qwen);
+  expect_call(Format::qwen3_coder, "I shall look.\n\n" + qwen + "\n</tool_call>", "I shall look.");
+  expect_call(Format::qwen3_coder, "<tool_call>\n" + qwen);
+  expect_call(Format::qwen3_coder,
+              "<tool_call>\n<function=f>\n<parameter=text>\nTrier\n</function>\n</tool_call>");
+  expect_call(Format::qwen3_coder, "<tool_call>\n<function=f>\n<parameter=text>\nTrier");
+  expect_call(Format::glm4, "f\n<arg_key>text</arg_key>\n<arg_value>Trier</arg_value>\n</tool_call>");
+  expect_call(Format::glm4, "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>Trier</arg_value>");
+  expect_call(Format::glm4, "<tool_call>f\n<arg_key>text</arg_key><arg_value>Trier</tool_call>");
+  expect_call(Format::minimax_m2, "<invoke name=\"f\"><parameter name=\"text\">Trier</parameter></invoke>");
+  expect_call(Format::minimax_m2,
+              "<invoke name=\"f\"><parameter name=\"text\">Trier</parameter></minimax:tool_call>");
+  const std::string arguments = "{\"text\": \"Trier\"}";
+  expect_call(Format::kimi_k2, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>" + arguments);
+  expect_call(Format::deepseek_v3_1,
+              "<｜tool▁call▁begin｜>f<｜tool▁sep｜>" + arguments + "<｜tool▁call▁end｜>");
+  expect_call(Format::mistral, "f[ARGS]" + arguments);
+  for (const char* text : {"A call begins with <function=NAME> and has no more.", "Write <function=f> first.",
+                           "<function=g>\n</function>"})
+    EXPECT_EQ(parse(Format::qwen3_coder, text).content, text);
+  const Joined two = parse(Format::glm4, "<tool_call>now\n<tool_call>f\n</tool_call>");
+  EXPECT_EQ(two.calls.size(), 2u);
+}
+
+TEST(AnswerParser, TagsWithinJsonTextsAreText) {
+  EXPECT_EQ(arguments_of(Format::minimax_m2,
+                         "<minimax:tool_call><invoke name=\"f\"><parameter name=\"list\">[\"</parameter>\", "
+                         "\"</invoke>\"]</parameter></invoke></minimax:tool_call>"),
+            "{\"list\": [\"</parameter>\", \"</invoke>\"]}");
+  EXPECT_EQ(arguments_of(Format::qwen3_coder,
+                         "<tool_call><function=f><parameter=text>\n</function> <parameter=a>\n</parameter>"
+                         "</function></tool_call>"),
+            "{\"text\": \"</function> <parameter=a>\"}");
+}
+
+TEST(AnswerParser, TypesOfMixedValues) {
+  const Json tools =
+      Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+    "properties": {"a": {"type": ["string", "integer"], "enum": ["1", "2"]}, "b": {"type": "string", "nullable": true},
+    "c": {"allOf": [{"type": ["string", "integer"]}, {"type": "string"}]}, "d": {"$ref": "#/$defs/x~1y"}},
+    "$defs": {"x/y": {"type": "integer"}}}}}])");
+  const std::string text =
+      "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key><arg_value>null</"
+      "arg_value>"
+      "<arg_key>c</arg_key><arg_value>5</arg_value><arg_key>d</arg_key><arg_value>7</arg_value></tool_call>";
+  const Joined joined = parse_in({Format::glm4, tools, text, false, TextEnd::stop}, {text});
+  ASSERT_EQ(joined.calls.size(), 1u);
+  EXPECT_EQ(joined.calls[0].arguments, R"({"a": "1", "b": null, "c": "5", "d": 7})");
+}
+
 TEST(AnswerParser, PythonLiterals) {
   const auto value = [](const std::string& text, TextEnd end = TextEnd::stop) {
     return arguments_of(Format::llama4_pythonic, "[f(a=" + text, end);
@@ -363,7 +521,7 @@ TEST(AnswerParser, TakesLinearTime) {
   const auto begin = std::chrono::steady_clock::now();
   for (const std::string& text : {markers, held}) {
     for (Format format : {Format::hermes, Format::qwen3_coder, Format::glm4}) {
-      AnswerParser parser(format, nullptr, false);
+      AnswerParser parser(format, tools_of_tests(), false);
       std::size_t given = 0;
       const auto count = [&](const std::vector<Delta>& deltas) {
         for (const Delta& delta : deltas) given += delta.text.size();

@@ -11,7 +11,7 @@ namespace {
 struct CallTexts {
   std::string begin = {}, after_name = {}, after_number = {}, end = {};
   // The texts around each key and behind each value, where arguments are given one by one.
-  std::string key_begin = {}, key_end = {}, value_end = {};
+  std::string key_begin = {}, key_end = {}, value_end = {}, end_tag = {};
 };
 
 const Json& parameters_of(const Json& function) {
@@ -41,14 +41,21 @@ std::vector<CallParameter> call_parameters(const Json& parameters, const CallTex
   if (properties == parameters.end() || !properties->is_object()) return result;
   for (const auto& [key, schema] : properties->items()) {
     // A value that is a text stands without quotes where tags end it.
-    const bool plain = !texts.value_end.empty() && formats::types_of_schema(schema, parameters).is_text();
-    result.push_back({texts.key_begin + key + texts.key_end, schema_of_parameter(parameters, schema), plain,
-                      texts.value_end, is_required(parameters, key)});
+    const formats::JsonTypes types = formats::types_of_schema(schema, parameters);
+    const bool tagged = !texts.end_tag.empty();
+    result.push_back({.begin = texts.key_begin + key + texts.key_end,
+                      .schema = schema_of_parameter(parameters, schema),
+                      .may_be_text = tagged && (types.is_text() || types.has(formats::JsonTypes::text)),
+                      .is_text = tagged && types.is_text(),
+                      .end_tag = texts.end_tag,
+                      .end = texts.value_end,
+                      .required = is_required(parameters, key)});
   }
   return result;
 }
 
 void add_calls(CallForm& form, const Json& tools, const CallTexts& texts) {
+  form.end_tag = texts.end_tag;
   form.one_by_one = !texts.key_begin.empty() || !texts.key_end.empty();
   if (!tools.is_array()) return;
   for (const Json& tool : tools) {
@@ -98,7 +105,8 @@ CallForm glm4_form(const Json& tools, bool one_line) {
                   .end = "</tool_call>",
                   .key_begin = "<arg_key>",
                   .key_end = "</arg_key>" + line + "<arg_value>",
-                  .value_end = "</arg_value>" + line});
+                  .value_end = "</arg_value>" + line,
+                  .end_tag = "</arg_value>"});
 }
 
 }  // namespace
@@ -158,7 +166,8 @@ CallForm call_form(Format format, const Json& tools, std::string_view template_t
                       .end = "</function>\n</tool_call>",
                       .key_begin = "<parameter=",
                       .key_end = ">\n",
-                      .value_end = "\n</parameter>\n"});
+                      .value_end = "\n</parameter>\n",
+                      .end_tag = "</parameter>"});
     case Format::minimax_m2:
       return form_of({.marker = "<minimax:tool_call>",
                       .begin = "<minimax:tool_call>\n",
@@ -171,7 +180,8 @@ CallForm call_form(Format format, const Json& tools, std::string_view template_t
                       .end = "</invoke>",
                       .key_begin = "<parameter name=\"",
                       .key_end = "\">",
-                      .value_end = "</parameter>\n"});
+                      .value_end = "</parameter>\n",
+                      .end_tag = "</parameter>"});
   }
   return {};
 }

@@ -13,10 +13,12 @@ namespace switchyard::chat {
 
 // One argument, where a call has its arguments one by one and not as one JSON object.
 struct CallParameter {
-  std::string begin;  // with the argument's name
-  Json schema;        // of its value
-  bool plain_text;    // the value is any text up to `end`; else JSON that keeps the schema
-  std::string end;
+  std::string begin;      // with the argument's name
+  Json schema;            // of its value
+  bool may_be_text;       // a value that is a text stands without quotes; any other is JSON
+  bool is_text;           // whatever stands there is a text
+  std::string end_tag;    // of the value: no text has it
+  std::string end;        // behind the value, with the tag
   bool required = false;  // else it may be left out
 };
 
@@ -34,9 +36,10 @@ struct ToolCallForm {
 struct CallForm {
   std::string marker = {};  // from this text on an answer is calls; empty: from its beginning
   std::string begin = {}, separator = {}, end = {};
-  bool several = false;     // more than one call may be written
-  bool numbered = false;    // a number, from 0 on, stands in each call
-  bool one_by_one = false;  // arguments are the parameters, not one JSON object
+  bool several = false;      // more than one call may be written
+  bool numbered = false;     // a number, from 0 on, stands in each call
+  bool one_by_one = false;   // arguments are the parameters, not one JSON object
+  std::string end_tag = {};  // of a value, where tags stand around values
   std::string parameter_separator = {};
   std::vector<ToolCallForm> calls = {};  // one for each tool
 };

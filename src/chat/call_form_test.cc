@@ -23,7 +23,7 @@ std::string written(const CallForm& form) {
     if (!form.one_by_one) text += call.name == "f" ? R"({"text": "a b", "count": 3, "list": [1]})" : "{}";
     for (std::size_t i = 0; i < call.parameters.size(); ++i) {
       const CallParameter& parameter = call.parameters[i];
-      const std::string values[] = {parameter.plain_text ? "a b" : "\"a b\"", "3", "[1]"};
+      const std::string values[] = {parameter.is_text ? "a b" : "\"a b\"", "3", "[1]"};
       text += (i > 0 ? form.parameter_separator : "") + parameter.begin + values[i] + parameter.end;
     }
     text += call.end;
@@ -57,7 +57,7 @@ TEST(CallForm, ParserReadsWhatTheFormWrites) {
 TEST(CallForm, ParametersHaveSchemas) {
   const CallForm form = call_form(Format::glm4, tools_with_every_type());
   ASSERT_EQ(form.calls.at(0).parameters.size(), 3u);
-  EXPECT_TRUE(form.calls[0].parameters[0].plain_text);
+  EXPECT_TRUE(form.calls[0].parameters[0].is_text);
   EXPECT_FALSE(form.calls[0].parameters[0].required);
   EXPECT_TRUE(form.calls[0].parameters[1].required);
   EXPECT_EQ(form.calls[0].parameters[2].schema["$defs"]["list"]["type"], "array");

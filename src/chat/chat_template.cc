@@ -8,6 +8,8 @@
 
 #include "chat/continued_text.h"
 #include "chat/messages.h"
+#include "chat/shown_parts.h"
+#include "chat/template_repairs.h"
 #include "chat/tools.h"
 #include "core/error.h"
 #include "core/json_file.h"
@@ -18,6 +20,7 @@ struct ChatTemplate::Parsed {
   std::string text;
   jinja::Template program;
   TemplateTakes takes = {};
+  TemplateShows shows = {};
 };
 
 namespace {
@@ -48,11 +51,36 @@ class TemplateProbe {
     TemplateTakes takes;
     takes.parts = takes_parts();
     find_form_of_calls(takes);
+    const auto broken = with_call("probe", takes.calls_without_content ? Json() : Json(""), kProbedText);
+    takes.argument_texts = broken && broken->find(kProbedText) != std::string::npos;
     takes.developer = text.find("developer") != std::string::npos;
     return takes;
   }
 
+  TemplateShows shows(const TemplateTakes& takes) const {
+    const auto has = [](const std::optional<std::string>& text, const char* part) {
+      return text && text->find(part) != std::string::npos;
+    };
+    const Json user{{"role", "user"}, {"content", "x"}}, system{{"role", "system"}, {"content", kProbedText}};
+    const Json tool{
+        {"type", "function"},
+        {"function", Json{{"name", "probed_tool"},
+                          {"description", "d"},
+                          {"parameters", Json{{"type", "object"}, {"properties", Json::object()}}}}}};
+    TemplateShows shows;
+    shows.tools = has(rendered(Json::array({user}), Json::array({tool})), "probed_tool");
+    shows.system = has(rendered(Json::array({system, user}), nullptr), kProbedText);
+    const Json object{{"PROBE", "value"}}, text = R"({"PROBE": "value"})";
+    const auto call = with_call("probed_call", takes.calls_without_content ? Json() : Json(""),
+                                takes.argument_objects ? object : text);
+    shows.calls = has(call, "probed_call");
+    shows.results = has(call, kProbedResult);
+    return shows;
+  }
+
  private:
+  static constexpr const char *kProbedText = "PROBED_TEXT", *kProbedResult = "PROBED_RESULT";
+
   // None where the template fails.
   std::optional<std::string> rendered(Json messages, Json tools) const {
     const Json foreign{{kMessages, std::move(messages)},
@@ -83,10 +111,12 @@ class TemplateProbe {
     const Json tool{{"type", "function"},
                     {"function", Json{{"name", "probe"}, {"description", "d"}, {"parameters", parameters}}}};
     return rendered(
-        Json::array(
-            {Json{{"role", "user"}, {"content", "x"}},
-             Json{{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
-             Json{{"role", "tool"}, {"content", "y"}, {"name", "probe"}, {"tool_call_id", "abcdefghi"}}}),
+        Json::array({Json{{"role", "user"}, {"content", "x"}},
+                     Json{{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}},
+                     Json{{"role", "tool"},
+                          {"content", kProbedResult},
+                          {"name", "probe"},
+                          {"tool_call_id", "abcdefghi"}}}),
         Json::array({tool}));
   }
 
@@ -161,15 +191,83 @@ jinja::RenderOptions render_options(const ChatTemplate::Options& options) {
   return rendering;
 }
 
-jinja::Rendered rendered_or_refused(const jinja::Template& program, const Json& trusted, const Json& foreign,
-                                    const jinja::RenderOptions& options) {
-  try {
-    return program.render(trusted, foreign, options);
-  } catch (const jinja::TemplateError& error) {
-    const bool raised = error.kind == jinja::TemplateError::Kind::raised;
-    throw BadRequest(kMessages, (raised ? "" : "the chat template failed: ") + std::string(error.what()),
-                     "template_error");
+// Renders what a request gives the template.
+class Rendering {
+ public:
+  Rendering(const jinja::Template& program, const Json& trusted, const ChatTemplate::Options& options)
+      : program_(program), trusted_(trusted), options_(render_options(options)) {}
+
+  // Where the template fails for want of what may be left out, that is filled in. BadRequest.
+  jinja::Rendered rendered_or_refused(Json& given) const {
+    try {
+      return program_.render(trusted_, given, options_);
+    } catch (const jinja::TemplateError& error) {
+      if (std::optional<jinja::Rendered> repaired = with_repairs(given)) return std::move(*repaired);
+      refuse(error, given);
+    }
   }
+
+  std::optional<std::string> text(const Json& given) const {
+    try {
+      return program_.render(trusted_, given, options_).text;
+    } catch (const jinja::TemplateError&) {
+      return {};
+    }
+  }
+
+ private:
+  std::optional<jinja::Rendered> with_repairs(Json& given) const {
+    Json repaired = given;
+    for (const Repair repair : template_repairs()) {
+      const Json before = repaired;
+      repair(repaired);
+      if (repaired == before) continue;
+      try {
+        jinja::Rendered rendered = program_.render(trusted_, repaired, options_);
+        given = std::move(repaired);
+        return rendered;
+      } catch (const jinja::TemplateError&) {
+      }
+    }
+    return {};
+  }
+
+  // Names the tool without which the template does not fail.
+  [[noreturn]] void refuse(const jinja::TemplateError& error, const Json& given) const {
+    const bool raised = error.kind == jinja::TemplateError::Kind::raised;
+    const std::string message = (raised ? "" : "the chat template failed: ") + std::string(error.what());
+    const Json tools = value_at(given, kTools);
+    for (std::size_t i = 0; i < tools.size(); ++i) {
+      Json others = given;
+      others[kTools].erase(i);
+      if (others[kTools].empty()) others[kTools] = nullptr;
+      if (!text(others)) continue;
+      const std::string field = fmt::format("tools[{}].function", i);
+      throw BadRequest(field, fmt::format("{}: {}", field, message), "template_error");
+    }
+    throw BadRequest(kMessages, message, "template_error");
+  }
+
+  const jinja::Template& program_;
+  const Json& trusted_;
+  const jinja::RenderOptions options_;
+};
+
+// Reads the documents of a request's body: a list of objects.
+void read_documents(const Json& body, Json& names) {
+  const Json documents = value_at(body, kDocuments);
+  if (documents.is_null()) return;
+  if (names.contains(kDocuments))
+    throw BadRequest(kDocuments, "documents: chat_template_kwargs has documents, too", "invalid_value");
+  names[kDocuments] = documents;
+}
+
+void check_documents(const Json& names) {
+  if (!names.contains(kDocuments) || names.at(kDocuments).is_null()) return;
+  const Json& documents = names.at(kDocuments);
+  if (!documents.is_array() ||
+      !std::ranges::all_of(documents, [](const Json& document) { return document.is_object(); }))
+    throw BadRequest(kDocuments, "documents: expected a list of objects", "invalid_value");
 }
 
 }  // namespace
@@ -182,7 +280,9 @@ ChatTemplate::ChatTemplate(TemplateSource source, Options options)
   const auto parsed = [&](const std::string& text) {
     try {
       Parsed made{text, jinja::Template::parse(text)};
-      made.takes = TemplateProbe(made.program, trusted, rendering).takes(text);
+      const TemplateProbe probe(made.program, trusted, rendering);
+      made.takes = probe.takes(text);
+      made.shows = probe.shows(made.takes);
       return std::make_shared<const Parsed>(std::move(made));
     } catch (const jinja::TemplateError& error) {
       fail_usage("[chat] {}:{}: {}", source_.origin, error.line, error.what());
@@ -199,6 +299,8 @@ Prompt ChatTemplate::prompt(const Json& body) const {
   Json messages = template_messages(body, parsed.takes);
 
   Json foreign = request_names(body, options_.kwargs);
+  read_documents(body, foreign);
+  check_documents(foreign);
   const auto choice = [&](const char* name, bool absent) {
     const bool named = foreign.contains(name);
     const std::string field = named ? std::string("chat_template_kwargs.") + name : name;
@@ -219,7 +321,10 @@ Prompt ChatTemplate::prompt(const Json& body) const {
   foreign[kMessages] = std::move(messages);
   foreign[kTools] = std::move(tools);
 
-  jinja::Rendered rendered = rendered_or_refused(parsed.program, trusted, foreign, render_options(options_));
+  const Rendering rendering(parsed.program, trusted, options_);
+  jinja::Rendered rendered = rendering.rendered_or_refused(foreign);
+  refuse_what_is_not_shown(foreign, rendered.text, parsed.shows,
+                           [&](const Json& given) { return rendering.text(given); });
   if (continues) cut_after_final_message(rendered, final_text);
   Prompt prompt{std::move(rendered.text), std::move(rendered.foreign)};
   prompt.opens_reasoning = is_opening(prompt.text, prompt.foreign);

@@ -97,6 +97,123 @@ TEST(ChatTemplate, ArgumentTextsAndCallsWithoutContent) {
   EXPECT_EQ(with_arguments("null"), "<|user|>a<|call|>f {}");
 }
 
+ChatTemplate template_of(const std::string& text) {
+  TemplateSource source;
+  source.text = text;
+  source.origin = "test";
+  return {source, {}};
+}
+
+// What a model wrote stays in the conversation, whatever it is.
+TEST(ChatTemplate, ArgumentsThatAreNoObject) {
+  const auto prompt_of = [](const ChatTemplate& chat, const std::string& arguments) {
+    return prompt_text(chat, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,
+        "tool_calls":[{"id":null,"type":null,"function":{"name":"f","arguments":)" +
+                                 arguments +
+                                 R"(}}]},{"role":"tool","content":[{"type":"text","text":"no JSON"}]}]})");
+  };
+  const ChatTemplate as_text = template_of(
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} "
+      "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}]"
+      "{% endfor %}{% endfor %}");
+  EXPECT_EQ(prompt_of(as_text, R"("{\"a\": 1")"), R"(a[f {"a": 1]no JSON)");
+  EXPECT_EQ(prompt_of(as_text, R"("[1]")"), "a[f [1]]no JSON");
+  EXPECT_EQ(prompt_of(as_text, "[1]"), "a[f [1]]no JSON");
+  EXPECT_EQ(prompt_of(as_text, "\"\""), "a[f {}]no JSON");
+  EXPECT_EQ(prompt_of(as_text, "null"), "a[f {}]no JSON");
+  EXPECT_EQ(prompt_of(as_text, "\"null\""), "a[f {}]no JSON");
+  EXPECT_EQ(prompt_of(as_text, R"({"a":1})"), R"(a[f {"a": 1}]no JSON)");
+  const ChatTemplate as_items = template_of(
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}"
+      "{% for k, v in c.function.arguments | items %} {{ k }}={{ v }}{% endfor %}]{% endfor %}{% endfor %}");
+  EXPECT_EQ(prompt_of(as_items, R"("{\"a\": 1")"), "a[f]no JSON");
+  EXPECT_EQ(prompt_of(as_items, R"("{\"a\": 1}")"), "a[f a=1]no JSON");
+}
+
+TEST(ChatTemplate, FillsInWhatToolsMayLeaveOut) {
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":)";
+  const std::string bare = body + R"({"name":"f"}}]})";
+  EXPECT_EQ(prompt_text(template_of("{{ tools | tojson }}{{ messages[0].content }}"), bare),
+            R"([{"type": "function", "function": {"name": "f"}}]a)");
+  EXPECT_EQ(
+      prompt_text(template_of("{{ tools[0].function.name + ': ' + tools[0].function.description }}"), bare),
+      "f: ");
+  EXPECT_EQ(
+      prompt_text(
+          template_of("{{ tools[0].function.name }}{% for k, v in tools[0].function.parameters.properties "
+                      "| items %}{{ k }}{% endfor %}"),
+          bare),
+      "f");
+  const ChatTemplate types = template_of(
+      "{{ tools[0].function.name }}{% for k, v in tools[0].function.parameters.properties | items %} {{ k "
+      "}}: {{ v.type "
+      "| upper }} {{ v.description + '.' }}{% endfor %}{{ tools[0].function.parameters.required | join }}");
+  EXPECT_EQ(
+      prompt_text(types, body + R"({"name":"f","parameters":{"properties":{"a":{"enum":["x"]},"b":{"anyOf":
+                [{"type":"null"},{"type":"integer"}]},"c":{"description":"d"}}}}}]})"),
+      "f a: STRING . b: INTEGER . c: STRING d.");
+  EXPECT_EQ(prompt_text(
+                template_of(
+                    "{{ tools[0].function.name }} {{ tools[0].function.parameters.properties.a.type + '' }}"),
+                body + R"({"name":"f","parameters":{"properties":{"a":{"type":["null","number"]}}}}}]})"),
+            "f number");
+  expect_refused(template_of("{% for t in tools %}{{ t.function.name + t.function.group }}{% endfor %}"),
+                 R"({"messages":[{"role":"user","content":"a"}],"tools":[
+                    {"type":"function","function":{"name":"f","group":"g"}},{"type":"function","function":{"name":"h"}}]})",
+                 "tools[1].function", "template_error", "group");
+}
+
+TEST(ChatTemplate, FillsInIdsThatATemplateAsksFor) {
+  const ChatTemplate chat = template_of(
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{% if c.id is not defined or "
+      "c.id | length "
+      "!= 9 %}{{ raise_exception('no id') }}{% endif %}[{{ c.function.name }} {{ c.id }}]{% endfor %}{% if "
+      "m.role == "
+      "'tool' %}<{{ m.tool_call_id }}>{% endif %}{% endfor %}");
+  EXPECT_EQ(prompt_text(chat, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[
+      {"function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"b"}]})"),
+            "a[f call00001]b<call00001>");
+}
+
+TEST(ChatTemplate, RefusesWhatItDoesNotShow) {
+  const ChatTemplate chatml = template_of("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+  const std::string user = R"({"role":"user","content":"call f"})";
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+  expect_refused(chatml, R"({"messages":[)" + user + "]" + tools + "}", "tools", "template_error",
+                 "does not show");
+  EXPECT_EQ(prompt_text(chatml, R"({"messages":[)" + user + "]" + tools + R"(,"tool_choice":"none"})"),
+            "<user>call f");
+  expect_refused(
+      chatml, R"({"messages":[)" + user + R"(,{"role":"assistant","tool_calls":[{"id":"1","type":"function",
+      "function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"7"}]})",
+      "messages[1].tool_calls", "template_error");
+  EXPECT_EQ(prompt_text(chatml, R"({"messages":[)" + user + R"(,{"role":"tool","content":"7"}]})"),
+            "<user>call f<tool>7");
+  const ChatTemplate users = template_of(
+      "{% for m in messages %}{% if m.role == 'user' or m.role == 'assistant' %}<{{ m.content }}>{% endif "
+      "%}{% endfor %}");
+  expect_refused(users, R"({"messages":[)" + user + R"(,{"role":"tool","content":"7"}]})", "messages[1]",
+                 "template_error", "tool");
+  expect_refused(users, R"({"messages":[{"role":"system","content":"a"},)" + user + "]}", "messages[0]",
+                 "template_error", "system");
+  EXPECT_EQ(prompt_text(users, R"({"messages":[{"role":"system","content":" "},)" + user + "]}"), "<call f>");
+  const std::string documents = R"("documents":[{"title":"t","text":"x"}])";
+  expect_refused(users, R"({"messages":[)" + user + "]," + documents + "}", "documents", "template_error");
+  expect_refused(users, R"({"messages":[)" + user + R"(],"chat_template_kwargs":{)" + documents + "}}",
+                 "documents", "template_error");
+  EXPECT_EQ(
+      prompt_text(
+          template_of("{{ messages[0].content }}{% for d in documents or [] %} {{ d.text }}{% endfor %}"),
+          R"({"messages":[)" + user + "]," + documents + "}"),
+      "call f x");
+  // Other forms of a content are the template's choice.
+  EXPECT_EQ(
+      prompt_text(template_of("{% for m in messages %}{{ m.content | tojson }}{% endfor %}"),
+                  R"({"messages":[{"role":"system","content":"a\nb"},{"role":"tool","content":"\"7\""}]})"),
+      R"("a\nb""\"7\"")");
+}
+
 TEST(ChatTemplate, EffortAndKwargs) {
   const std::string messages = R"({"messages":[{"role":"user","content":"a"}])";
   const std::string begin = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n";
@@ -180,10 +297,6 @@ TEST(ChatTemplate, RefusesWithTheFieldsPath) {
   refused(R"([{"role":"assistant","tool_calls":[{}]}])", "messages[0].tool_calls[0].function");
   refused(R"([{"role":"assistant","tool_calls":[{"function":{}}]}])",
           "messages[0].tool_calls[0].function.name");
-  for (const char* arguments : {R"("{")", R"("[]")", R"("7")", "7"})
-    refused(std::string(R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":)") +
-                arguments + "}}]}]",
-            "messages[0].tool_calls[0].function.arguments");
   const std::string messages = R"("messages":[{"role":"user","content":"a"}]})";
   expect_refused(chat, R"({"reasoning_effort":7,)" + messages, "reasoning_effort", "invalid_value");
   expect_refused(chat, R"({"chat_template_kwargs":[],)" + messages, "chat_template_kwargs", "invalid_value");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -45,7 +46,9 @@ Json template_content(const Json& content, const std::string& field, bool takes_
   return takes_parts ? parts : Json(joined);
 }
 
-Json parsed_arguments(const std::string& text, const std::string& field) {
+// The object that a text of arguments is; none where the model wrote no such JSON, or more than
+// `kDeepestArguments` levels of it.
+std::optional<Json> parsed_arguments(const std::string& text) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Json::object();
   bool too_deep = false;
   Json arguments = Json::parse(
@@ -55,9 +58,9 @@ Json parsed_arguments(const std::string& text, const std::string& field) {
         return !too_deep;
       },
       false);
-  if (too_deep || !arguments.is_object())
-    refuse_message(field, fmt::format("the JSON text of an object of at most {} levels", kDeepestArguments));
-  return arguments;
+  if (too_deep) return {};
+  if (arguments.is_null()) return Json::object();
+  return arguments.is_object() ? std::optional(std::move(arguments)) : std::nullopt;
 }
 
 // Writes JSON as Python's json does, since that is the form that templates were written for.
@@ -66,21 +69,21 @@ std::string python_json(const Json& value) {
   return writer.render(Json::object(), {{"value", value}}, {}).text;
 }
 
-void pass_arguments(Json& function, const std::string& field, bool as_object) {
-  const auto found = function.find("arguments");
-  if (found == function.end() || found->is_null()) {
-    function["arguments"] = as_object ? Json::object() : Json("{}");
-  } else if (found->is_string()) {
-    const auto text = found->get<std::string>();
-    Json object = parsed_arguments(text, field);
-    if (as_object)
-      *found = std::move(object);
-    else if (object.empty() && text.find('{') == std::string::npos)
-      *found = "{}";
-  } else if (!found->is_object()) {
-    refuse_message(field, "a text or an object");
-  } else if (!as_object) {
-    *found = python_json(*found);
+// What a model wrote as arguments may be no object: it is part of the conversation all the same.
+void pass_arguments(Json& function, const TemplateTakes& takes) {
+  Json& arguments = function["arguments"];
+  if (arguments.is_null()) arguments = Json::object();
+  if (!arguments.is_object() && !arguments.is_string()) arguments = python_json(arguments);
+  if (arguments.is_object()) {
+    if (!takes.argument_objects) arguments = arguments.empty() ? "{}" : python_json(arguments);
+    return;
+  }
+  const auto text = arguments.get<std::string>();
+  std::optional<Json> object = parsed_arguments(text);
+  if (!takes.argument_objects) {
+    if (object && object->empty() && text.find('{') == std::string::npos) arguments = "{}";
+  } else if (object || !takes.argument_texts) {
+    arguments = object ? std::move(*object) : Json::object();
   }
 }
 
@@ -92,13 +95,15 @@ void pass_calls(Json& message, const std::string& field, const TemplateTakes& ta
     Json& call = (*calls)[i];
     const std::string path = fmt::format("{}.tool_calls[{}]", field, i);
     if (!call.is_object()) refuse_message(path, "an object");
+    if (call.contains("type") && call.at("type").is_null()) call.erase("type");
+    if (call.contains("id") && call.at("id").is_null()) call.erase("id");
     if (call.contains("type") && call.at("type") != "function")
       refuse_message(path + ".type", "\"function\"");
     const auto function = call.find("function");
     if (function == call.end() || !function->is_object()) refuse_message(path + ".function", "an object");
     if (!function->contains("name") || !function->at("name").is_string())
       refuse_message(path + ".function.name", "a text");
-    pass_arguments(*function, path + ".function.arguments", takes.argument_objects);
+    pass_arguments(*function, takes);
   }
 }
 

@@ -13,6 +13,7 @@ using Json = nlohmann::ordered_json;
 struct TemplateTakes {
   bool parts = false;                  // content that is a list of parts; else the parts' texts are joined
   bool argument_objects = false;       // arguments of calls as objects; else as texts
+  bool argument_texts = false;         // where it takes objects: a text that is none is shown, too
   bool calls_without_content = false;  // a message with calls needs content that is none to show them
   bool developer = false;              // the role developer; else it is system
 };

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 namespace switchyard::grammar {
 
 namespace {
@@ -59,6 +62,14 @@ std::string uri() {
 }
 
 }  // namespace
+
+bool is_format_not_kept(std::string_view format) {
+  constexpr std::array<std::string_view, 11> kFormats = {
+      "duration",      "hostname",      "idn-hostname", "idn-email",    "iri",
+      "iri-reference", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer",
+      "regex"};
+  return std::ranges::find(kFormats, format) != kFormats.end();
+}
 
 std::optional<std::string> pattern_of_format(std::string_view format) {
   std::string pattern;

@@ -8,7 +8,11 @@
 
 namespace switchyard::grammar {
 
-// Nothing for a format that is not kept.
+// Nothing for a format that asks nothing, or is not kept.
 std::optional<std::string> pattern_of_format(std::string_view format);
+
+// Returns whether a format of JSON Schema asks something of texts that is not kept. All others, such as those
+// of OpenAPI (int64, password, binary), are annotations.
+bool is_format_not_kept(std::string_view format);
 
 }  // namespace switchyard::grammar

@@ -57,6 +57,14 @@ struct ExactText {
 struct SchemaText {
   Json schema;  // JSON that keeps the schema
 };
+// A value between tags: a text stands as it is, without quotes, and does not have `tag`; any other value is
+// JSON.
+struct TaggedText {
+  Json schema;
+  bool is_text;     // whatever stands there is read as a text
+  std::string tag;  // the first text of `end` but for white space
+  std::string end;  // behind the value
+};
 struct Part;
 struct Choice {
   std::vector<std::vector<Part>> of;  // one of these sequences
@@ -67,7 +75,7 @@ struct Repeat {
   bool may_be_none = false;  // else one or more
 };
 struct Part {
-  std::variant<FreeText, ExactText, SchemaText, Choice, Repeat> is;
+  std::variant<FreeText, ExactText, SchemaText, TaggedText, Choice, Repeat> is;
 };
 
 // Immutable; shared by the texts of all requests. Making one takes milliseconds. GrammarError.
@@ -102,6 +110,11 @@ class Matcher {
   void mask(std::span<std::uint32_t> bits);
   // Takes a token. Returns false, and changes nothing, where it is not allowed.
   bool accept(std::int32_t token);
+  // Takes bytes, as tokens of them would be. Returns false, and changes nothing, where they are not allowed.
+  bool accept_text(std::string_view bytes);
+  // Returns the tokens with which a text that ends with `tail` has the whole `marker`, and bytes behind it
+  // that are not allowed here, where white space may be left out.
+  std::vector<std::int32_t> forbidden_beyond(std::string_view marker, std::string_view tail) const;
   // Returns whether the text may end here.
   bool may_end() const;
   // Returns a copy in the same state.

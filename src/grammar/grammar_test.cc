@@ -342,6 +342,90 @@ TEST_F(GrammarTest, FreeTextEndsAtItsFirstMark) {
   EXPECT_FALSE(Matcher(marked).accept(302));
 }
 
+// A value between tags of a schema, with the tag </v> behind it.
+std::shared_ptr<const Grammar> tagged(const std::string& schema, bool is_text = true) {
+  return Grammar::of_parts(vocabulary(), {{TaggedText{Json::parse(schema), is_text, "</v>", "\n</v>\n"}}});
+}
+
+bool takes_tagged(const std::string& schema, const std::string& value, bool is_text = true) {
+  return takes(tagged(schema, is_text), value + "\n</v>\n");
+}
+
+TEST_F(GrammarTest, TextsBetweenTagsKeepTheirSchemas) {
+  const std::string units = R"({"type":"string","enum":["celsius","fahren heit","a</v>b"]})";
+  EXPECT_TRUE(takes_tagged(units, "celsius"));
+  EXPECT_TRUE(takes_tagged(units, "fahren heit"));
+  for (const char* value : {"kelvin", "\"celsius\"", "celsius ", "", "a</v>b"})
+    EXPECT_FALSE(takes_tagged(units, value)) << value;
+  EXPECT_TRUE(takes_tagged(R"({"const":"x"})", "x"));
+  EXPECT_FALSE(takes_tagged(R"({"const":"x"})", "y"));
+  EXPECT_TRUE(takes_tagged(R"({"$ref":"#/$defs/u","$defs":{"u":{"enum":["m","km"]}}})", "km"));
+  EXPECT_FALSE(takes_tagged(R"({"$ref":"#/$defs/u","$defs":{"u":{"enum":["m","km"]}}})", "k"));
+  EXPECT_TRUE(takes_tagged(R"({"type":"string","pattern":"^[A-Z]{3}$"})", "ABC"));
+  EXPECT_FALSE(takes_tagged(R"({"type":"string","pattern":"^[A-Z]{3}$"})", "ABCD"));
+  EXPECT_TRUE(takes_tagged(R"({"type":"string","pattern":"b"})", "a\"b\\"));
+  EXPECT_FALSE(takes_tagged(R"({"type":"string","pattern":"b"})", "a"));
+  EXPECT_FALSE(takes_tagged(R"({"type":"string","pattern":"b"})", "</v>b"));
+  EXPECT_TRUE(takes_tagged(R"({"type":"string","format":"date"})", "2026-03-05"));
+  EXPECT_FALSE(takes_tagged(R"({"type":"string","format":"date"})", "2026-13-05"));
+  EXPECT_FALSE(takes_tagged(R"({"type":"string","minLength":2})", "a"));
+  EXPECT_TRUE(takes_tagged(R"({"type":"string","minLength":2})", "ab<b>c</b>\nd"));
+  EXPECT_FALSE(takes_tagged(R"({"type":"string","maxLength":2})", "abc"));
+  EXPECT_TRUE(takes_tagged(R"({"type":"string","maxLength":2})", "é\n"));
+  EXPECT_TRUE(takes_tagged(R"({"anyOf":[{"enum":["a"]},{"type":"string","minLength":3}]})", "abc"));
+  EXPECT_FALSE(takes_tagged(R"({"anyOf":[{"enum":["a"]},{"type":"string","minLength":3}]})", "ab"));
+  EXPECT_TRUE(takes_tagged("{}", "any </ v> \"text\n"));
+  EXPECT_FALSE(takes_tagged("{}", "</v>"));
+}
+
+TEST_F(GrammarTest, MixedValuesBetweenTags) {
+  const std::string mixed = R"({"enum":["a","1",1,null,"fast",true]})";
+  for (const char* value : {"a", "1", "null", "fast", "true"})
+    EXPECT_TRUE(takes_tagged(mixed, value, false)) << value;
+  for (const char* value : {"b", "\"a\"", "2", "false"})
+    EXPECT_FALSE(takes_tagged(mixed, value, false)) << value;
+  const std::string optional = R"({"anyOf":[{"type":"string"},{"type":"null"}]})";
+  EXPECT_TRUE(takes_tagged(optional, "new york", false));
+  EXPECT_TRUE(takes_tagged(optional, "null", false));
+  const std::string bounded = R"({"anyOf":[{"type":"string"},{"type":"integer","minimum":10}]})";
+  EXPECT_TRUE(takes_tagged(bounded, "ten", false));
+  EXPECT_TRUE(takes_tagged(bounded, "12", false));
+  EXPECT_FALSE(takes_tagged(bounded, "9", false));  // it would be read as a number
+  for (const char* schema :
+       {R"({"const":"a</v>"})", R"({"type":"string","pattern":"</v>"})", R"({"not":{}})"})
+    EXPECT_THROW(tagged(schema), GrammarError) << schema;
+}
+
+TEST_F(GrammarTest, NullableIsNullBesideTheType) {
+  const auto nullable =
+      Grammar::of_json_schema(vocabulary(), Json::parse(R"({"type":"integer","nullable":true})"));
+  EXPECT_TRUE(takes(nullable, "null"));
+  EXPECT_TRUE(takes(nullable, "12"));
+  EXPECT_FALSE(takes(nullable, "true"));
+  const auto plain =
+      Grammar::of_json_schema(vocabulary(), Json::parse(R"({"type":"integer","nullable":false})"));
+  EXPECT_FALSE(takes(plain, "null"));
+}
+
+// The token {" reaches over the end of a marker {.
+TEST_F(GrammarTest, TokensBeyondAMarker) {
+  const auto grammar = Grammar::of_parts(vocabulary(), {{ExactText{"\"a\""}}});
+  Matcher matcher(grammar);
+  const auto id_of = [](const std::string& text) {
+    return static_cast<std::int32_t>(std::find(tokens().begin(), tokens().end(), text) - tokens().begin());
+  };
+  const std::vector<std::int32_t> forbidden = matcher.forbidden_beyond("{", "");
+  EXPECT_EQ(std::ranges::count(forbidden, id_of("{\"")), 0);
+  EXPECT_EQ(std::ranges::count(forbidden, id_of("{\"a\":1")), 1);
+  EXPECT_EQ(std::ranges::count(forbidden, id_of("{")), 0);
+  EXPECT_EQ(std::ranges::count(matcher.forbidden_beyond("<{", ""), id_of("{\"a\":1")), 0);
+  EXPECT_EQ(std::ranges::count(matcher.forbidden_beyond("<{", "x<"), id_of("{\"a\":1")), 1);
+  EXPECT_FALSE(matcher.accept_text("\"b"));
+  EXPECT_TRUE(matcher.accept_text("\"a"));
+  EXPECT_TRUE(matcher.accept('"'));
+  EXPECT_TRUE(matcher.may_end());
+}
+
 TEST_F(GrammarTest, EqualSchemasAreCompiledOnce) {
   const Json schema = Json::parse(R"({"type":"string","maxLength":3})");
   EXPECT_EQ(Grammar::of_json_schema(vocabulary(), schema), Grammar::of_json_schema(vocabulary(), schema));

@@ -6,6 +6,7 @@
 
 #include "grammar/rules.h"
 #include "grammar/schema_rules.h"
+#include "grammar/tagged_text.h"
 
 namespace switchyard::grammar {
 
@@ -34,6 +35,10 @@ class PartsCompiler {
   }
 
   Expression one(const SchemaText& part) { return schema_expression(json_, part.schema); }
+
+  Expression one(const TaggedText& part) {
+    return tagged_expression(json_, part.schema, part.is_text, part.tag, one(ExactText{part.end}));
+  }
 
   Expression one(const Choice& part) {
     std::vector<Expression> of;

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "grammar/formats.h"
@@ -17,9 +20,10 @@ namespace switchyard::grammar {
 
 namespace {
 
-// The form of a keyword's value, by which the check walks it.
+// The form of a keyword's value, by which the check walks it. Keywords that JSON Schema does not define ask
+// nothing of values: they are annotations.
 enum class Ask {
-  nothing,
+  not_kept,
   type,
   schema,
   schema_list,
@@ -35,18 +39,7 @@ enum class Ask {
 };
 
 const std::map<std::string, Ask, std::less<>>& kept_keywords() {
-  static const std::map<std::string, Ask, std::less<>> keywords = {{"title", Ask::nothing},
-                                                                   {"description", Ask::nothing},
-                                                                   {"default", Ask::nothing},
-                                                                   {"examples", Ask::nothing},
-                                                                   {"$schema", Ask::nothing},
-                                                                   {"$id", Ask::nothing},
-                                                                   {"$comment", Ask::nothing},
-                                                                   {"deprecated", Ask::nothing},
-                                                                   {"readOnly", Ask::nothing},
-                                                                   {"writeOnly", Ask::nothing},
-                                                                   {"discriminator", Ask::nothing},
-                                                                   {"type", Ask::type},
+  static const std::map<std::string, Ask, std::less<>> keywords = {{"type", Ask::type},
                                                                    {"properties", Ask::schema_map},
                                                                    {"required", Ask::names},
                                                                    {"additionalProperties", Ask::schema},
@@ -73,11 +66,42 @@ const std::map<std::string, Ask, std::less<>>& kept_keywords() {
   return keywords;
 }
 
+// Keywords that ask something and are not kept, of all drafts.
+constexpr std::array kNotKept = {"not",
+                                 "if",
+                                 "then",
+                                 "else",
+                                 "patternProperties",
+                                 "propertyNames",
+                                 "minProperties",
+                                 "maxProperties",
+                                 "dependencies",
+                                 "dependentRequired",
+                                 "dependentSchemas",
+                                 "unevaluatedProperties",
+                                 "unevaluatedItems",
+                                 "additionalItems",
+                                 "contains",
+                                 "minContains",
+                                 "maxContains",
+                                 "uniqueItems",
+                                 "multipleOf",
+                                 "divisibleBy",
+                                 "disallow",
+                                 "extends",
+                                 "$dynamicRef",
+                                 "$recursiveRef"};
+
+std::optional<Ask> ask_of(const std::string& key) {
+  if (const auto known = kept_keywords().find(key); known != kept_keywords().end()) return known->second;
+  if (std::ranges::find(kNotKept, key) != kNotKept.end()) return Ask::not_kept;
+  return std::nullopt;
+}
+
 // Keywords that ask nothing when they have this value.
 bool asks_nothing(const std::string& key, const Json& value) {
   if (key == "uniqueItems") return value == Json(false);
-  if (key == "minProperties" || key == "minContains") return value == Json(0);
-  return key.starts_with("x-");
+  return (key == "minProperties" || key == "minContains") && value == Json(0);
 }
 
 class Walk {
@@ -90,10 +114,9 @@ class Walk {
     if (depth > SchemaLimits::depth)
       fail("schema", place, fmt::format("is nested deeper than {}", SchemaLimits::depth));
     for (const auto& entry : at.items()) {
-      if (asks_nothing(entry.key(), entry.value())) continue;
-      const auto known = kept_keywords().find(entry.key());
-      if (known == kept_keywords().end()) fail(entry.key(), place, "is not kept");
-      keyword(known->second, entry.key(), entry.value(), place, depth);
+      const std::optional<Ask> ask = ask_of(entry.key());
+      if (!ask || asks_nothing(entry.key(), entry.value())) continue;
+      keyword(*ask, entry.key(), entry.value(), place, depth);
     }
     pairs(at, place);
   }
@@ -136,8 +159,8 @@ class Walk {
   void keyword(Ask ask, const std::string& key, const Json& value, const std::string& place, int depth) {
     const std::string inside = place + "/" + escaped(key);
     switch (ask) {
-      case Ask::nothing:
-        return;
+      case Ask::not_kept:
+        fail(key, place, "is not kept");
       case Ask::type:
         return type(value, place);
       case Ask::schema:
@@ -173,7 +196,7 @@ class Walk {
         return pattern(value, place);
       case Ask::format:
         if (!value.is_string()) fail(key, place, "must be a text");
-        if (!pattern_of_format(value.get<std::string>()))
+        if (is_format_not_kept(value.get<std::string>()))
           fail(key, place, fmt::format("is {}, which is not kept", value.dump()));
         return;
       case Ask::reference:
@@ -239,7 +262,8 @@ class Walk {
 
   // Checks the keywords that depend on each other.
   void pairs(const Json& at, const std::string& place) {
-    if (at.contains("pattern") && at.contains("format"))
+    if (at.contains("pattern") && at.contains("format") &&
+        pattern_of_format(at.at("format").get<std::string>()))
       fail("format", place, "beside \"pattern\" is not kept");
   }
 

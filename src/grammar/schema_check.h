@@ -18,7 +18,7 @@ struct SchemaLimits {
 };
 
 // GrammarError names the keyword and its place (`"not" at #/properties/a is not kept`) where the schema has a
-// keyword that is unknown or not kept, a value of the wrong kind, a $ref that leads nowhere or out of the
+// keyword or format that is not kept, a value of the wrong kind, a $ref that leads nowhere or out of the
 // document, a pattern that is not kept, a oneOf of which two branches may both hold, or is beyond a limit.
 void check_schema(const Json& schema);
 

@@ -36,6 +36,22 @@ struct Refused {
 
 }  // namespace
 
+TEST(SchemaCheck, PassesOverAnnotations) {
+  for (
+      const char* schema :
+      {R"({"title":"a","description":"b","default":1,"examples":[1],"$comment":"c","deprecated":true})",
+       R"({"readOnly":true,"writeOnly":false,"example":{"not":1},"externalDocs":{},"xml":{},"discriminator":{}})",
+       R"({"contentEncoding":"base64","contentMediaType":"text/plain","contentSchema":{"not":{}}})",
+       R"({"propertyOrdering":["a"],"x-order":1,"$anchor":"a","unknown":{"if":1}})",
+       R"({"type":"integer","format":"int64"})", R"({"type":"integer","format":"int32"})",
+       R"({"type":"number","format":"float"})", R"({"type":"number","format":"double"})",
+       R"({"type":"string","format":"password"})", R"({"type":"string","format":"binary"})",
+       R"({"type":"string","format":"byte"})", R"({"type":"string","format":"path"})",
+       R"({"type":"string","format":"a-word-of-mine","pattern":"^a$"})",
+       R"({"type":"string","nullable":true})"})
+    EXPECT_EQ(refusal(Json::parse(schema)), std::nullopt) << schema;
+}
+
 TEST(SchemaCheck, RefusesByNameAndPlace) {
   const std::vector<Refused> cases = {
       {R"({"not":{}})", {"\"not\"", "at #"}},
@@ -53,12 +69,12 @@ TEST(SchemaCheck, RefusesByNameAndPlace) {
       {R"({"maxProperties":1})", {"\"maxProperties\""}},
       {R"({"minContains":2})", {"\"minContains\""}},
       {R"({"additionalItems":false})", {"\"additionalItems\""}},
-      {R"({"$anchor":"a"})", {"\"$anchor\""}},
-      {R"({"nullable":true})", {"\"nullable\""}},
       {R"({"type":"number","minimum":0.5})", {"\"minimum\""}},
       {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", {"\"oneOf\"", "0 and 1"}},
       {R"({"properties":{"a":{"oneOf":[{},{"type":"null"}]}}})", {"\"oneOf\"", "#/properties/a"}},
       {R"({"format":"hostname"})", {"\"format\"", "hostname"}},
+      {R"({"format":"duration"})", {"\"format\"", "duration"}},
+      {R"({"then":{}})", {"\"then\""}},
       {R"({"pattern":"(?=a)b"})", {"\"pattern\"", "look-ahead"}},
       {R"({"pattern":"(a)\\1"})", {"\"pattern\"", "back-reference"}},
       {R"({"pattern":"("})", {"\"pattern\""}},

@@ -131,7 +131,11 @@ void SchemaNode::add_at(const Json& schema, int depth) {
                                                "maximum"};
     if (!asks.contains(key)) continue;
     constrained_ = true;
-    if (key == "type") kinds &= kinds_of(value);
+    if (key == "type") {
+      const bool nullable =
+          schema.value("nullable", Json(false)) == true;  // OpenAPI 3.0: null beside the type
+      kinds &= kinds_of(value) | (nullable ? kind_null : 0u);
+    }
     if (key == "enum") add_values(value);
     if (key == "const") add_values(Json::array({value}));
     if (key == "required") {
@@ -147,9 +151,9 @@ void SchemaNode::add_at(const Json& schema, int depth) {
     if (key == "minimum" || key == "exclusiveMinimum") add_bound(value, true, key != "minimum");
     if (key == "maximum" || key == "exclusiveMaximum") add_bound(value, false, key != "maximum");
     if (key == "pattern" || key == "format") {
-      const std::string pattern =
-          key == "format" ? pattern_of_format(value.get<std::string>()).value() : value.get<std::string>();
-      if (std::find(patterns.begin(), patterns.end(), pattern) == patterns.end()) patterns.push_back(pattern);
+      const std::optional<std::string> pattern =
+          key == "format" ? pattern_of_format(value.get<std::string>()) : value.get<std::string>();
+      if (pattern && std::ranges::find(patterns, *pattern) == patterns.end()) patterns.push_back(*pattern);
     }
   }
   if (schema.contains("properties") || schema.contains("additionalProperties"))

@@ -59,10 +59,27 @@ bool AnswerGuide::mask(std::span<float> logits, std::span<const std::int32_t> wi
   return std::ranges::any_of(logits, [](float logit) { return logit != kNever; });
 }
 
+bool AnswerGuide::looks_for_grammar() const {
+  return matcher_ && !masking_ && (request_->grammar_after_reasoning || !reader_->in_reasoning());
+}
+
+std::vector<std::int32_t> AnswerGuide::forbidden() const {
+  if (!looks_for_grammar()) return {};
+  return matcher_->forbidden_beyond(request_->grammar_after, tail_);
+}
+
+// `written`: what the token that ended the marker has behind it. White space there is the model's own.
+void AnswerGuide::begin_grammar(std::string_view written) {
+  masking_ = true;
+  if (matcher_->accept_text(written)) return;
+  const std::size_t begin = written.find_first_not_of(" \t\r\n");
+  if (begin != std::string_view::npos) matcher_->accept_text(written.substr(begin));
+}
+
 void AnswerGuide::look_for_grammar_begin(const std::string& text) {
   tail_ += text;
-  if (tail_.find(request_->grammar_after) != std::string::npos) {
-    masking_ = true;
+  if (const std::size_t at = tail_.find(request_->grammar_after); at != std::string::npos) {
+    begin_grammar(std::string_view(tail_).substr(at + request_->grammar_after.size()));
     tail_.clear();
   } else if (tail_.size() > request_->grammar_after.size()) {
     tail_.erase(0, tail_.size() - request_->grammar_after.size());
@@ -85,7 +102,7 @@ void AnswerGuide::add(std::int32_t token, const std::string& text, Piece& piece)
     } else {
       matcher_->accept(token);
     }
-  } else if (matcher_ && (request_->grammar_after_reasoning || !reader_->in_reasoning())) {
+  } else if (looks_for_grammar()) {
     look_for_grammar_begin(text);
   }
   ++tokens_;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,8 @@ class AnswerGuide {
   bool mask(std::span<float> logits, std::span<const std::int32_t> withheld);
   // Sets `bits`, 32 tokens a word, of those of `vocab` tokens that may come next. Returns the same.
   bool mask(std::size_t vocab, std::span<const std::int32_t> withheld, std::vector<std::uint32_t>& bits);
+  // Returns the tokens that would begin what the grammar holds, and go on as it does not allow.
+  std::vector<std::int32_t> forbidden() const;
   // Returns whether the grammar lets the text end here.
   bool may_end() const { return !is_masking() || matcher_->may_end(); }
 
@@ -49,7 +52,9 @@ class AnswerGuide {
 
  private:
   void set_bits(std::span<std::uint32_t> bits);
+  bool looks_for_grammar() const;
   void look_for_grammar_begin(const std::string& text);
+  void begin_grammar(std::string_view written);
   void limit_reasoning();
 
   const TextRequest* request_;

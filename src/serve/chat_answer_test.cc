@@ -281,8 +281,11 @@ TEST(AnswerReader, ReasoningMayStayInTheContent) {
   }
 }
 
+const char* const kTools =
+    R"([{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}])";
+
 TEST(AnswerReader, EndsAfterItsOnlyCall) {
-  AnswerForm form{.format = chat::Format::hermes, .one_call = true};
+  AnswerForm form{.format = chat::Format::hermes, .tools = Json::parse(kTools), .one_call = true};
   AnswerReader reader(form);
   std::size_t calls = 0;
   for (const char* text : {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "</tool_call>",
@@ -292,9 +295,6 @@ TEST(AnswerReader, EndsAfterItsOnlyCall) {
   EXPECT_EQ(calls, 1u);
   EXPECT_TRUE(reader.is_over());
 }
-
-const char* const kTools =
-    R"([{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}])";
 
 ToolChoice choice_of(const std::string& choice) {
   return tool_choice_of(

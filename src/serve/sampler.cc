@@ -306,8 +306,9 @@ std::optional<Finish> Sampler::finish_of(const RunningText& text) const {
 
 // The ends that come too early.
 std::vector<std::int32_t> Sampler::withheld_from(const RunningText& text) const {
-  if (text.tokens >= text.request().least_tokens) return {};
-  std::vector<std::int32_t> withheld = ends_;
+  std::vector<std::int32_t> withheld = text.guide.forbidden();
+  if (text.tokens >= text.request().least_tokens) return withheld;
+  withheld.insert(withheld.end(), ends_.begin(), ends_.end());
   withheld.insert(withheld.end(), text.request().ends.begin(), text.request().ends.end());
   return withheld;
 }

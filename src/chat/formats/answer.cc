@@ -69,6 +69,11 @@ void Answer::content(std::string_view text) {
   if (!may_call_) finish();
 }
 
+void Answer::broken_call(std::string_view text) {
+  keeps_content_ = true;
+  content(text);
+}
+
 void Answer::begin_content_message() {
   // White space at the beginning of the first message is its own.
   if (content_.given) begin_message(content_);
@@ -94,6 +99,7 @@ void Answer::end_reasoning() {
 void Answer::begin_call(std::string name, std::string id) {
   content_.space.clear();
   content_.drops_leading = true;
+  keeps_content_ = false;
   deltas_.push_back(
       {.kind = Delta::Kind::call, .index = calls_, .name = std::move(name), .id = std::move(id)});
   ++calls_;

@@ -29,6 +29,11 @@ class Input {
   bool ended() const { return ended_; }
   std::string_view rest() const { return std::string_view(text_).substr(at_); }
   void skip(std::size_t bytes) { at_ += bytes; }
+  // Puts bytes that were taken before what is to be read.
+  void put_back(std::string_view text) {
+    text_.replace(0, at_, text);
+    at_ = 0;
+  }
 
  private:
   std::string text_;
@@ -56,6 +61,9 @@ class Answer {
   Answer(bool may_call, bool text_after_calls) : may_call_(may_call), text_after_calls_(text_after_calls) {}
 
   void content(std::string_view text);
+  // A call that was none is content, with what follows it up to the next call, also where text behind calls
+  // is dropped.
+  void broken_call(std::string_view text);
   // Begins a message of its own: a line end is put between it and content before it.
   void begin_content_message();
   // No call can follow any more.
@@ -69,7 +77,7 @@ class Answer {
   // Gives the white space at the content's end, which no call follows.
   void finish();
 
-  bool takes_content() const { return calls_ == 0 || text_after_calls_; }
+  bool takes_content() const { return calls_ == 0 || text_after_calls_ || keeps_content_; }
   std::size_t calls() const { return calls_; }
   std::size_t whole_calls() const { return whole_calls_; }
   std::vector<Delta> take();
@@ -85,7 +93,7 @@ class Answer {
   void emit(Delta::Kind kind, std::string_view text);
   static void begin_message(Trimmed& trimmed);
 
-  bool may_call_, text_after_calls_;
+  bool may_call_, text_after_calls_, keeps_content_ = false;
   Trimmed content_, reasoning_ = {true, false, {}};
   std::vector<Delta> deltas_;
   std::size_t calls_ = 0, whole_calls_ = 0;

@@ -30,7 +30,8 @@ std::string_view word_after(std::string_view header, std::string_view key) {
 
 class HarmonyReader final : public Reader {
  public:
-  HarmonyReader(Answer& answer, bool opens_reasoning) : answer_(answer) {
+  HarmonyReader(Answer& answer, const ToolTypes& tools, bool opens_reasoning)
+      : answer_(answer), tools_(tools) {
     if (opens_reasoning) state_ = State::reasoning;
   }
 
@@ -47,7 +48,14 @@ class HarmonyReader final : public Reader {
       answer_.begin_call(name_, {});
       if (end == TextEnd::stop) answer_.arguments("{}");
     }
+    if (state_ == State::arguments) finish_arguments(arguments_, end, answer_);
     answer_.finish();
+  }
+
+  bool take_back(Input& input) override {
+    if (state_ != State::arguments || !take_arguments_back(arguments_, input, answer_)) return false;
+    end_call();
+    return true;
   }
 
   bool in_reasoning() const override { return state_ == State::reasoning; }
@@ -116,7 +124,8 @@ class HarmonyReader final : public Reader {
     const bool analysis = word_after(header_, kChannel) == "analysis";
     if (!recipient.empty() && std::ranges::all_of(recipient, is_name_character)) {
       name_ = recipient;
-      state_ = State::call_begin;
+      state_ = tools_.has(name_) ? State::call_begin : State::content;
+      if (state_ == State::content) answer_.content(header_);
     } else if (analysis) {
       state_ = State::reasoning;
       answer_.begin_reasoning_message();
@@ -159,7 +168,7 @@ class HarmonyReader final : public Reader {
       state_ = ends ? State::behind_arguments : State::arguments;
       if (ends) answer_.arguments("{}");
       if (ends) answer_.end_call();
-      span_.restart();
+      arguments_.restart(kBodyEnds);
       return true;
     }
     answer_.content(header_);
@@ -168,12 +177,14 @@ class HarmonyReader final : public Reader {
   }
 
   bool step_in_arguments(Input& input) {
-    const bool whole = span_.take_arguments(input, answer_);
-    if (whole) {
-      answer_.end_call();
-      state_ = State::behind_arguments;
-    }
-    return whole;
+    if (!take_arguments(arguments_, input, answer_)) return false;
+    end_call();
+    return true;
+  }
+
+  void end_call() {
+    answer_.end_call();
+    state_ = State::behind_arguments;
   }
 
   void move_to_header(Input& input, std::size_t bytes) {
@@ -182,16 +193,17 @@ class HarmonyReader final : public Reader {
   }
 
   Answer& answer_;
+  const ToolTypes& tools_;
   State state_ = State::header_begin;
   std::string header_;  // of the message, with its markers
   std::string name_;
-  JsonSpan span_;
+  JsonArguments arguments_;
 };
 
 }  // namespace
 
-std::unique_ptr<Reader> make_harmony_reader(Answer& answer, bool opens_reasoning) {
-  return std::make_unique<HarmonyReader>(answer, opens_reasoning);
+std::unique_ptr<Reader> make_harmony_reader(Answer& answer, const ToolTypes& tools, bool opens_reasoning) {
+  return std::make_unique<HarmonyReader>(answer, tools, opens_reasoning);
 }
 
 }  // namespace switchyard::chat::formats

@@ -23,6 +23,8 @@ class MarkedReader final : public Reader {
     answer_.finish();
   }
 
+  bool take_back(Input& input) override { return state_ == State::call && calls_->take_back(input); }
+
   bool in_reasoning() const override {
     return state_ == State::reasoning || (state_ == State::beginning && opened_);
   }
@@ -128,14 +130,38 @@ bool JsonSpan::ends_with(char c) {
   return !in_text_ && depth_ == 0;
 }
 
-bool JsonSpan::take_arguments(Input& input, Answer& answer) {
-  const std::string_view rest = input.rest();
+bool take_arguments(JsonArguments& arguments, Input& input, Answer& answer) {
+  using Result = JsonArguments::Result;
+  Result result = Result::reading;
+  std::string given;
   std::size_t size = 0;
-  bool whole = false;
-  while (size < rest.size() && !whole) whole = ends_with(rest[size++]);
-  answer.arguments(rest.substr(0, size));
+  for (const char c : input.rest()) {
+    result = arguments.take(c, given);
+    if (result == Result::ended || result == Result::taken_back) break;
+    ++size;
+    if (result == Result::whole) break;
+  }
   input.skip(size);
-  return whole;
+  if (result == Result::taken_back) input.put_back(arguments.taken_back());
+  if (result != Result::reading && result != Result::whole) arguments.close(given);
+  answer.arguments(given);
+  return result != Result::reading;
+}
+
+bool take_arguments_back(JsonArguments& arguments, Input& input, Answer& answer) {
+  if (!arguments.holds_tag()) return false;
+  arguments.go_back();
+  input.put_back(arguments.taken_back());
+  std::string given;
+  arguments.close(given);
+  answer.arguments(given);
+  return true;
+}
+
+void finish_arguments(JsonArguments& arguments, TextEnd end, Answer& answer) {
+  std::string given;
+  end == TextEnd::stop ? arguments.close(given) : arguments.flush(given);
+  answer.arguments(given);
 }
 
 std::unique_ptr<Reader> make_marked_reader(Answer& answer, std::span<const ReasoningTags> tags,

@@ -1,5 +1,7 @@
 // [TOOL_CALLS][{"name": …, "arguments": {…}}, …], or [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{…} again and again.
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "chat/formats/object_calls.h"
 
@@ -8,18 +10,31 @@ namespace {
 
 class MistralCalls final : public ObjectCalls {
  public:
-  explicit MistralCalls(Answer& answer) : ObjectCalls(answer) {}
+  MistralCalls(Answer& answer, const ToolTypes& tools) : ObjectCalls(answer, tools, kBegins) {
+    for (const std::string& name : tools.names()) bare_.push_back(name + std::string(kArguments));
+    begins_.assign(kBegins.begin(), kBegins.end());
+    begins_.insert(begins_.end(), bare_.begin(), bare_.end());
+  }
 
-  std::span<const std::string_view> begins() const override { return kBegins; }
+  std::span<const std::string_view> begins() const override { return begins_; }
 
   void finish(TextEnd end) override {
     if (at_ == At::object && finish_object(end)) return;
     if (at_ == At::before_arguments) {
       announce(name_, id_);
       if (end == TextEnd::stop) answer_.arguments("{}");
+    } else if (at_ == At::arguments) {
+      finish_arguments(json_, end, answer_);
     } else if (!announced()) {
       give_back();
     }
+  }
+
+  bool take_back(Input& input) override {
+    if (at_ == At::object) return take_object_back(input);
+    if (at_ != At::arguments || !take_arguments_back(json_, input, answer_)) return false;
+    end_call();
+    return true;
   }
 
  private:
@@ -27,11 +42,14 @@ class MistralCalls final : public ObjectCalls {
   static constexpr std::string_view kId = "[CALL_ID]", kArguments = "[ARGS]";
   enum class At { begin, object, behind_object, name, id, before_arguments, arguments };
 
-  void restart() override {
-    at_ = At::begin;
-    name_.clear();
+  // Models forget the marker before NAME[ARGS].
+  void restart(std::string_view marker) override {
+    const bool bare = marker != kBegins[0];
+    at_ = bare ? At::before_arguments : At::begin;
+    name_ = bare ? marker.substr(0, marker.size() - kArguments.size()) : std::string_view();
     id_.clear();
-    span_.restart();
+    json_.restart(kBegins);
+    any_ = false;
   }
 
   Step step(Input& input) override {
@@ -72,7 +90,9 @@ class MistralCalls final : public ObjectCalls {
     const Object object = read_object(input);
     if (object == Object::reading) return Step::more;
     at_ = At::behind_object;
-    return object == Object::broken ? give_back() : Step::again;
+    const bool others = std::exchange(any_, true);
+    if (object == Object::broken) return others ? break_held() : give_back();
+    return Step::again;
   }
 
   Step step_behind_object(Input& input) {
@@ -95,12 +115,12 @@ class MistralCalls final : public ObjectCalls {
     const Match arguments = match(rest, kArguments);
     const Match id = at_ == At::name ? match(rest, kId) : Match::no;
     if ((arguments == Match::partly || id == Match::partly) && !input.ended()) return Step::more;
-    if (rest.front() == '{' && !word.empty()) {  // models leave the marker out
+    if (rest.front() == '{' && !word.empty() && is_tool(name_)) {  // models leave the marker out
       at_ = At::before_arguments;
       return Step::again;
     }
     const bool fits = arguments == Match::yes || id == Match::yes;
-    if (word.empty() || !fits) return give_back();
+    if (word.empty() || !fits || !is_tool(name_)) return break_held();
     at_ = arguments == Match::yes ? At::before_arguments : At::id;
     take(input, arguments == Match::yes ? kArguments.size() : kId.size());
     return Step::again;
@@ -125,21 +145,23 @@ class MistralCalls final : public ObjectCalls {
   }
 
   Step step_in_arguments(Input& input) {
-    const bool whole = span_.take_arguments(input, answer_);
-    if (!whole) return Step::more;
+    if (!take_arguments(json_, input, answer_)) return Step::more;
     end_call();
     return Step::content;
   }
 
   At at_ = At::begin;
   std::string name_, id_;
-  JsonSpan span_;
+  std::vector<std::string> bare_;
+  std::vector<std::string_view> begins_;
+  JsonArguments json_;
+  bool any_ = false;  // of the list there was an object before
 };
 
 }  // namespace
 
-std::unique_ptr<CallReader> make_mistral_calls(Answer& answer, const ToolTypes& /*tools*/) {
-  return std::make_unique<MistralCalls>(answer);
+std::unique_ptr<CallReader> make_mistral_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<MistralCalls>(answer, tools);
 }
 
 }  // namespace switchyard::chat::formats

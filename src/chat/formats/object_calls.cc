@@ -25,12 +25,13 @@ void ObjectCalls::restart_object() {
 
 ObjectCalls::Object ObjectCalls::read_object(Input& input) {
   while (!input.rest().empty()) {
-    const Object result = take_byte(input.rest().front());
+    const bool in_arguments = at_ == At::in_arguments;
+    const Object result = in_arguments ? read_arguments(input) : take_byte(input.rest().front());
     if (result == Object::broken) {
       if (begun_) answer_.end_call();
       return result;
     }
-    take(input, 1);
+    if (!in_arguments) take(input, 1);
     if (result == Object::reading) continue;
     end_call();
     return result;
@@ -40,9 +41,38 @@ ObjectCalls::Object ObjectCalls::read_object(Input& input) {
 
 bool ObjectCalls::finish_object(TextEnd end) {
   if (!named_) return false;
-  if (!announce_once() || has_arguments_ || end == TextEnd::length) return true;
-  answer_.arguments("{}");
+  const bool has_none = announce_once();
+  if (at_ == At::in_arguments) finish_arguments(json_, end, answer_);
+  if (has_none && !has_arguments_ && end == TextEnd::stop) answer_.arguments("{}");
   return true;
+}
+
+bool ObjectCalls::take_object_back(Input& input) {
+  if (at_ != At::in_arguments || !begun_ || !take_arguments_back(json_, input, answer_)) return false;
+  at_ = At::value_end;
+  return true;
+}
+
+// Takes the input up to the arguments' end.
+ObjectCalls::Object ObjectCalls::read_arguments(Input& input) {
+  using Result = JsonArguments::Result;
+  Result result = Result::reading;
+  std::string given;
+  std::size_t size = 0;
+  for (const char c : input.rest()) {
+    result = json_.take(c, given);
+    if (result == Result::ended || result == Result::taken_back) break;
+    ++size;
+    if (result == Result::whole) break;
+  }
+  take(input, size);
+  if (result != Result::reading) at_ = At::value_end;
+  const bool cut = result == Result::ended || result == Result::taken_back;
+  if (cut && !begun_) return Object::broken;
+  if (result == Result::taken_back) input.put_back(json_.taken_back());
+  if (cut) json_.close(given);
+  begun_ ? answer_.arguments(given) : (void)arguments_.append(given);
+  return Object::reading;
 }
 
 // Announces the call, and gives the arguments that came before its name. Returns whether there were none.
@@ -81,7 +111,7 @@ ObjectCalls::Object ObjectCalls::take_byte(char c) {
     case At::in_name:
       return take_name_byte(c);
     case At::in_arguments:
-      return take_argument_byte(c);
+      break;
     case At::in_other:
       if (span_.ends_with(c)) at_ = At::value_end;
       return Object::reading;
@@ -112,11 +142,18 @@ ObjectCalls::Object ObjectCalls::begin_value(char c) {
     return c == '"' ? Object::reading : Object::broken;
   }
   if (is_arguments_key(key_) && !has_arguments_) {
+    if (c == 'n') {  // null: none
+      at_ = At::in_word;
+      return Object::reading;
+    }
     if (c != '{') return Object::broken;
     has_arguments_ = true;
     at_ = At::in_arguments;
+    json_.restart(tags_);
     if (named_) announce_once();
-    begun_ ? answer_.arguments("{") : arguments_.push_back('{');
+    std::string given;
+    json_.take(c, given);
+    begun_ ? answer_.arguments(given) : (void)arguments_.append(given);
     return Object::reading;
   }
   at_ = opens ? At::in_other : At::in_word;
@@ -126,19 +163,10 @@ ObjectCalls::Object ObjectCalls::begin_value(char c) {
 ObjectCalls::Object ObjectCalls::take_name_byte(char c) {
   token_ += c;
   if (!span_.ends_with(c)) return Object::reading;
-  if (!read_json_text(token_, name_) || name_.empty() || !accepts(name_)) return Object::broken;
+  if (!read_json_text(token_, name_) || name_.empty() || !is_tool(name_)) return Object::broken;
   named_ = true;
   at_ = At::value_end;
   if (has_arguments_) announce_once();
-  return Object::reading;
-}
-
-ObjectCalls::Object ObjectCalls::take_argument_byte(char c) {
-  if (begun_)
-    answer_.arguments(std::string_view(&c, 1));
-  else
-    arguments_ += c;
-  if (span_.ends_with(c)) at_ = At::value_end;
   return Object::reading;
 }
 

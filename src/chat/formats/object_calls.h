@@ -9,7 +9,9 @@ namespace switchyard::chat::formats {
 // announced once its name is whole and its arguments or its end begin.
 class ObjectCalls : public CallReader {
  public:
-  explicit ObjectCalls(Answer& answer) : CallReader(answer) {}
+  // `tags`: texts that end a call of the format.
+  ObjectCalls(Answer& answer, const ToolTypes& tools, std::span<const std::string_view> tags)
+      : CallReader(answer, tools), tags_(tags) {}
 
  protected:
   enum class Object { reading, whole, broken };
@@ -18,7 +20,8 @@ class ObjectCalls : public CallReader {
   Object read_object(Input& input);
   // The text ended within the object. Returns whether a call was begun.
   bool finish_object(TextEnd end);
-  virtual bool accepts(const std::string& /*name*/) const { return true; }
+  // As CallReader's, within an object.
+  bool take_object_back(Input& input);
 
  private:
   enum class At {
@@ -38,12 +41,14 @@ class ObjectCalls : public CallReader {
   Object take_key_byte(char c);
   Object begin_value(char c);
   Object take_name_byte(char c);
-  Object take_argument_byte(char c);
+  Object read_arguments(Input& input);
   Object take_end(char c);
   bool announce_once();
 
+  std::span<const std::string_view> tags_;
   At at_ = At::begin;
   JsonSpan span_;
+  JsonArguments json_;
   std::string token_, key_, name_, arguments_;
   bool named_ = false, has_arguments_ = false, begun_ = false;
 };

@@ -9,18 +9,20 @@ namespace {
 // <tool_call>{"name": …, "arguments": {…}}</tool_call>
 class HermesCalls final : public ObjectCalls {
  public:
-  explicit HermesCalls(Answer& answer) : ObjectCalls(answer) {}
+  HermesCalls(Answer& answer, const ToolTypes& tools) : ObjectCalls(answer, tools, kEnds) {}
 
   std::span<const std::string_view> begins() const override { return kBegins; }
   void finish(TextEnd end) override {
     if (!behind_ && !finish_object(end)) give_back();
   }
+  bool take_back(Input& input) override { return !behind_ && take_object_back(input); }
 
  private:
   static constexpr std::array<std::string_view, 1> kBegins{"<tool_call>"};
   static constexpr std::string_view kEnd = "</tool_call>";
+  static constexpr std::array<std::string_view, 1> kEnds{kEnd};
 
-  void restart() override {
+  void restart(std::string_view /*marker*/) override {
     behind_ = false;
     restart_object();
   }
@@ -52,7 +54,7 @@ class HermesCalls final : public ObjectCalls {
 // The whole answer is {"name": …, "parameters": {…}}, several of them by semicolons.
 class Llama3Calls final : public ObjectCalls {
  public:
-  Llama3Calls(Answer& answer, const ToolTypes& tools) : ObjectCalls(answer), tools_(tools) {}
+  Llama3Calls(Answer& answer, const ToolTypes& tools) : ObjectCalls(answer, tools, {}) {}
 
   void finish(TextEnd end) override {
     if (at_ != At::behind && !finish_object(end)) give_back();
@@ -62,11 +64,10 @@ class Llama3Calls final : public ObjectCalls {
   static constexpr std::string_view kTag = "<|python_tag|>";
   enum class At { tag, object, behind };
 
-  void restart() override {
+  void restart(std::string_view /*marker*/) override {
     at_ = At::tag;
     restart_object();
   }
-  bool accepts(const std::string& name) const override { return tools_.has(name); }
 
   Step step(Input& input) override {
     if (at_ == At::tag) return step_at_tag(input);
@@ -95,14 +96,13 @@ class Llama3Calls final : public ObjectCalls {
     return Step::again;
   }
 
-  const ToolTypes& tools_;
   At at_ = At::tag;
 };
 
 }  // namespace
 
-std::unique_ptr<CallReader> make_hermes_calls(Answer& answer, const ToolTypes& /*tools*/) {
-  return std::make_unique<HermesCalls>(answer);
+std::unique_ptr<CallReader> make_hermes_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<HermesCalls>(answer, tools);
 }
 
 std::unique_ptr<CallReader> make_llama3_json_calls(Answer& answer, const ToolTypes& tools) {

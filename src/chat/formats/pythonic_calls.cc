@@ -8,7 +8,7 @@ namespace {
 
 class PythonicCalls final : public CallReader {
  public:
-  PythonicCalls(Answer& answer, const ToolTypes& tools) : CallReader(answer), tools_(tools) {}
+  PythonicCalls(Answer& answer, const ToolTypes& tools) : CallReader(answer, tools) {}
 
   void finish(TextEnd end) override {
     if (at_ == At::list || at_ == At::name) give_back();
@@ -21,7 +21,7 @@ class PythonicCalls final : public CallReader {
   static constexpr std::string_view kTag = "<|python_start|>";
   enum class At { tag, list, name, parameters, key, value, behind_call };
 
-  void restart() override {
+  void restart(std::string_view /*marker*/) override {
     at_ = At::tag;
     any_call_ = false;
   }
@@ -86,8 +86,7 @@ class PythonicCalls final : public CallReader {
       name_ += c;
       return Step::again;
     }
-    const bool known = any_call_ || tools_.has(name_);
-    if (c != '(' || name_.empty() || !known) return give_back();
+    if (c != '(' || !is_tool(name_)) return any_call_ ? break_held() : give_back();
     at_ = At::parameters;
     return Step::again;
   }
@@ -149,7 +148,6 @@ class PythonicCalls final : public CallReader {
     return Step::content;
   }
 
-  const ToolTypes& tools_;
   At at_ = At::tag;
   std::string name_, key_;
   bool name_ended_ = false, key_ended_ = false, any_call_ = false, any_parameter_ = false, given_key_ = false;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "chat/formats/answer.h"
+#include "chat/formats/json_arguments.h"
 #include "chat/formats/tool_types.h"
 
 namespace switchyard::chat::formats {
@@ -20,12 +21,15 @@ class Reader {
   // The input has ended and was read.
   virtual void finish(TextEnd end) = 0;
   virtual bool in_reasoning() const = 0;
+  // The input has ended: a call that was never closed may have ended before, and the text behind it is to be
+  // read again. Returns whether it is.
+  virtual bool take_back(Input& /*input*/) { return false; }
 };
 
 // Reads calls, from a marker on. Until a call is announced its text is held: it is content if it is no call.
 class CallReader {
  public:
-  explicit CallReader(Answer& answer) : answer_(answer) {}
+  CallReader(Answer& answer, const ToolTypes& tools) : answer_(answer), tools_(tools) {}
   virtual ~CallReader() = default;
 
   // The texts that begin a call within content. None: the content as a whole is calls, or has none.
@@ -34,7 +38,7 @@ class CallReader {
   void begin(std::string_view marker) {
     held_ = marker;
     announced_ = false;
-    restart();
+    restart(marker);
   }
   // Returns whether content goes on; else the input was taken as far as possible.
   bool read(Input& input) {
@@ -47,10 +51,13 @@ class CallReader {
   }
   // The text has ended before the calls did.
   virtual void finish(TextEnd end) = 0;
+  // As Reader's.
+  virtual bool take_back(Input& /*input*/) { return false; }
 
  protected:
   enum class Step { again, more, content };
-  virtual void restart() = 0;
+  // `marker`: one of begins(), or empty.
+  virtual void restart(std::string_view marker) = 0;
   // Takes some of the input, which is not empty.
   virtual Step step(Input& input) = 0;
 
@@ -90,7 +97,16 @@ class CallReader {
     return Step::content;
   }
 
+  // Gives the held text, which begins like a call, as content.
+  Step break_held() {
+    answer_.broken_call(held_);
+    held_.clear();
+    return Step::content;
+  }
+  bool is_tool(const std::string& name) const { return tools_.has(name); }
+
   Answer& answer_;
+  const ToolTypes& tools_;
 
  private:
   std::string held_;
@@ -103,9 +119,6 @@ class JsonSpan {
   // Takes the next byte, the first of which opens an object, a list or a text. Returns whether the value
   // ends with this byte.
   bool ends_with(char c);
-  // Takes the input up to the value's end as arguments of the call that was begun last. Returns whether the
-  // value has ended.
-  bool take_arguments(Input& input, Answer& answer);
   void restart() { *this = {}; }
 
  private:
@@ -113,13 +126,22 @@ class JsonSpan {
   bool in_text_ = false, escaped_ = false;
 };
 
+// Takes the input up to the arguments' end as arguments of the call that was begun last. Returns whether they
+// have ended.
+bool take_arguments(JsonArguments& arguments, Input& input, Answer& answer);
+// The input has ended within arguments. Returns whether they ended before, at a tag: what stands from there
+// on is put back.
+bool take_arguments_back(JsonArguments& arguments, Input& input, Answer& answer);
+// The text has ended within arguments.
+void finish_arguments(JsonArguments& arguments, TextEnd end, Answer& answer);
+
 // Reading of the text around calls: reasoning between tags at its beginning, then content.
 struct ReasoningTags {
   std::string_view begin, end;
 };
 std::unique_ptr<Reader> make_marked_reader(Answer& answer, std::span<const ReasoningTags> tags,
                                            std::unique_ptr<CallReader> calls, bool opens_reasoning);
-std::unique_ptr<Reader> make_harmony_reader(Answer& answer, bool opens_reasoning);
+std::unique_ptr<Reader> make_harmony_reader(Answer& answer, const ToolTypes& tools, bool opens_reasoning);
 
 std::unique_ptr<CallReader> make_hermes_calls(Answer& answer, const ToolTypes& tools);
 std::unique_ptr<CallReader> make_llama3_json_calls(Answer& answer, const ToolTypes& tools);

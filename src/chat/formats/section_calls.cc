@@ -7,20 +7,20 @@ namespace switchyard::chat::formats {
 namespace {
 
 struct SectionForm {
-  std::array<std::string_view, 1> begin;
+  std::array<std::string_view, 2> begins;  // of the section, and of a call: models forget the former
   std::string_view call_begin, name_end, call_end, end;
   bool name_is_id;          // functions.NAME:INDEX, which is the id, too
   bool name_behind_marker;  // a type stands before `name_end`; behind it the name, and JSON in a fence
 };
 
-constexpr SectionForm kKimi{{"<|tool_calls_section_begin|>"},
+constexpr SectionForm kKimi{{"<|tool_calls_section_begin|>", "<|tool_call_begin|>"},
                             "<|tool_call_begin|>",
                             "<|tool_call_argument_begin|>",
                             "<|tool_call_end|>",
                             "<|tool_calls_section_end|>",
                             true,
                             false};
-constexpr SectionForm kDeepseek{{"<｜tool▁calls▁begin｜>"},
+constexpr SectionForm kDeepseek{{"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"},
                                 "<｜tool▁call▁begin｜>",
                                 "<｜tool▁sep｜>",
                                 "<｜tool▁call▁end｜>",
@@ -43,24 +43,34 @@ std::string name_of_id(std::string_view id) {
 
 class SectionCalls final : public CallReader {
  public:
-  SectionCalls(Answer& answer, const SectionForm& form) : CallReader(answer), form_(form) {}
+  SectionCalls(Answer& answer, const ToolTypes& tools, const SectionForm& form)
+      : CallReader(answer, tools), form_(form), tags_{form.call_end, form.end} {}
 
-  std::span<const std::string_view> begins() const override { return form_.begin; }
+  std::span<const std::string_view> begins() const override { return form_.begins; }
 
   void finish(TextEnd end) override {
     if (at_ == At::fence || at_ == At::before_arguments) {
       begin_arguments();
       if (end == TextEnd::stop) answer_.arguments("{}");
-    } else if (at_ != At::arguments) {
-      give_back();
+    } else if (at_ == At::arguments) {
+      finish_arguments(json_, end, answer_);
+    } else {
+      at_ == At::between ? give_back() : break_held();
     }
+  }
+
+  bool take_back(Input& input) override {
+    if (at_ != At::arguments || !take_arguments_back(json_, input, answer_)) return false;
+    leave_call();
+    return true;
   }
 
  private:
   enum class At { between, word, name, fence, before_arguments, arguments };
 
-  void restart() override {
-    at_ = At::between;
+  void restart(std::string_view marker) override {
+    at_ = marker == form_.call_begin ? At::word : At::between;
+    word_.clear();
     any_ = false;
   }
 
@@ -101,12 +111,6 @@ class SectionCalls final : public CallReader {
     return Step::again;
   }
 
-  // The text that was read is no call. Other calls of the section may follow.
-  Step break_call() {
-    at_ = At::between;
-    return any_ ? Step::again : give_back();
-  }
-
   // The name, or what stands before it, up to the marker.
   Step step_in_word(Input& input) {
     const std::string_view rest = input.rest();
@@ -115,7 +119,7 @@ class SectionCalls final : public CallReader {
     if (ends != Match::yes) {
       const char c = rest.front();
       const bool is_edge = is_space(c) && word_.empty();
-      if (!is_edge && !is_name_character(c) && !(form_.name_is_id && c == ':')) return break_call();
+      if (!is_edge && !is_name_character(c) && !(form_.name_is_id && c == ':')) return break_held();
       if (!is_edge) word_ += c;
       take(input, 1);
       return Step::again;
@@ -127,7 +131,7 @@ class SectionCalls final : public CallReader {
       return Step::again;
     }
     at_ = At::before_arguments;
-    return name().empty() ? break_call() : Step::again;
+    return is_tool(name()) ? Step::again : break_held();
   }
 
   Step step_in_name(Input& input) {
@@ -135,7 +139,7 @@ class SectionCalls final : public CallReader {
     if (is_name_character(c)) {
       word_ += c;
     } else if (!is_space(c) || !word_.empty()) {
-      if (word_.empty()) return break_call();
+      if (!is_tool(word_)) return break_held();
       at_ = At::fence;
       return Step::again;
     }
@@ -164,7 +168,7 @@ class SectionCalls final : public CallReader {
     if (input.rest().front() == '{') {
       begin_arguments();
       at_ = At::arguments;
-      span_.restart();
+      json_.restart(tags_);
       return Step::again;
     }
     const Match ends = match(input.rest(), form_.call_end);
@@ -172,7 +176,7 @@ class SectionCalls final : public CallReader {
       take(input, 1);  // an empty fence
       return Step::again;
     }
-    if (ends == Match::no) return break_call();
+    if (ends == Match::no) return break_held();
     if (ends == Match::partly) {
       if (input.ended()) input.skip(input.rest().size());
       return Step::more;
@@ -185,8 +189,7 @@ class SectionCalls final : public CallReader {
   }
 
   Step step_in_arguments(Input& input) {
-    const bool whole = span_.take_arguments(input, answer_);
-    if (!whole) return Step::more;
+    if (!take_arguments(json_, input, answer_)) return Step::more;
     leave_call();
     return Step::again;
   }
@@ -200,24 +203,25 @@ class SectionCalls final : public CallReader {
   }
 
   const SectionForm& form_;
+  const std::array<std::string_view, 2> tags_;
   At at_ = At::between;
   bool any_ = false;  // a call of this section was announced
   std::string word_;
-  JsonSpan span_;
+  JsonArguments json_;
 };
 
 }  // namespace
 
-std::unique_ptr<CallReader> make_kimi_k2_calls(Answer& answer, const ToolTypes& /*tools*/) {
-  return std::make_unique<SectionCalls>(answer, kKimi);
+std::unique_ptr<CallReader> make_kimi_k2_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<SectionCalls>(answer, tools, kKimi);
 }
 
-std::unique_ptr<CallReader> make_deepseek_v3_calls(Answer& answer, const ToolTypes& /*tools*/) {
-  return std::make_unique<SectionCalls>(answer, kDeepseekFenced);
+std::unique_ptr<CallReader> make_deepseek_v3_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<SectionCalls>(answer, tools, kDeepseekFenced);
 }
 
-std::unique_ptr<CallReader> make_deepseek_v3_1_calls(Answer& answer, const ToolTypes& /*tools*/) {
-  return std::make_unique<SectionCalls>(answer, kDeepseek);
+std::unique_ptr<CallReader> make_deepseek_v3_1_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<SectionCalls>(answer, tools, kDeepseek);
 }
 
 }  // namespace switchyard::chat::formats

@@ -1,6 +1,8 @@
 // glm4, qwen3_coder and minimax_m2: each argument is a plain text between tags. The tool's schema says which
 // JSON it becomes.
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "chat/formats/reader.h"
 
@@ -37,32 +39,61 @@ constexpr TaggedForm kMinimaxM2{{"<minimax:tool_call>"},
 class TaggedCalls final : public CallReader {
  public:
   TaggedCalls(Answer& answer, const ToolTypes& tools, const TaggedForm& form)
-      : CallReader(answer), tools_(tools), form_(form) {}
+      : CallReader(answer, tools), form_(form), begins_(form.begin.begin(), form.begin.end()) {
+    if (!form.call_begin.empty()) {
+      begins_.push_back(form.call_begin);
+      return;
+    }
+    for (const std::string& name : tools.names())
+      for (const char* between : {"", "\n"}) bare_.push_back(name + between + std::string(form.key_begin));
+    begins_.insert(begins_.end(), bare_.begin(), bare_.end());
+  }
 
-  std::span<const std::string_view> begins() const override { return form_.begin; }
+  // Models forget the first marker: the call's own begins one, too, or a tool's name before a key.
+  std::span<const std::string_view> begins() const override { return begins_; }
 
   void finish(TextEnd end) override {
     const bool stopped = end == TextEnd::stop;
     // A model that stopped behind a name that nothing else ends meant it whole.
     const bool named = at_ == At::between_parameters ||
-                       (at_ == At::name && form_.name_end.empty() && stopped && !name_.empty());
+                       (at_ == At::name && form_.name_end.empty() && stopped && is_tool(name_));
     if (!named && !announced()) {
-      if (at_ != At::between_calls) give_back();
+      if (at_ != At::between_calls) break_held();
       return;
     }
     announce_once();
+    if (at_ == At::value) take_value(std::exchange(tag_and_on_, {}));
     if (!stopped) return;
     if (at_ == At::value) end_value();
     answer_.arguments(any_parameter_ ? "}" : "{}");
   }
 
+  // A value that nothing ended ended at the first tag of its call.
+  bool take_back(Input& input) override {
+    if (at_ != At::value || tag_and_on_.empty()) return false;
+    input.put_back(std::exchange(tag_and_on_, {}));
+    end_value();
+    at_ = At::between_parameters;
+    return true;
+  }
+
  private:
   enum class At { call, name, between_parameters, key, before_value, value, between_calls };
 
-  void restart() override {
-    at_ = form_.call_begin.empty() ? At::name : At::call;
+  void restart(std::string_view marker) override {
     name_.clear();
+    key_.clear();
     any_parameter_ = false;
+    if (marker == form_.begin[0]) {
+      at_ = form_.call_begin.empty() ? At::name : At::call;
+    } else if (marker == form_.call_begin) {
+      at_ = At::name;
+    } else {  // NAME and the beginning of a key
+      name_ = marker.substr(0, marker.size() - form_.key_begin.size());
+      while (is_space(name_.back())) name_.pop_back();
+      announce_once();
+      at_ = At::key;
+    }
   }
 
   Step step(Input& input) override {
@@ -90,7 +121,7 @@ class TaggedCalls final : public CallReader {
     if (input.rest().empty()) return Step::more;
     const Match begins = match(input.rest(), form_.call_begin);
     if (begins == Match::partly && !input.ended()) return Step::more;
-    if (begins != Match::yes) return give_back();
+    if (begins != Match::yes) return break_held();
     take(input, form_.call_begin.size());
     at_ = At::name;
     return Step::again;
@@ -105,7 +136,7 @@ class TaggedCalls final : public CallReader {
     }
     const Match ends = match(input.rest(), form_.name_end);
     if (ends == Match::partly && !input.ended()) return Step::more;
-    if (ends != Match::yes || name_.empty()) return give_back();
+    if (ends != Match::yes || !is_tool(name_)) return break_held();
     take(input, form_.name_end.size());
     at_ = At::between_parameters;
     return Step::again;
@@ -114,17 +145,19 @@ class TaggedCalls final : public CallReader {
   Step step_between_parameters(Input& input) {
     take_space(input);
     if (input.rest().empty()) return Step::more;
-    const std::array<std::string_view, 3> all{form_.key_begin, form_.call_end, form_.end};
-    const auto markers = std::span(all).first(form_.end.empty() ? 2 : 3);
+    const std::string_view next = form_.call_begin.empty() ? form_.begin[0] : form_.call_begin;
+    const std::array<std::string_view, 4> all{form_.key_begin, form_.call_end, next, form_.end};
+    const auto markers = std::span(all).first(form_.end.empty() ? 3 : 4);
     const Found found = find_first(input.rest(), markers, false);
-    if (found.at > 0 && !announced()) return give_back();
+    if (found.at > 0 && !announced()) return break_held();
     input.skip(announced() ? found.at : 0);
     if (found.which == markers.size()) {
       if (input.ended()) input.skip(input.rest().size());
       return Step::more;
     }
     announce_once();
-    input.skip(markers[found.which].size());
+    const bool next_begins = found.which == 2;  // this call's end was forgotten
+    if (!next_begins) input.skip(markers[found.which].size());
     if (found.which == 0) {
       at_ = At::key;
       key_.clear();
@@ -133,7 +166,7 @@ class TaggedCalls final : public CallReader {
     answer_.arguments(any_parameter_ ? "}" : "{}");
     end_call();
     at_ = At::between_calls;
-    return found.which == 2 || form_.end.empty() ? Step::content : Step::again;
+    return found.which == 3 || form_.end.empty() ? Step::content : Step::again;
   }
 
   Step step_in_key(Input& input) {
@@ -159,12 +192,18 @@ class TaggedCalls final : public CallReader {
   }
 
   Step step_in_value(Input& input) {
-    const std::array<std::string_view, 1> markers{form_.value_end};
+    const std::array<std::string_view, 3> markers{form_.value_end, form_.call_end, form_.key_begin};
     const Found found = find_first(input.rest(), markers, false);
-    take_value(input.rest().substr(0, found.at));
+    const std::string_view before = input.rest().substr(0, found.at);
+    tag_and_on_.empty() ? take_value(before) : (void)tag_and_on_.append(before);
     input.skip(found.at);
     if (found.which == markers.size()) return leave_partial(input);
-    input.skip(form_.value_end.size());
+    input.skip(markers[found.which].size());
+    if (found.which > 0 || is_in_json_text()) {  // text, if the value's end follows
+      tag_and_on_ += markers[found.which];
+      return Step::again;
+    }
+    take_value(std::exchange(tag_and_on_, {}));
     end_value();
     at_ = At::between_parameters;
     return Step::again;
@@ -188,9 +227,8 @@ class TaggedCalls final : public CallReader {
       input.skip(form_.end.size());
       return Step::content;
     }
-    begin("");
-    take(input, form_.call_begin.size());
-    at_ = At::name;
+    begin(form_.call_begin);
+    input.skip(form_.call_begin.size());
     return Step::again;
   }
 
@@ -209,12 +247,29 @@ class TaggedCalls final : public CallReader {
     value_.clear();
     begins_value_ = true;
     held_line_end_ = opened_text_ = false;
+    scanned_ = 0;
+    is_json_ = in_json_text_ = json_escaped_ = false;
   }
 
   // The argument's key, before the first byte of its value.
   void give_key() {
     answer_.arguments((any_parameter_ ? ", " : "{") + json_text(key_) + ": ");
     any_parameter_ = true;
+  }
+
+  // Returns whether the value so far is a list or an object within which a JSON text is open.
+  bool is_in_json_text() {
+    if (types_.is_text()) return false;
+    for (; scanned_ < value_.size() + tag_and_on_.size(); ++scanned_) {
+      const char c = scanned_ < value_.size() ? value_[scanned_] : tag_and_on_[scanned_ - value_.size()];
+      if (!is_json_ && is_space(c)) continue;
+      if (!is_json_)
+        is_json_ = (c == '[' && types_.has(JsonTypes::list)) || (c == '{' && types_.has(JsonTypes::object));
+      if (!is_json_) return false;
+      if (c == '"' && !json_escaped_) in_json_text_ = !in_json_text_;
+      json_escaped_ = in_json_text_ && c == '\\' && !json_escaped_;
+    }
+    return in_json_text_;
   }
 
   void take_value(std::string_view piece) {
@@ -258,11 +313,15 @@ class TaggedCalls final : public CallReader {
     answer_.arguments(json_of_value(value_, types_));
   }
 
-  const ToolTypes& tools_;
   const TaggedForm& form_;
+  std::vector<std::string> bare_;  // beginnings of calls without a marker
+  std::vector<std::string_view> begins_;
   At at_ = At::name;
   std::string name_, key_, value_;  // value_: so far, of a value that is given whole
+  std::string tag_and_on_;          // within a value: a tag of the call, and what follows it
   JsonTypes types_;
+  std::size_t scanned_ = 0;  // of a value that may be JSON
+  bool is_json_ = false, in_json_text_ = false, json_escaped_ = false;
   bool any_parameter_ = false, begins_value_ = false, held_line_end_ = false, opened_text_ = false;
 };
 

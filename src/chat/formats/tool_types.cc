@@ -44,37 +44,53 @@ unsigned bit_of_value(const Json& value) {
 }
 
 // Follows a reference of the form #/a/b. Null for any other, and where it points to nothing.
-const Json* referenced(const Json& root, std::string_view path) {
+const Json* referenced(const Json& root, const std::string& path) {
   if (!path.starts_with("#")) return nullptr;
-  path.remove_prefix(1);
-  const Json* at = &root;
-  while (at != nullptr && !path.empty()) {
-    if (path.front() != '/') return nullptr;
-    path.remove_prefix(1);
-    const std::string_view key = path.substr(0, path.find('/'));
-    path.remove_prefix(key.size());
-    at = member(*at, key);
+  if (path == "#") return &root;
+  try {
+    return &root.at(Json::json_pointer(path.substr(1)));
+  } catch (const Json::exception&) {
+    return nullptr;
   }
-  return at;
+}
+
+unsigned bits_of_type(const Json& schema, const Json& type) {
+  unsigned bits = 0;
+  if (type.is_array()) {
+    for (const Json& one : type) bits |= bit_of_name(one);
+  } else {
+    bits = bit_of_name(type);
+  }
+  if (bits & JsonTypes::number) bits |= JsonTypes::integer;
+  const Json* nullable = member(schema, "nullable");  // OpenAPI's
+  return nullable != nullptr && *nullable == true ? bits | JsonTypes::null : bits;
 }
 
 unsigned bits_of_schema(const Json& schema, const Json& root, int& left) {
   if (--left < 0) return 0;
-  unsigned bits = 0;
-  if (const Json* type = member(schema, "type")) {
-    if (!type->is_array()) return bit_of_name(*type);
-    for (const Json& one : *type) bits |= bit_of_name(one);
-    return bits;
+  unsigned bits = 0;  // none: nothing is known yet
+  const auto narrow = [&](unsigned to) {
+    if (to != 0) bits = bits == 0 ? to : bits & to;
+  };
+  if (const Json* type = member(schema, "type")) narrow(bits_of_type(schema, *type));
+  if (const Json* value = member(schema, "const")) narrow(bit_of_value(*value));
+  if (const Json* values = member(schema, "enum"); values != nullptr && values->is_array()) {
+    unsigned all = 0;
+    for (const Json& value : *values) all |= bit_of_value(value);
+    narrow(all);
   }
-  if (const Json* value = member(schema, "const")) return bit_of_value(*value);
-  if (const Json* values = member(schema, "enum"); values != nullptr && values->is_array())
-    for (const Json& value : *values) bits |= bit_of_value(value);
   if (const Json* path = member(schema, "$ref"); path != nullptr && path->is_string())
     if (const Json* target = referenced(root, path->get_ref<const std::string&>()))
-      bits |= bits_of_schema(*target, root, left);
-  for (const char* key : {"anyOf", "oneOf", "allOf"})
-    if (const Json* parts = member(schema, key); parts != nullptr && parts->is_array())
-      for (const Json& part : *parts) bits |= bits_of_schema(part, root, left);
+      narrow(bits_of_schema(*target, root, left));
+  if (const Json* parts = member(schema, "allOf"); parts != nullptr && parts->is_array())
+    for (const Json& part : *parts) narrow(bits_of_schema(part, root, left));
+  for (const char* key : {"anyOf", "oneOf"}) {
+    const Json* parts = member(schema, key);
+    if (parts == nullptr || !parts->is_array()) continue;
+    unsigned any = 0;
+    for (const Json& part : *parts) any |= bits_of_schema(part, root, left);
+    narrow(any);
+  }
   if (bits == 0 && member(schema, "properties") != nullptr) return JsonTypes::object;
   if (bits == 0 && member(schema, "items") != nullptr) return JsonTypes::list;
   return bits;
@@ -174,6 +190,12 @@ ToolTypes::ToolTypes(const Json& tools) {
     if (properties == nullptr || !properties->is_object()) continue;
     for (const auto& [key, schema] : properties->items()) types[key] = types_of_schema(schema, *parameters);
   }
+}
+
+std::vector<std::string> ToolTypes::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, types] : types_) names.push_back(name);
+  return names;
 }
 
 JsonTypes ToolTypes::type(const std::string& tool, const std::string& parameter) const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "chat/answer_parser.h"
 
@@ -33,6 +34,8 @@ class ToolTypes {
   // `tools`: a request's list of tools; anything else has none.
   explicit ToolTypes(const Json& tools);
   bool has(const std::string& name) const { return types_.contains(name); }
+  bool empty() const { return types_.empty(); }
+  std::vector<std::string> names() const;
   JsonTypes type(const std::string& tool, const std::string& parameter) const;
 
  private:

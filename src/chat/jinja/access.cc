@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "chat/jinja/interpreter.h"
+#include "chat/jinja/markup.h"
 
 namespace switchyard::jinja {
 
@@ -47,6 +48,12 @@ std::optional<Value> python_attribute(const Interpreter& interpreter, const Valu
   return make_object<BoundMethod>(value, *method);
 }
 
+Value called(Interpreter& interpreter, const Value& self, const MethodEntry& entry,
+             const Arguments& arguments) {
+  if (!is_markup(self)) return entry.method(interpreter, self, arguments);
+  return markup_result(entry.name, entry.method(interpreter, self, markup_arguments(entry.name, arguments)));
+}
+
 std::optional<Value> indexed(const Value& value, const Value& index) {
   if (const Mapping* mapping = value.mapping()) {
     if (index.list() != nullptr || index.mapping() != nullptr) return std::nullopt;
@@ -63,7 +70,7 @@ std::optional<Value> indexed(const Value& value, const Value& index) {
   if (const auto* items = value.items()) return (*items)[at];
   if (const Text* text = value.text()) {
     const std::size_t begin = byte_of(text->bytes, at);
-    return text->part(begin, code_point_at(text->bytes, begin).next);
+    return like(value, text->part(begin, code_point_at(text->bytes, begin).next));
   }
   if (const Object* object = value.object()) return object->item(*position);
   return std::nullopt;
@@ -112,11 +119,11 @@ Value Interpreter::call_method(const Value& value, const std::string& name, cons
     return call(attribute(value, name), arguments);
   }
   Budget::count_steps();
-  return method->method(*this, value, arguments);
+  return called(*this, value, *method, arguments);
 }
 
 Value BoundMethod::call(Interpreter& interpreter, const Arguments& arguments) {
-  return entry.method(interpreter, held->items.front(), arguments);
+  return called(interpreter, held->items.front(), entry, arguments);
 }
 
 Value MacroValue::call(Interpreter& interpreter, const Arguments& arguments) {

@@ -40,6 +40,7 @@ std::optional<Filter> find_choice_filter(std::string_view name);
 std::optional<Filter> find_number_filter(std::string_view name);
 const MethodEntry* find_text_method(std::string_view name);
 const MethodEntry* find_split_method(std::string_view name);
+const MethodEntry* find_markup_method(std::string_view name);
 
 template <typename Entries>
 auto find_entry(const Entries& entries, std::string_view name) -> decltype(&*std::begin(entries)) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "chat/jinja/interpreter.h"
+#include "chat/jinja/markup.h"
 #include "chat/jinja/text_search.h"
 
 namespace switchyard::jinja {
@@ -36,14 +37,14 @@ Value indent(Interpreter&, const Value& value, const Arguments& arguments) {
     if (is_indented) out.append(indention);
     out.append(line);
   }
-  return out;
+  return like(value, std::move(out));
 }
 
 Value center(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Parameters parameters("center", arguments, {"width"});
   Arguments to_method;
   to_method.positional.push_back(parameters.has(0) ? parameters[0] : Value(80));
-  return interpreter.call_method(str(value), "center", to_method);
+  return interpreter.call_method(soft_str(value), "center", to_method);
 }
 
 Value truncate(Interpreter&, const Value& value, const Arguments& arguments) {
@@ -54,14 +55,15 @@ Value truncate(Interpreter&, const Value& value, const Arguments& arguments) {
   const auto end_size = static_cast<Integer>(count_code_points(end.bytes));
   if (length < end_size) fail_other("truncate: the length is less than the end's");
   if (leeway < 0) fail_other("truncate: the leeway is negative");
-  if (static_cast<Integer>(count_code_points(text.bytes)) <= length + leeway) return text;
+  if (static_cast<Integer>(count_code_points(text.bytes)) <= length + leeway)
+    return value.is_text() ? value : Value(text);
   Text out = text.part(0, byte_of(text.bytes, to_size(length - end_size)));
   if (!parameters.flag(1, false)) {
     const std::size_t space = out.bytes.rfind(' ');
     if (space != std::string::npos) out = out.part(0, space);
   }
-  out.append(end);
-  return out;
+  out.append(is_markup(value) ? escaped(end) : end);
+  return like(value, std::move(out));
 }
 
 bool is_word_character(std::int32_t point) {

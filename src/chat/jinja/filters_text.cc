@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "chat/jinja/interpreter.h"
+#include "chat/jinja/markup.h"
 #include "chat/jinja/text_search.h"
 
 namespace switchyard::jinja {
@@ -18,13 +19,13 @@ Value changed(const Value& value, std::string (*change)(std::string_view)) {
 }
 
 Value to_upper(Interpreter&, const Value& value, const Arguments&) {
-  return changed(value, upper);
+  return like(value, *changed(value, upper).text());
 }
 Value to_lower(Interpreter&, const Value& value, const Arguments&) {
-  return changed(value, lower);
+  return like(value, *changed(value, lower).text());
 }
 Value capitalize(Interpreter&, const Value& value, const Arguments&) {
-  return changed(value, capitalized);
+  return like(value, *changed(value, capitalized).text());
 }
 
 // Words begin after white space, a hyphen or an opening bracket, unlike those of str.title.
@@ -52,7 +53,7 @@ Value to_title(Interpreter&, const Value& value, const Arguments&) {
 
 Value trim(Interpreter&, const Value& value, const Arguments& arguments) {
   const Parameters parameters("trim", arguments, {"chars"});
-  return strip_text(str(value), parameters[0], Sides::both);
+  return like(value, strip_text(str(value), parameters[0], Sides::both));
 }
 
 Value string(Interpreter&, const Value& value, const Arguments&) {
@@ -65,60 +66,25 @@ Value replace(Interpreter&, const Value& value, const Arguments& arguments) {
                   parameters.has_value(2) ? parameters.integer(2, -1) : -1);
 }
 
-std::string html_escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 Value escape(Interpreter&, const Value& value, const Arguments&) {
-  return changed(value, html_escaped);
+  Budget::count_text(value.is_text() ? value.text()->size() : 0);
+  return escaped(value);
+}
+Value forceescape(Interpreter&, const Value& value, const Arguments&) {
+  return escaped_text(str(value));
+}
+Value safe(Interpreter&, const Value& value, const Arguments&) {
+  return as_markup(str(value));
 }
 
 Value format(Interpreter&, const Value& value, const Arguments& arguments) {
   if (!arguments.positional.empty() && !arguments.named.empty()) {
     fail_other("can't handle positional and keyword arguments at the same time");
   }
-  if (arguments.named.empty()) return percent_formatted(str(value), make_tuple(arguments.positional));
+  if (arguments.named.empty()) return percent_formatted(soft_str(value), make_tuple(arguments.positional));
   auto named = make_mapping();
   for (const auto& [key, each] : arguments.named) named->set(Value(std::string_view(key)), each);
-  return percent_formatted(str(value), named);
-}
-
-std::string without_tags(std::string_view text) {
-  std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    const bool comment = text.substr(at, 4) == "<!--";
-    const std::size_t end = text[at] == '<' ? text.find(comment ? "-->" : ">", at) : std::string_view::npos;
-    if (end == std::string_view::npos) {
-      out += text[at++];
-    } else {
-      at = end + (comment ? 3 : 1);
-    }
-  }
-  std::string words;
-  for (const Value& word : words_of(Text(out))) words += (words.empty() ? "" : " ") + word.text()->bytes;
-  return words;
+  return percent_formatted(soft_str(value), named);
 }
 
 Value striptags(Interpreter&, const Value& value, const Arguments&) {
@@ -176,14 +142,14 @@ Value xmlattr(Interpreter&, const Value& value, const Arguments& arguments) {
   Text out;
   for (const auto& [key, each] : value.mapping()->entries()) {
     if (each.is_none() || each.is_undefined()) continue;
-    const Text name = str(key), text = str(each);
+    const Text name = str(key);
     if (name.bytes.find_first_of(" \t\n\r\f\v/>=") != std::string::npos) {
       fail_other(fmt::format("Invalid character in attribute name: '{}'", name.bytes));
     }
     if (out.size() > 0 || parameters.flag(0, true)) out.append(" ");
-    out.append(html_escaped(name.bytes), name.any_foreign());
+    out.append(escaped(key));
     out.append("=\"");
-    out.append(html_escaped(text.bytes), text.any_foreign());
+    out.append(escaped(each));
     out.append("\"");
   }
   return out;
@@ -226,12 +192,12 @@ Value from_json(Interpreter&, const Value& value, const Arguments&) {
 }
 
 constexpr FilterEntry kFilters[] = {
-    {"upper", to_upper},      {"lower", to_lower},      {"capitalize", capitalize},
-    {"title", to_title},      {"trim", trim},           {"string", string},
-    {"replace", replace},     {"escape", escape},       {"e", escape},
-    {"forceescape", escape},  {"safe", string},         {"format", format},
-    {"striptags", striptags}, {"urlencode", urlencode}, {"xmlattr", xmlattr},
-    {"tojson", tojson},       {"from_json", from_json},
+    {"upper", to_upper},          {"lower", to_lower},      {"capitalize", capitalize},
+    {"title", to_title},          {"trim", trim},           {"string", string},
+    {"replace", replace},         {"escape", escape},       {"e", escape},
+    {"forceescape", forceescape}, {"safe", safe},           {"format", format},
+    {"striptags", striptags},     {"urlencode", urlencode}, {"xmlattr", xmlattr},
+    {"tojson", tojson},           {"from_json", from_json},
 };
 
 }  // namespace text_filters

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "chat/jinja/interpreter.h"
+#include "chat/jinja/markup.h"
 
 namespace switchyard::jinja {
 
@@ -271,8 +272,10 @@ class Formatter {
       next_ = inner.next_;
       specification = inner.out.bytes;
     }
-    if (specification.empty()) return append_str(out, value);
-    out.append(format_value(value, specification), value.is_text() && value.text()->any_foreign());
+    const bool escapes = pattern.is_markup && depth == 0;
+    if (specification.empty()) return escapes ? out.append(escaped(value)) : append_str(out, value);
+    const Text made(format_value(value, specification), value.is_text() && value.text()->any_foreign());
+    out.append(escapes ? escaped_text(made) : made);
   }
 
   Interpreter& interpreter_;

@@ -232,7 +232,10 @@ constexpr MethodEntry kMappingMethods[] = {
 }  // namespace
 
 const MethodEntry* find_method(const Value& value, std::string_view name) {
-  if (value.is_text()) return find_text_method(name);
+  if (value.is_text()) {
+    const MethodEntry* const own = value.text()->is_markup ? find_markup_method(name) : nullptr;
+    return own != nullptr ? own : find_text_method(name);
+  }
   if (value.list() != nullptr) return find_entry(list_methods::kListMethods, name);
   if (value.tuple() != nullptr) return find_entry(list_methods::kTupleMethods, name);
   if (value.mapping() != nullptr) return find_entry(list_methods::kMappingMethods, name);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "chat/jinja/interpreter.h"
+#include "chat/jinja/markup.h"
 #include "chat/jinja/text_search.h"
 
 namespace switchyard::jinja {
@@ -237,6 +238,15 @@ Value isidentifier(Interpreter&, const Value& self, const Arguments& a) {
          });
 }
 
+Value unescape(Interpreter&, const Value& self, const Arguments& a) {
+  return changed("unescape", self, a, unescaped_html);
+}
+Value striptags(Interpreter&, const Value& self, const Arguments& a) {
+  return changed("striptags", self, a, without_tags);
+}
+
+constexpr MethodEntry kMarkupMethods[] = {{"unescape", unescape}, {"striptags", striptags}};
+
 constexpr MethodEntry kMethods[] = {
     {"strip", strip},
     {"lstrip", lstrip},
@@ -278,6 +288,10 @@ constexpr MethodEntry kMethods[] = {
 const MethodEntry* find_text_method(std::string_view name) {
   if (const MethodEntry* found = find_entry(text_methods::kMethods, name)) return found;
   return find_split_method(name);
+}
+
+const MethodEntry* find_markup_method(std::string_view name) {
+  return find_entry(text_methods::kMarkupMethods, name);
 }
 
 }  // namespace switchyard::jinja

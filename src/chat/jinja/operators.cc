@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "chat/jinja/interpreter.h"
+#include "chat/jinja/markup.h"
 
 namespace switchyard::jinja {
 
@@ -40,7 +41,7 @@ Value repeated(const Value& value, Integer count) {
     Text out;
     for (std::size_t i = 0; i < times; ++i) out.append(*text);
     Budget::count_text(out.size());
-    return out;
+    return like(value, std::move(out));
   }
   if (value.list() != nullptr) return make_list(repeated_items(value.list()->items, times));
   return make_tuple(repeated_items(value.tuple()->items, times));
@@ -92,9 +93,10 @@ Value add(const Value& a, const Value& b) {
     Text out;
     out.bytes.reserve(a.text()->size() + b.text()->size());
     Budget::count_text(a.text()->size() + b.text()->size());
-    out.append(*a.text());
-    out.append(*b.text());
-    return out;
+    const bool markup = is_markup(a) || is_markup(b);
+    out.append(markup ? escaped(a) : *a.text());
+    out.append(markup ? escaped(b) : *b.text());
+    return as_markup(std::move(out), markup);
   }
   if (a.list() != nullptr && b.list() != nullptr)
     return make_list(joined_items(a.list()->items, b.list()->items));

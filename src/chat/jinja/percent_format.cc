@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "chat/jinja/builtins.h"
+#include "chat/jinja/markup.h"
 
 namespace switchyard::jinja {
 
@@ -26,7 +27,7 @@ class PercentFormatter {
     const bool all_used =
         tuple != nullptr ? used_ >= tuple->items.size() : used_ > 0 || values_.mapping() != nullptr;
     if (!all_used) fail_other("not all arguments converted during string formatting");
-    return std::move(out_);
+    return as_markup(std::move(out_), pattern_.is_markup);
   }
 
  private:
@@ -156,7 +157,7 @@ class PercentFormatter {
     const Value given = value();
     Text text;
     if (kind == 's') {
-      text = str(given);
+      text = pattern_.is_markup ? escaped(given) : str(given);
     } else if (kind == 'c') {
       if (given.is_text() && count_code_points(given.text()->bytes) == 1) {
         text = *given.text();
@@ -167,6 +168,7 @@ class PercentFormatter {
       }
     } else {
       append_repr(text, given);
+      if (pattern_.is_markup) text = escaped_text(text);
     }
     if (width.empty() && !precision) return out_.append(text);
     const std::string spec = specification(false, width) + (precision ? "." + *precision : "");

@@ -106,7 +106,9 @@ void append_repr(Text& out, const Value& value) {
   Budget::check_stack();
   if (const Text* text = value.text()) {
     Budget::count_text(text->size());
+    if (text->is_markup) out.append("Markup(");
     out.append(text_repr(text->bytes), text->any_foreign());
+    if (text->is_markup) out.append(")");
   } else if (const List* list = value.list()) {
     out.append("[");
     append_items(out, list->items);
@@ -145,8 +147,16 @@ void append_str(Text& out, const Value& value) {
   }
 }
 
+Text soft_str(const Value& value) {
+  return value.is_text() ? *value.text() : str(value);
+}
+
 Text str(const Value& value) {
-  if (const Text* text = value.text()) return *text;
+  if (const Text* text = value.text()) {
+    Text plain = *text;
+    plain.is_markup = false;
+    return plain;
+  }
   Text out;
   append_str(out, value);
   return out;

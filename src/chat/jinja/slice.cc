@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "chat/jinja/builtins.h"
+#include "chat/jinja/markup.h"
 
 namespace switchyard::jinja {
 
@@ -63,7 +64,10 @@ Value text_slice(const Text& text, const Value& start, const Value& stop, const 
 }  // namespace
 
 Value slice(const Value& subject, const Value& start, const Value& stop, const Value& step) {
-  if (const Text* text = subject.text()) return text_slice(*text, start, stop, step);
+  if (const Text* text = subject.text()) {
+    const Value part = text_slice(*text, start, stop, step);
+    return like(subject, *part.text());
+  }
   const auto* items = subject.items();
   if (items == nullptr) fail_type("'" + type_name(subject) + "' object cannot be sliced", subject);
   std::vector<Value> out;

@@ -143,6 +143,14 @@ std::string rendered(const std::string& text, const Json& foreign = Json::object
   return Template::parse(text).render(Json::object(), foreign, {}).text;
 }
 
+// Expected: what transformers 5.24 with Jinja2 3.1.6 renders.
+TEST(Jinja, EscapesWhatIsJoinedToMarkup) {
+  const Json golden = Json::parse(file_text(fs::path(kSourceFolder) / "tests/golden/chat/markup.json"));
+  EXPECT_GE(golden["cases"].size(), 80u);
+  for (const Json& one : golden["cases"])
+    EXPECT_EQ(rendered(one["template"], {{"t", golden["t"]}}), one["expected"]) << one["template"];
+}
+
 // The text with its foreign ranges in brackets.
 std::string marked(const std::string& text, const Json& foreign) {
   const Json trusted = {{"t", "trusted"}};

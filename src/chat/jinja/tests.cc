@@ -134,9 +134,9 @@ bool is_lower(Interpreter&, const Value& value, const Arguments& arguments) {
   const std::string text = str(value).bytes;
   return text == lower(text) && text != upper(text);
 }
-bool is_escaped(Interpreter&, const Value&, const Arguments& arguments) {
+bool is_escaped(Interpreter&, const Value& value, const Arguments& arguments) {
   take_none("escaped", arguments);
-  return false;
+  return value.is_text() && value.text()->is_markup;
 }
 bool is_filter(Interpreter&, const Value& value, const Arguments& arguments) {
   take_none("filter", arguments);

@@ -15,6 +15,7 @@ namespace switchyard::jinja {
 struct Text {
   std::string bytes;
   std::vector<TextRange> foreign;  // in order, apart from each other
+  bool is_markup = false;          // markup.h; a text that is made of others is plain
 
   Text() = default;
   explicit Text(std::string bytes_, bool is_foreign = false) : bytes(std::move(bytes_)) {

@@ -227,7 +227,8 @@ void refuse_undefined(const Value& value);
 // print.cc: Python's str and repr.
 void append_str(Text& out, const Value& value);
 void append_repr(Text& out, const Value& value);
-Text str(const Value& value);
+Text str(const Value& value);       // always a plain text
+Text soft_str(const Value& value);  // Markup stays Markup
 std::string float_repr(double value);
 std::string integer_text(Integer value);
 

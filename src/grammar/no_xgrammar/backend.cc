@@ -49,6 +49,12 @@ void Matcher::mask(std::span<std::uint32_t>) {
 bool Matcher::accept(std::int32_t) {
   refuse();
 }
+bool Matcher::accept_text(std::string_view) {
+  refuse();
+}
+std::vector<std::int32_t> Matcher::forbidden_beyond(std::string_view, std::string_view) const {
+  refuse();
+}
 bool Matcher::may_end() const {
   refuse();
 }

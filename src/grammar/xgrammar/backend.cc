@@ -49,6 +49,11 @@ class Vocabulary::Impl {
 
   std::shared_ptr<const Grammar> compiled(const std::shared_ptr<const Impl>& self,
                                           const std::string& ebnf) const;
+  // Tokens that may end `marker` and have more behind it.
+  const std::vector<std::int32_t>& tokens_beyond(std::string_view marker) const;
+  const std::string& text_of(std::int32_t token) const {
+    return info_.GetDecodedVocab()[static_cast<std::size_t>(token)];
+  }
 
   const std::vector<std::int32_t> ends;
   const std::map<std::string, std::int32_t> special;
@@ -62,6 +67,7 @@ class Vocabulary::Impl {
   mutable xgrammar::GrammarCompiler compiler_;
   mutable std::mutex mutex_;
   mutable std::list<Kept> kept_;  // the last used first
+  mutable std::map<std::string, std::vector<std::int32_t>, std::less<>> beyond_;
 };
 
 class Grammar::Impl {
@@ -99,6 +105,21 @@ std::shared_ptr<const Grammar> Vocabulary::Impl::compiled(const std::shared_ptr<
   kept_.emplace_front(ebnf, made);
   if (kept_.size() > kept_grammars) kept_.pop_back();
   return made;
+}
+
+const std::vector<std::int32_t>& Vocabulary::Impl::tokens_beyond(std::string_view marker) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = beyond_.find(marker); known != beyond_.end()) return known->second;
+  std::vector<std::int32_t> found;
+  for (std::size_t id = 0; id < size; ++id) {
+    const std::string& text = info_.GetDecodedVocab()[id];
+    const std::size_t whole = text.find(marker);
+    bool reaches = whole != std::string::npos && whole + marker.size() < text.size();
+    for (std::size_t begin = 1; begin < marker.size() && !reaches; ++begin)
+      reaches = text.size() > marker.size() - begin && text.starts_with(marker.substr(begin));
+    if (reaches) found.push_back(static_cast<std::int32_t>(id));
+  }
+  return beyond_.emplace(std::string(marker), std::move(found)).first->second;
 }
 
 Vocabulary::Vocabulary(std::vector<std::optional<std::string>> tokens, std::span<const std::int32_t> ends,
@@ -179,6 +200,26 @@ bool Matcher::accept(std::int32_t token) {
   if (!impl_->matcher.AcceptToken(token)) return false;
   impl_->last_mask.clear();
   return true;
+}
+
+bool Matcher::accept_text(std::string_view bytes) {
+  if (bytes.empty()) return true;
+  if (impl_->ended || !impl_->matcher.AcceptString(std::string(bytes))) return false;
+  impl_->last_mask.clear();
+  return true;
+}
+
+std::vector<std::int32_t> Matcher::forbidden_beyond(std::string_view marker, std::string_view tail) const {
+  std::vector<std::int32_t> forbidden;
+  for (const std::int32_t token : impl_->vocabulary().tokens_beyond(marker)) {
+    const std::string text = std::string(tail) + impl_->vocabulary().text_of(token);
+    const std::size_t at = text.find(marker);
+    if (at == std::string::npos) continue;
+    const std::string_view rest = std::string_view(text).substr(at + marker.size());
+    const std::string_view bare = rest.substr(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+    if (!fork().accept_text(rest) && !fork().accept_text(bare)) forbidden.push_back(token);
+  }
+  return forbidden;
 }
 
 bool Matcher::may_end() const {

@@ -154,14 +154,26 @@ bool is_strict(const Json& tool) {
   return strict != nullptr && *strict == true;
 }
 
-// The tools, with any object as the arguments of those that need not keep their schema.
-Json tools_with_kept_schemas(const ToolChoice& choice) {
+// The arguments of a tool that need not keep its schema: any object or, one by one, any values by its names.
+Json any_arguments(const Json& function, bool one_by_one) {
+  Json any{{"type", "object"}};
+  const Json* const parameters = part_of(function, "parameters");
+  const Json* const properties = parameters == nullptr ? nullptr : part_of(*parameters, "properties");
+  if (!one_by_one || properties == nullptr || !properties->is_object()) return any;
+  for (const auto& [name, schema] : properties->items()) any["properties"][name] = Json::object();
+  return any;
+}
+
+// The form of calls of the tools, by the schemas of those that must keep theirs.
+chat::CallForm form_of_calls(const ToolChoice& choice, chat::Format format,
+                             const std::string& template_text) {
+  chat::CallForm form = chat::call_form(format, choice.tools, template_text);
+  if (choice.mode == ToolChoice::Mode::required || choice.tools.is_null()) return form;
   Json tools = choice.tools;
-  if (choice.mode == ToolChoice::Mode::required) return tools;
   for (Json& tool : tools) {
-    if (!is_strict(tool)) tool["function"]["parameters"] = {{"type", "object"}};
+    if (!is_strict(tool)) tool["function"]["parameters"] = any_arguments(tool["function"], form.one_by_one);
   }
-  return tools;
+  return chat::call_form(format, tools, template_text);
 }
 
 const Vocabulary& vocabulary_of(const ServedModel& model, const std::string& field) {
@@ -194,8 +206,7 @@ Constraint constraint_of(const Json& body, const ToolChoice& choice, chat::Forma
       if (!is_harmony || !schema) return {grammar_of(*rule, vocabulary), ""};
       return {Grammar::of_parts(vocabulary, behind_analysis(content_parts(*schema, true))), "", true};
     }
-    const chat::CallForm form =
-        chat::call_form(format, tools_with_kept_schemas(choice), model.chat->prompts.source().text);
+    const chat::CallForm form = form_of_calls(choice, format, model.chat->prompts.source().text);
     if (form.calls.empty()) {
       if (!holds_calls) return {grammar_of(*rule, vocabulary), ""};
       throw BadRequest("tool_choice", fmt::format("tool_choice: this model's format ({}) has no calls",

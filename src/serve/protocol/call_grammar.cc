@@ -7,10 +7,10 @@ namespace {
 
 using grammar::Choice;
 using grammar::ExactText;
-using grammar::FreeText;
 using grammar::Part;
 using grammar::Repeat;
 using grammar::SchemaText;
+using grammar::TaggedText;
 using Parts = std::vector<Part>;
 
 void add_text(Parts& parts, const std::string& text) {
@@ -24,8 +24,8 @@ void append(Parts& parts, Parts more) {
 Parts parameter_parts(const chat::CallParameter& parameter) {
   Parts parts;
   add_text(parts, parameter.begin);
-  if (parameter.plain_text) {
-    parts.push_back({FreeText{parameter.end}});
+  if (parameter.may_be_text) {
+    parts.push_back({TaggedText{parameter.schema, parameter.is_text, parameter.end_tag, parameter.end}});
   } else {
     parts.push_back({SchemaText{parameter.schema}});
     add_text(parts, parameter.end);
@@ -88,12 +88,26 @@ Parts arguments_one_by_one(const chat::ToolCallForm& call, const std::string& se
   return parts;
 }
 
+// The rest of a text whose first bytes are written. Behind a marker the white space is the model's own.
+void add_rest(Parts& parts, const std::string& text, std::size_t written) {
+  const std::string rest = text.substr(std::min(written, text.size()));
+  const std::size_t begin = std::min(rest.find_first_not_of(" \n"), rest.size());
+  if (written == 0 || begin == 0) return add_text(parts, rest);
+  Choice space;
+  for (const char* own : {"", "\n", " ", "\n\n"}) {
+    space.of.emplace_back();
+    add_text(space.of.back(), own);
+  }
+  parts.push_back({std::move(space)});
+  add_text(parts, rest.substr(begin));
+}
+
 // One call of any tool. `written`: bytes of its beginning that stand already.
 Part any_call(const chat::CallForm& form, std::size_t written) {
   Choice choice;
   for (const chat::ToolCallForm& call : form.calls) {
     Parts parts;
-    add_text(parts, call.begin.substr(std::min(written, call.begin.size())));
+    add_rest(parts, call.begin, written);
     if (form.numbered) {
       parts.push_back({SchemaText{{{"type", "integer"}, {"minimum", 0}, {"maximum", 127}}}});
       add_text(parts, call.after_number);
@@ -113,7 +127,7 @@ Part any_call(const chat::CallForm& form, std::size_t written) {
 Parts call_parts(const chat::CallForm& form, bool one_call, bool behind_marker) {
   Parts parts;
   std::size_t written = behind_marker ? form.marker.size() : 0;
-  add_text(parts, form.begin.substr(std::min(written, form.begin.size())));
+  add_rest(parts, form.begin, written);
   written -= std::min(written, form.begin.size());
   parts.push_back(any_call(form, written));
   if (form.several && !one_call) {

@@ -25,6 +25,7 @@ constexpr std::int64_t kAnyNumber = std::numeric_limits<std::int32_t>::max();
 
 // Fields that the prompt's template and the constraint read.
 constexpr std::array kReadElsewhere = {"messages",
+                                       "documents",
                                        "tools",
                                        "tool_choice",
                                        "response_format",
@@ -321,6 +322,9 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   for (const char* name : kWithoutEffect) fields.find(name);
   fields.find("chat_template");
   request.ignored = unknown_fields(object, fields, chat.strict_fields);
+  // The template may show tools in a form of its own: calls in an unknown form stay content.
+  if (!choice.tools.is_null() && chat::call_form(chat.format, choice.tools).calls.empty())
+    request.ignored.emplace_back("tools");
   request.prompt_tokens = length;
   for (std::int64_t i = 0; i < choices; ++i) {
     text.choice = static_cast<std::size_t>(i);

@@ -1,0 +1,18 @@
+// What a template reads of a request though requests may leave it out: filled in where the template fails
+// without.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+
+namespace switchyard::chat {
+
+using Json = nlohmann::ordered_json;
+
+// Fills in something of what the template is given (`messages`, `tools`, …). What is there stays.
+using Repair = void (*)(Json& given);
+
+// The repairs, to be tried in this order, each after those before it.
+std::span<const Repair> template_repairs();
+
+}  // namespace switchyard::chat
