@@ -284,10 +284,11 @@ class ResponsesServer {
            const std::string& key = "") const {
     std::string headers = method == "POST" ? "Content-Type: application/json\r\n" : "";
     if (!key.empty()) headers += "Authorization: Bearer " + key + "\r\n";
-    const auto answer = http::Client(server_->port()).request(method, path, headers, body);
+    const auto answer = client().request(method, path, headers, body);
     EXPECT_EQ(answer.status, status) << path << " " << answer.body;
     return Json::parse(answer.body, nullptr, false);
   }
+  http::Client client() const { return http::Client(server_->port()); }
   std::string prompt() const {
     const std::lock_guard lock(mutex_);
     return prompt_;
@@ -350,6 +351,8 @@ TEST(Responses, GoOnFromAnEarlierOne) {
                  .dump());
   EXPECT_EQ(server.prompt(), "[assistant|I add.][user|Four][assistant|");
 
+  const std::string foreign = "Origin: http://page.test\r\n";  // another site's page deletes nothing
+  EXPECT_EQ(server.client().request("DELETE", "/v1/responses/" + id, foreign).status, 403);
   EXPECT_EQ(server.ask("DELETE", "/v1/responses/" + id)["deleted"], true);
   server.ask("DELETE", "/v1/responses/" + id, "", 404);
   server.ask("GET", "/v1/responses/" + id, "", 404);

@@ -141,31 +141,32 @@ Json read_item(const Json& item, const std::string& place, ItemIds& ids) {
   return read;
 }
 
+std::string text_of_part(const Json& part) {
+  return part.at(part.at("type") == "refusal" ? "refusal" : "text").get<std::string>();
+}
+
 // Joins the texts of parts by line ends, as a chat's message does.
-std::string joined_parts(const Json& parts, const char* between) {
+std::string joined_parts(const Json& parts) {
   std::string joined;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) joined += between;
-    joined += parts[i].at(parts[i].at("type") == "refusal" ? "refusal" : "text").get<std::string>();
-  }
+  for (std::size_t i = 0; i < parts.size(); ++i) joined += (i > 0 ? "\n" : "") + text_of_part(parts[i]);
   return joined;
 }
 
 Json chat_parts(const Json& parts) {
   Json texts = Json::array();
-  for (const Json& part : parts) texts.push_back({{"type", "text"}, {"text", joined_parts({part}, "")}});
+  for (const Json& part : parts) texts.push_back({{"type", "text"}, {"text", text_of_part(part)}});
   return texts;
 }
 
 // What an item of reasoning says: in plain, or sealed by this server, or at least its summary. Nothing where
 // another server sealed it.
 std::string text_of_reasoning(const Json& item) {
-  if (!item.at("content").empty()) return joined_parts(item.at("content"), "\n");
+  if (!item.at("content").empty()) return joined_parts(item.at("content"));
   if (item.at("encrypted_content").is_string()) {
     const auto& sealed = item.at("encrypted_content").get_ref<const std::string&>();
     if (sealed.starts_with(kSeal)) return from_base64(sealed.substr(kSeal.size())).value_or("");
   }
-  return joined_parts(item.at("summary"), "\n");
+  return joined_parts(item.at("summary"));
 }
 
 }  // namespace
@@ -243,7 +244,7 @@ void ItemMessages::add(const Json& item, const std::string& place) {
 }
 
 void ItemMessages::add_message(const Json& item, const std::string& place) {
-  const std::string role = item.at("role"), text = joined_parts(item.at("content"), "\n");
+  const std::string role = item.at("role"), text = joined_parts(item.at("content"));
   const bool is_system = role == "system" || role == "developer";
   at_system_ = at_system_ && is_system;
   if (at_system_ && !messages.empty()) {
