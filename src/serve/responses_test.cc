@@ -29,7 +29,7 @@ struct Answered {
   Json kept;  // the output
 };
 
-Answered answered(const std::string& body, const std::vector<Piece>& pieces) {
+Answered response_to(const std::string& body, const std::vector<Piece>& pieces) {
   static const ServedModel model = chatting_model();
   StoredResponses stored;
   ResponsesRequest request = read_responses(Json::parse(body), stored, {}, "t");
@@ -96,8 +96,8 @@ Json built_output(const std::vector<Json>& events) {
 }
 
 TEST(Responses, EventsBuildTheWholeAnswer) {
-  const Answered stream = answered(R"({"input": "Hi", "stream": true})", pieces_with_call());
-  const Answered whole = answered(R"({"input": "Hi"})", pieces_with_call());
+  const Answered stream = response_to(R"({"input": "Hi", "stream": true})", pieces_with_call());
+  const Answered whole = response_to(R"({"input": "Hi"})", pieces_with_call());
   const std::vector<Json> events = response_events(stream.bytes);
   std::vector<std::string> types;
   for (const Json& event : events) types.push_back(event["type"].get<std::string>().substr(9));
@@ -155,35 +155,35 @@ TEST(Responses, EventsBuildTheWholeAnswer) {
 TEST(Responses, ACutAnswerIsIncomplete) {
   const std::vector<Piece> pieces{{.tokens = 1, .deltas = {{Kind::content, "Hel"}}},
                                   {.finish = Finish::length}};
-  const Json whole = Json::parse(answered(R"({"input": "Hi"})", pieces).bytes);
+  const Json whole = Json::parse(response_to(R"({"input": "Hi"})", pieces).bytes);
   EXPECT_EQ(whole["status"], "incomplete");
   EXPECT_EQ(whole["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(whole["output"][0]["status"], "incomplete");
-  EXPECT_EQ(response_events(answered(R"({"input": "Hi", "stream": true})", pieces).bytes).back()["type"],
+  EXPECT_EQ(response_events(response_to(R"({"input": "Hi", "stream": true})", pieces).bytes).back()["type"],
             "response.incomplete");
 }
 
 TEST(Responses, AnAnswerWithoutAWordIsAMessage) {
-  const Json whole = Json::parse(answered(R"({"input": "Hi"})", {{.finish = Finish::stop}}).bytes);
+  const Json whole = Json::parse(response_to(R"({"input": "Hi"})", {{.finish = Finish::stop}}).bytes);
   EXPECT_EQ(whole["output"][0]["content"][0]["text"], "");
   EXPECT_EQ(whole["output"][0]["status"], "completed");
 }
 
 TEST(Responses, AFailedTextFails) {
   const std::vector<Piece> pieces{{.finish = Finish::failed, .problem = "no numbers"}};
-  const Answered whole = answered(R"({"input": "Hi"})", pieces);
+  const Answered whole = response_to(R"({"input": "Hi"})", pieces);
   EXPECT_EQ(Json::parse(whole.bytes)["error"]["message"], "no numbers");
   EXPECT_TRUE(whole.kept.is_null());
-  const Json last = response_events(answered(R"({"input": "Hi", "stream": true})", pieces).bytes).back();
+  const Json last = response_events(response_to(R"({"input": "Hi", "stream": true})", pieces).bytes).back();
   EXPECT_EQ(last["type"], "response.failed");
   EXPECT_EQ(last["response"]["error"]["message"], "no numbers");
 }
 
 TEST(Responses, ReasoningIsSealedWhereThatIsAskedFor) {
-  const Json whole =
-      Json::parse(answered(R"({"input": "Hi", "store": false, "include": ["reasoning.encrypted_content"]})",
-                           pieces_with_call())
-                      .bytes);
+  const Json whole = Json::parse(
+      response_to(R"({"input": "Hi", "store": false, "include": ["reasoning.encrypted_content"]})",
+                  pieces_with_call())
+          .bytes);
   EXPECT_EQ(whole["output"][0]["encrypted_content"], sealed_reasoning("Add them."));
 }
 
@@ -202,7 +202,7 @@ TEST(Responses, LogProbsAreOfTheContent) {
       {.tokens = 1, .log_probs = {{256, "", -1.0, {}, {}, 0}}, .finish = Finish::stop}};
   const std::string body =
       R"({"input": "Hi", "include": ["message.output_text.logprobs"], "top_logprobs": 1, "stream": )";
-  const Json whole = Json::parse(answered(body + "false}", pieces).bytes);
+  const Json whole = Json::parse(response_to(body + "false}", pieces).bytes);
   const Json& shown = whole["output"][1]["content"][0]["logprobs"];
   ASSERT_EQ(shown.size(), 2u);
   EXPECT_EQ(shown[0]["token"], "x");
@@ -210,7 +210,7 @@ TEST(Responses, LogProbsAreOfTheContent) {
   EXPECT_EQ(shown[1]["bytes"], Json::array({'y'}));
   EXPECT_EQ(shown[1]["top_logprobs"][0]["logprob"], -0.5);
   Json streamed = Json::array();
-  for (const Json& event : response_events(answered(body + "true}", pieces).bytes)) {
+  for (const Json& event : response_events(response_to(body + "true}", pieces).bytes)) {
     if (event["type"] == "response.output_text.delta")
       streamed.insert(streamed.end(), event["logprobs"].begin(), event["logprobs"].end());
     if (event.contains("text") && event.contains("logprobs")) {

@@ -12,7 +12,7 @@ using chat::Json;
 
 constexpr const char* kLogProbs = "message.output_text.logprobs";
 constexpr const char* kSealedReasoning = "reasoning.encrypted_content";
-constexpr std::int64_t kMostTopLogProbs = 20;
+constexpr std::int64_t kMostShownLogProbs = 20;
 constexpr std::size_t kMostMetadata = 16;
 
 // What else a client may ask to include: parts of items that no answer has here.
@@ -131,8 +131,8 @@ void read_include(const Json& value, ResponsesRequest& request) {
 }
 
 void read_top_log_probs(const Json& value, ResponsesRequest& request) {
-  if (!value.is_number_integer() || value < 0 || value > kMostTopLogProbs)
-    refuse_value("top_logprobs", fmt::format("a whole number of 0 to {}", kMostTopLogProbs), value);
+  if (!value.is_number_integer() || value < 0 || value > kMostShownLogProbs)
+    refuse_value("top_logprobs", fmt::format("a whole number of 0 to {}", kMostShownLogProbs), value);
   request.chat["top_logprobs"] = value;
 }
 
