@@ -15,6 +15,7 @@
 #include "serve/protocol/chat_answer.h"
 #include "serve/protocol/completions.h"
 #include "serve/protocol/messages.h"
+#include "serve/protocol/responses_paths.h"
 #include "serve/protocol/token_paths.h"
 
 namespace switchyard::serve {
@@ -69,6 +70,10 @@ class HttpServer::Impl {
                                {"POST", "/chat/completions", &Impl::chat},
                                {"POST", "/v1/messages", &Impl::message},
                                {"POST", "/v1/messages/count_tokens", &Impl::count_tokens},
+                               {"POST", "/v1/responses", &Impl::respond},
+                               {"POST", "/v1/responses/input_tokens", &Impl::count_input},
+                               {"GET", "/v1/responses/NAME", &Impl::show_response},
+                               {"DELETE", "/v1/responses/NAME", &Impl::delete_response},
                                {"POST", "/tokenize", &Impl::tokens_of},
                                {"POST", "/detokenize", &Impl::text_of},
                                {"POST", "/apply-template", &Impl::prompt_of},
@@ -166,6 +171,26 @@ class HttpServer::Impl {
       return Response{error.status, messages_error(error.status, error.what())};
     }
   }
+  Answer respond(Request& request) {
+    ResponsesRequest asked =
+        read_responses(parse_chat_body(request.body), responses_, request.key, new_hidden_id());
+    ChatRequest wanted = chat_of_responses(asked, model_, std::random_device()());
+    auto answer = std::make_unique<ResponsesAnswer>(wanted, asked, model_, seconds_of_day(),
+                                                    keeper_of(asked, responses_, request.key));
+    return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
+  }
+  Answer count_input(Request& request) {
+    const ResponsesRequest asked =
+        read_responses(parse_chat_body(request.body), responses_, request.key, new_hidden_id());
+    return json_response(
+        {{"object", "response.input_tokens"}, {"input_tokens", count_input_tokens(asked, model_)}});
+  }
+  Answer show_response(Request& request) {
+    return Response{200, show_stored(request.name, request.query, responses_, request.key)};
+  }
+  Answer delete_response(Request& request) {
+    return Response{200, delete_stored(request.name, responses_, request.key)};
+  }
   Answer tokens_of(Request& request) { return Response{200, tokenize(request.body, model_)}; }
   Answer text_of(Request& request) { return Response{200, detokenize(request.body, model_)}; }
   Answer prompt_of(Request& request) { return Response{200, apply_template(request.body, model_)}; }
@@ -190,6 +215,12 @@ class HttpServer::Impl {
   }
 
   std::string new_id(const char* kind) { return fmt::format("{}-{:x}-{}", kind, started_, ++answers_); }
+
+  // Ids of what is stored must not be guessed: whoever knows one may read it where there are no keys.
+  static std::string new_hidden_id() {
+    std::random_device random;
+    return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+  }
 
   // Queues the texts, and answers with what becomes of them.
   Answer make_texts(const Request& request, std::vector<TextRequest> texts,
@@ -223,6 +254,7 @@ class HttpServer::Impl {
   std::atomic<std::int64_t> answers_{0};
   std::mutex said_mutex_;
   std::set<std::string> said_;  // unknown fields that the log has named
+  StoredResponses responses_;   // of all keys
   http::Server server_;         // last: its handlers use all above
 };
 

@@ -18,7 +18,7 @@ import venv
 
 import serving
 
-LEAST_CHECKS = 70
+LEAST_CHECKS = 81
 SKIPPED = 77
 KEY = "a key of this test"
 INSTALL_SECONDS, SILENCE_SECONDS = 300, 15
@@ -58,6 +58,7 @@ def run_checks(args):
     import chat_checks  # noqa: F401: their checks register themselves
     import error_checks  # noqa: F401
     import path_checks  # noqa: F401
+    import responses_checks  # noqa: F401
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -124,7 +124,7 @@ std::string Router::methods_of(const std::string& path) const {
     if (path == "*" || !matches(route.path, path, name)) continue;
     methods += route.method == "GET" ? "GET, HEAD, " : route.method + ", ";
   }
-  return path == "*" ? "GET, HEAD, POST, OPTIONS" : methods.empty() ? "" : methods + "OPTIONS";
+  return path == "*" ? "GET, HEAD, POST, DELETE, OPTIONS" : methods.empty() ? "" : methods + "OPTIONS";
 }
 
 Response Router::options_answer(const Request& request, const std::string& allowed) const {
@@ -133,7 +133,7 @@ Response Router::options_answer(const Request& request, const std::string& allow
   const std::string* const origin = request.header("origin");
   if (origin == nullptr || !is_allowed_origin(*origin)) return response;
   const std::string* const wanted = request.header("access-control-request-headers");
-  response.headers.push_back({"Access-Control-Allow-Methods", "GET, POST, OPTIONS"});
+  response.headers.push_back({"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"});
   response.headers.push_back(
       {"Access-Control-Allow-Headers", allowed_headers(wanted == nullptr ? "" : *wanted)});
   response.headers.push_back({"Access-Control-Max-Age", "600"});
@@ -147,7 +147,7 @@ Router::Found Router::find(Request& request) const {
   const auto route = std::ranges::find_if(routes_, [&](const Route& one) {
     return has_method(one, request.method) && matches(one.path, request.path, request.name);
   });
-  if (request.method == "POST") {
+  if (request.method == "POST" || request.method == "DELETE") {
     const std::string* const origin = request.header("origin");
     const std::string* const host = request.header("host");
     const bool is_own = origin != nullptr && host != nullptr &&

@@ -14,10 +14,10 @@ namespace switchyard::http {
 enum class Access { open, monitoring, key };
 
 struct Route {
-  std::string method;  // GET (and with it HEAD) or POST
+  std::string method;  // GET (and with it HEAD), POST or DELETE
   std::string path;    // NAME at its end stands for any text
-  // May throw chat::BadRequest, which becomes an answer; anything else is status 500. Handlers of POST run on
-  // the pool and may take their time; those of GET hold up other connections.
+  // May throw chat::BadRequest, which becomes an answer; anything else is status 500. Handlers of POST and
+  // DELETE run on the pool and may take their time; those of GET hold up other connections.
   std::function<Answer(Request&)> handler;
   Access access = Access::key;
 };

@@ -338,7 +338,7 @@ TEST_F(HttpTest, PagesOfOtherSites) {
                        foreign + "Access-Control-Request-Headers: x-stainless-os,content-type, X-Evil\r\n");
   EXPECT_EQ(preflight.status, 204);
   EXPECT_EQ(preflight.header("Access-Control-Allow-Origin"), "http://localhost:5173");
-  EXPECT_EQ(preflight.header("Access-Control-Allow-Methods"), "GET, POST, OPTIONS");
+  EXPECT_EQ(preflight.header("Access-Control-Allow-Methods"), "GET, POST, DELETE, OPTIONS");
   EXPECT_EQ(preflight.header("Access-Control-Allow-Headers"),
             "authorization, content-type, x-api-key, x-stainless-os");
   EXPECT_EQ(preflight.header("Access-Control-Max-Age"), "600");
