@@ -112,7 +112,7 @@ TEST(Passes, OnProductMeshes) {
             4);
 }
 TEST(Passes, WhereOneRankTakesAllAndOthersNothing) {
-  EXPECT_EQ(most_passes({.load = Load::one_hot, .config = mixtral(8, 1)},
+  EXPECT_EQ(most_passes({.load = Load::one_hot, .config = mixtral(8, 1), .gaps = false},
                         {Mesh({{"expert", 4}}), Mesh({{"expert", 8}}), Mesh({{"fsdp", 2}, {"expert", 4}})}),
             32);  // a buffer of ⌊0.3·32/8⌋ rows
 }
