@@ -134,7 +134,7 @@ TEST(Passes, InsideARegion) {
 
 // Rows, not weights, are what there is much of.
 Problem many_rows(bool ring) {
-  Problem p{.batch = 16, .length = 32, .width = 32, .hidden = 64, .config = mixtral(4, 2)};
+  Problem p{.batch = 16, .length = 32, .width = 32, .hidden = 64, .config = mixtral(4, 2), .gaps = false};
   p.execution.ring = ring;
   p.execution.balance_weight = 0;
   return p;

@@ -110,7 +110,7 @@ void expect_same_run(const PaddedRun& got, const PaddedRun& want, const std::str
   }
   EXPECT_EQ(got.eval_targets, want.eval_targets) << what;
   EXPECT_NEAR(got.eval_loss, want.eval_loss, 1e-4 * want.eval_loss) << what;
-  EXPECT_GE(want.weights.size(), 5u);
+  EXPECT_GE(want.weights.size(), 4u);
   for (const auto& [name, values] : want.weights) {
     for (std::size_t i = 0; i < values.size(); ++i)
       ASSERT_NEAR(got.weights.at(name)[i], values[i], 1e-5) << what << name;
