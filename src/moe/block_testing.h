@@ -25,9 +25,9 @@ struct Problem {
   MoeConfig config;
   MoeExecution execution = with_balance_loss();
   DType dtype = DType::f32;
-  RematPolicy policy = {};    // remat policy of a region around the block
-  bool gaps = true;           // every seventh token is padding
-  std::int64_t padding = 0;   // tokens of padding behind each row's, beyond `length`
+  RematPolicy policy = {};   // remat policy of a region around the block
+  bool gaps = true;          // every seventh token is padding
+  std::int64_t padding = 0;  // tokens of padding behind each row's, beyond `length`
 
   std::int64_t columns() const { return length + padding; }
 };

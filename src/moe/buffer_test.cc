@@ -109,7 +109,8 @@ TEST(RaggedBuffer, PrefixLosesLaterExpertsOfTheRing) {
 }
 
 TEST(Capacity, DropsPerSequenceInTokenOrder) {
-  Problem p{.load = Load::one_hot, .config = mixtral(4, 1), .gaps = false};  // 4 tokens a sequence, all to expert 0
+  Problem p{
+      .load = Load::one_hot, .config = mixtral(4, 1), .gaps = false};  // 4 tokens a sequence, all to expert 0
   p.execution.sparse = false;
   p.execution.capacity_factor = 2;  // max(ceil(4·1/4)·2, 2) = 2 places
   Problem all = p;

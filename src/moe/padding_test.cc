@@ -29,12 +29,9 @@ std::vector<NamedExecution> crowded_strategies() {
     for (const double factor : {0.5, 1.1}) {
       for (const DropPolicy policy : {DropPolicy::fair, DropPolicy::prefix})
         add(fmt::format("{}, buffer {}, {}", name, factor, policy == DropPolicy::fair ? "fair" : "prefix"),
-            [=](MoeExecution& c) {
-              c.ring = ring, c.ragged_buffer_factor = factor, c.drop_policy = policy;
-            });
-      add(fmt::format("{}, passes of {}", name, factor), [=](MoeExecution& c) {
-        c.ring = ring, c.ragged_buffer_factor = factor, c.further_passes = true;
-      });
+            [=](MoeExecution& c) { c.ring = ring, c.ragged_buffer_factor = factor, c.drop_policy = policy; });
+      add(fmt::format("{}, passes of {}", name, factor),
+          [=](MoeExecution& c) { c.ring = ring, c.ragged_buffer_factor = factor, c.further_passes = true; });
     }
   }
   for (const bool without : {false, true}) {
@@ -86,24 +83,28 @@ int check_padding(const Problem& base, const std::vector<Mesh>& meshes) {
 }
 
 TEST(Padding, TakesNoRoomOnExpertMeshes) {
-  EXPECT_GE(check_padding({.config = deepseek3(8, 3)}, {Mesh(), Mesh({{"expert", 2}}), Mesh({{"expert", 4}})}), 20);
+  EXPECT_GE(
+      check_padding({.config = deepseek3(8, 3)}, {Mesh(), Mesh({{"expert", 2}}), Mesh({{"expert", 4}})}), 20);
 }
 TEST(Padding, TakesNoRoomOnProductMeshes) {
-  EXPECT_GE(check_padding({.config = mixtral(8, 2)}, {Mesh({{"tensor", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 2}}),
-                                              Mesh({{"data", 2}, {"expert", 2}})}),
+  EXPECT_GE(check_padding({.config = mixtral(8, 2)},
+                          {Mesh({{"tensor", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 2}}),
+                           Mesh({{"data", 2}, {"expert", 2}})}),
             20);
 }
 TEST(Padding, TakesNoRoomWhereOneExpertTakesAll) {
   EXPECT_GE(check_padding({.load = Load::one_hot, .config = mixtral(8, 1)}, {Mesh({{"expert", 4}})}), 10);
 }
 TEST(Padding, TakesNoRoomOfATokenThatAllRanksHold) {
-  check_padding({.batch = 1, .config = gpt_oss(8, 2)}, {Mesh({{"expert", 4}}), Mesh({{"tensor", 2}, {"expert", 2}})});
+  check_padding({.batch = 1, .config = gpt_oss(8, 2)},
+                {Mesh({{"expert", 4}}), Mesh({{"tensor", 2}, {"expert", 2}})});
 }
 
 // Where the sequence is split over ranks, padding changes which tokens they hold: dropless all the same.
 TEST(Padding, TakesNoRowsOfASplitSequenceOrOfChunks) {
   for (const bool ring : {false, true}) {
-    for (const Mesh& mesh : {Mesh({{"context", 2}}), Mesh({{"context", 2}, {"expert", 2}}), Mesh({{"expert", 2}})}) {
+    for (const Mesh& mesh :
+         {Mesh({{"context", 2}}), Mesh({{"context", 2}, {"expert", 2}}), Mesh({{"expert", 2}})}) {
       Problem p{.config = deepseek3(8, 3)};
       p.execution.ring = ring;
       p.execution.token_chunks = 2;

@@ -293,7 +293,8 @@ RowPlan plan_all_rows(Context& context, const Array& ids, std::int64_t experts) 
 
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
                   std::int64_t experts, double buffer_factor, DropPolicy policy) {
-  if (count == experts && (buffer_factor <= 0 || buffer_factor >= 1)) return plan_all_rows(context, ids, experts);
+  if (count == experts && (buffer_factor <= 0 || buffer_factor >= 1))
+    return plan_all_rows(context, ids, experts);
   const std::vector<std::int64_t> counts = read_rows_per_expert(context, ids, first, count, experts);
   const std::int64_t assigned = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   const std::vector<std::int64_t> sizes(counts.begin() + first, counts.begin() + first + count);

@@ -16,14 +16,14 @@ namespace switchyard {
 // prefix: rows in (source, expert) order are kept until the buffer is full.
 std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts,
                                                  std::int64_t capacity, DropPolicy policy);
-// Rows of the buffer of each of `ranks` ranks for so many rows in all: ⌊factor · rows / P⌋, or -1 for dropless
-// (factor <= 0).
+// Rows of the buffer of each of `ranks` ranks for so many rows in all: ⌊factor · rows / P⌋, or -1 for
+// dropless (factor <= 0).
 std::int64_t buffer_rows(double factor, std::int64_t rows, std::int64_t ranks);
 
-// Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]; -1 is no expert. Rows
-// over buffer_rows(buffer_factor) of what the ids have are dropped. The number of rows is read back from the
-// device ("rows per expert"), unless all experts are here and keep all rows: then a GPU takes R for all ids,
-// and the rows behind those of the experts are nobody's.
+// Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]; -1 is no expert.
+// Rows over buffer_rows(buffer_factor) of what the ids have are dropped. The number of rows is read back from
+// the device ("rows per expert"), unless all experts are here and keep all rows: then a GPU takes R for all
+// ids, and the rows behind those of the experts are nobody's.
 struct RowPlan {
   Array rows;                   // i32 [R]: number of the assignment (token·K + slot) at each sorted position
   Array tokens;                 // i32 [R]: rows / K

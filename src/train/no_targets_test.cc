@@ -1,5 +1,5 @@
-// Rows and tokens that are nothing but padding change no loss, no gradient and no count of dropped rows; a batch
-// without targets has the loss 0.
+// Rows and tokens that are nothing but padding change no loss, no gradient and no count of dropped rows; a
+// batch without targets has the loss 0.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,19 +18,32 @@ namespace {
 constexpr std::int64_t kDocuments = 8, kDocumentTokens = 12, kPaddedVocabulary = 64;
 
 Config padded_config(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments{"decoder_block=deepseek",   "base_emb_dim=32",
-                                     "base_num_decoder_layers=2", "first_num_dense_layers=1",
-                                     "num_experts=8",             "num_experts_per_tok=2",
-                                     "shared_experts=1",          "base_mlp_dim=32",
-                                     "base_moe_mlp_dim=16",       "base_num_query_heads=2",
-                                     "base_num_kv_heads=2",       "attention_type=mla",
-                                     "q_lora_rank=0",             "kv_lora_rank=16",
-                                     "qk_nope_head_dim=8",        "qk_rope_head_dim=8",
-                                     "v_head_dim=8",              "routed_score_func=sigmoid",
-                                     "routed_bias=true",          "routed_bias_update_rate=0.01",
-                                     "load_balance_loss_weight=0.01", "dtype=float32",
-                                     "weight_dtype=float32",      "steps=10",
-                                     "learning_rate=0.01",        "dataset_type=synthetic",
+  std::vector<std::string> arguments{"decoder_block=deepseek",
+                                     "base_emb_dim=32",
+                                     "base_num_decoder_layers=2",
+                                     "first_num_dense_layers=1",
+                                     "num_experts=8",
+                                     "num_experts_per_tok=2",
+                                     "shared_experts=1",
+                                     "base_mlp_dim=32",
+                                     "base_moe_mlp_dim=16",
+                                     "base_num_query_heads=2",
+                                     "base_num_kv_heads=2",
+                                     "attention_type=mla",
+                                     "q_lora_rank=0",
+                                     "kv_lora_rank=16",
+                                     "qk_nope_head_dim=8",
+                                     "qk_rope_head_dim=8",
+                                     "v_head_dim=8",
+                                     "routed_score_func=sigmoid",
+                                     "routed_bias=true",
+                                     "routed_bias_update_rate=0.01",
+                                     "load_balance_loss_weight=0.01",
+                                     "dtype=float32",
+                                     "weight_dtype=float32",
+                                     "steps=10",
+                                     "learning_rate=0.01",
+                                     "dataset_type=synthetic",
                                      "opt_type=sgd",
                                      fmt::format("vocab_size={}", kPaddedVocabulary)};
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -66,8 +79,8 @@ struct PaddedRun {
 };
 
 PaddedRun train_padded(const std::vector<Batch>& batches, const std::vector<std::string>& more) {
-  std::vector<std::string> keys{
-      fmt::format("max_target_length={}", batches[0].inputs.dim(1)), "per_device_batch_size=1"};
+  std::vector<std::string> keys{fmt::format("max_target_length={}", batches[0].inputs.dim(1)),
+                                "per_device_batch_size=1"};
   keys.insert(keys.end(), more.begin(), more.end());
   const Config config = padded_config(keys);
   const Mesh mesh = mesh_from_config(config);
@@ -133,13 +146,15 @@ TEST(PaddingOfABatch, ChangesNothing) {
   int crowded = 0;
   for (const auto& keys : cases) {
     const std::string what = fmt::format("{}", fmt::join(keys, " "));
-    const PaddedRun bare = train_padded({documents_in_rows(kDocuments, kDocumentTokens), documents_in_rows(kDocuments, kDocumentTokens)}, keys);
+    const PaddedRun bare = train_padded(
+        {documents_in_rows(kDocuments, kDocumentTokens), documents_in_rows(kDocuments, kDocumentTokens)},
+        keys);
     crowded += bare.steps[0].layers[0].rows_dropped() > 0 || bare.steps[0].layers[0].passes > 1 ? 1 : 0;
     for (const auto& [rows, length] : {std::pair<std::int64_t, std::int64_t>{kDocuments, 4 * kDocumentTokens},
                                        {2 * kDocuments, kDocumentTokens},
                                        {2 * kDocuments, 2 * kDocumentTokens}})
-      expect_same_run(train_padded({documents_in_rows(rows, length), documents_in_rows(rows, length)}, keys), bare,
-                   fmt::format("{} rows of {} tokens, {}: ", rows, length, what));
+      expect_same_run(train_padded({documents_in_rows(rows, length), documents_in_rows(rows, length)}, keys),
+                      bare, fmt::format("{} rows of {} tokens, {}: ", rows, length, what));
   }
   EXPECT_GE(crowded, 4);
 }
@@ -149,7 +164,9 @@ TEST(NoTargets, AreALossOfZero) {
   for (const std::vector<std::string>& keys : std::vector<std::vector<std::string>>{
            {}, {"ranks=2", "ici_expert_parallelism=2"}, {"mtp_num_layers=1"}, {"compat=maxtext"}}) {
     Batch nothing = documents_in_rows(kDocuments, kDocumentTokens, false);
-    const PaddedRun some = train_padded({documents_in_rows(kDocuments, kDocumentTokens), nothing, documents_in_rows(kDocuments, kDocumentTokens), nothing}, keys);
+    const PaddedRun some = train_padded({documents_in_rows(kDocuments, kDocumentTokens), nothing,
+                                         documents_in_rows(kDocuments, kDocumentTokens), nothing},
+                                        keys);
     EXPECT_EQ(some.steps[1].total_weights, 0);
     EXPECT_EQ(some.steps[1].lm_loss, 0);
     EXPECT_EQ(some.steps[1].prediction_loss, 0);
@@ -171,7 +188,7 @@ TEST(NoTargets, AreALossOfZero) {
 TEST(NoTargets, OfOneMicrobatch) {
   Batch batch = documents_in_rows(2 * kDocuments, kDocumentTokens);  // the second half is padding
   const PaddedRun whole = train_padded({documents_in_rows(kDocuments, kDocumentTokens)}, {}),
-                halves = train_padded({batch}, {"gradient_accumulation_steps=2"});
+                  halves = train_padded({batch}, {"gradient_accumulation_steps=2"});
   EXPECT_NEAR(halves.steps[0].loss, whole.steps[0].loss, 1e-6);
   EXPECT_NEAR(halves.steps[0].raw_grad_norm, whole.steps[0].raw_grad_norm, 1e-5);
 }

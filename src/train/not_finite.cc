@@ -82,7 +82,8 @@ void Trainer::say_origin(const BatchRows& batch, std::span<const double> squares
         },
         i);
   sum_over_run(context_, places.counts());
-  if (const std::string origin = places.first(); !origin.empty()) result.bad += "; not finite first: " + origin;
+  if (const std::string origin = places.first(); !origin.empty())
+    result.bad += "; not finite first: " + origin;
 }
 
 }  // namespace switchyard

@@ -76,8 +76,8 @@ std::string stalled_line(const History& history, const Config& config) {
 // Over batches of sizes.eval rows, the last one padded; of the first `limit` batches when that is not 0.
 // Under `rules` where there are any, else under those of the training.
 // Nats per target; none without targets.
-std::optional<double> evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes, std::int64_t limit,
-                                   const std::optional<AxisRules>& rules) {
+std::optional<double> evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes,
+                                   std::int64_t limit, const std::optional<AxisRules>& rules) {
   auto phase = trainer.timer().scope("evaluation");
   std::optional<Trainer::UnderRules> layout;
   if (rules) layout.emplace(trainer, *rules);

@@ -136,8 +136,8 @@ void Trainer::update_on_device(const Issued& issued) {
   copy(numbers, report.numbers().view());
 }
 
-void Trainer::read_report(std::int64_t step, const Issued& issued, const BatchRows& batch, const OwnBatch& own,
-                          StepResult& result) {
+void Trainer::read_report(std::int64_t step, const Issued& issued, const BatchRows& batch,
+                          const OwnBatch& own, StepResult& result) {
   const StepReport host = issued.report.on_host(context_);
   const Tensor losses = host.losses();
   result.layer_bytes = issued.passes.layer_bytes;

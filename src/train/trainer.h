@@ -162,8 +162,9 @@ class Trainer {
   void read_report(std::int64_t step, const Issued& issued, const BatchRows& batch, const OwnBatch& own,
                    StepResult& result);
   void judge(std::int64_t step, StepResult& result);
-  // Adds to `bad` of the first of some steps whose loss or gradient is not finite what of the step was so first
-  // (train/not_finite.cc). `squares`: this rank's, of the gradients. Collective; runs the batch once more.
+  // Adds to `bad` of the first of some steps whose loss or gradient is not finite what of the step was so
+  // first (train/not_finite.cc). `squares`: this rank's, of the gradients. Collective; runs the batch once
+  // more.
   void say_origin(const BatchRows& batch, std::span<const double> squares, StepResult& result);
   void judge_by(std::int64_t step, double norm, double loss, StepResult& result);
   double clip_factor(double norm) const;

@@ -146,8 +146,8 @@ class Updater {
   Context& context_;
   UpdateConfig config_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<Range> ranges_;  // one for each parameter, in order
-  Tensor squares_;             // f64, one for each range, on the device
+  std::vector<Range> ranges_;                     // one for each parameter, in order
+  Tensor squares_;                                // f64, one for each range, on the device
   std::vector<const Parameter*> with_gradients_;  // in the order of the last sums of their squares
   std::vector<double> own_squares_;               // those sums, where gradient_squares() made them
 };

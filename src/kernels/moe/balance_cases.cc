@@ -49,14 +49,14 @@ struct BalanceShape {
   }
 };
 
-// Logits and bias. All scores of every third token vanish in float32.
+// Logits and bias. Where scores are each alone, all of every third token vanish in float32.
 Arrays balance_inputs(const BalanceShape& s, Draw& draw) {
   Arrays in;
   in.push_back(draw.normal(DType::f32, s.batch * s.length * s.experts));
   in.push_back(draw.normal(DType::f32, s.experts));
   const float down = s.score == RouterScore::sqrt_softplus ? 230.0f : 110.0f;
   for (std::int64_t i = 0; i < in[0].size(); ++i) {
-    if (i / s.experts % 3 == 1) in[0].set(i, in[0].at(i) - down);
+    if (scores_each_alone(s.score) && i / s.experts % 3 == 1) in[0].set(i, in[0].at(i) - down);
   }
   return in;
 }

@@ -97,8 +97,8 @@ void admit_in_order(ThreadPool& pool, const PlanPlacesArgs& args) {
     std::vector<std::int64_t> used;
     for (std::int64_t b = begin; b < end; ++b) {
       used.assign(static_cast<std::size_t>(experts), 0);
-      const auto of_sequence = ids.subspan(static_cast<std::size_t>(b * per_sequence),
-                                           static_cast<std::size_t>(per_sequence));
+      const auto of_sequence =
+          ids.subspan(static_cast<std::size_t>(b * per_sequence), static_cast<std::size_t>(per_sequence));
       const std::int64_t assigned = std::ranges::count_if(of_sequence, [](auto id) { return id >= 0; }),
                          room = args.factor > 0 ? places_of(assigned, experts, args.factor) : capacity;
       CHECK(room <= capacity, "[plan_places] {} rows of an expert, room for {}", room, capacity);

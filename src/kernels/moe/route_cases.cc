@@ -58,7 +58,8 @@ struct RouteShape {
   bool is_padding(std::int64_t t) const { return given && t % 5 == 2; }
   PoisonedArray segments() const {
     std::vector<std::int32_t> all;
-    for (std::int64_t t = 0; t < tokens; ++t) all.push_back(is_padding(t) ? 0 : 1 + static_cast<std::int32_t>(t % 2));
+    for (std::int64_t t = 0; t < tokens; ++t)
+      all.push_back(is_padding(t) ? 0 : 1 + static_cast<std::int32_t>(t % 2));
     return i32_array(all);
   }
   PoisonedArray choices() const {

@@ -378,8 +378,8 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
   }
   const double shard_load = over_balanced_share(rows_for(counts, me), assigned, ranks);
   if (may_need_passes(execution, ranks)) {
-    const std::int64_t passes = agree_on_passes(context, most, cap_of_passes(execution, assigned, ranks),
-                                                call.x.sharding(), axes);
+    const std::int64_t passes =
+        agree_on_passes(context, most, cap_of_passes(execution, assigned, ranks), call.x.sharding(), axes);
     if (passes > 1) {
       return [=, &context] {
         DispatchResult result = run_passes(context, passes, call.layout, [&](std::int64_t pass) {

@@ -96,8 +96,8 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
                                 {}};  // places are counted along whole sequences
   const Array x = reshard(context, call.x, whole_sequence);
   const Array ids = reshard(context, call.routing.ids, whole_sequence);
-  auto plan = apply(context, std::make_shared<PlanCapacityOp>(config.experts, capacity, factor),
-                    std::span(&ids, 1));
+  auto plan =
+      apply(context, std::make_shared<PlanCapacityOp>(config.experts, capacity, factor), std::span(&ids, 1));
   const Array rows = always_keep(plan[0]), tokens = always_keep(plan[1]), position = always_keep(plan[2]);
   const std::int64_t width = x.shape()[2];
   ArrayInfo in_places = rows.info();

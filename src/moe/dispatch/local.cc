@@ -57,8 +57,8 @@ DispatchResult run_all_rows(Context& context, const DispatchCall& call, const To
   std::int64_t most = 0;
   for (auto rank = counts.begin(); rank != counts.end(); rank += here.count)
     most = std::max(most, std::accumulate(rank, rank + here.count, std::int64_t{0}));
-  const std::int64_t passes = agree_on_passes(
-      context, most, cap_of_passes(call.execution, assigned, ranks), tokens.layout, here.axes);
+  const std::int64_t passes = agree_on_passes(context, most, cap_of_passes(call.execution, assigned, ranks),
+                                              tokens.layout, here.axes);
   const std::vector<std::int64_t> mine(counts.begin() + here.first, counts.begin() + here.first + here.count);
   const auto run = [&](std::int64_t pass) {
     const RowsOfPass rows = rows_of_pass(RowCounts{mine}, pass, passes);
@@ -84,9 +84,9 @@ DispatchResult run_local_experts(Context& context, const DispatchCall& call, con
   const std::int64_t count = config.experts / ranks;
   const ExpertsHere here{axes, count * context.mesh->index_along(context.rank, axes), count};
   if (may_need_passes(execution, ranks)) return run_all_rows(context, call, tokens, here);
-  const RowPlan plan = plan_rows(context, tokens.ids, here.first, here.count, config.experts,
-                                 execution.further_passes ? -1 : execution.ragged_buffer_factor,
-                                 execution.drop_policy);
+  const RowPlan plan =
+      plan_rows(context, tokens.ids, here.first, here.count, config.experts,
+                execution.further_passes ? -1 : execution.ragged_buffer_factor, execution.drop_policy);
   DispatchResult result = run_rows(context, call, tokens, here, plan);
   result.shard_load = over_balanced_share(plan.routed, plan.assigned, ranks);
   return result;

@@ -26,7 +26,7 @@ GPU_FUNCTION void warp_scores(RouterScore score, const float* logits, float* sco
       scores[e] = score == RouterScore::sigmoid         ? 1.0f / (1.0f + expf(-x))
                   : score != RouterScore::sqrt_softplus ? x
                   : x < kVanishingLogit                 ? expf(x / 2)
-                                                        : sqrtf((x > 0 ? x : 0.0f) + log1pf(expf(x > 0 ? -x : x)));
+                                        : sqrtf((x > 0 ? x : 0.0f) + log1pf(expf(x > 0 ? -x : x)));
     }
   }
   warp_barrier();
