@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <numeric>
@@ -12,6 +11,7 @@
 
 #include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
+#include "models/finite.h"
 #include "models/pipeline.h"
 #include "ops/gather_to_first.h"
 
@@ -36,14 +36,6 @@ std::int64_t rows_of_step(std::int64_t texts) {
 
 Sharding split_of_rows(const Context& context, const ModelConfig& model, std::int64_t rows) {
   return Sharding{{attention_tokens(context, model, rows, 1).dims[0]}, {}};
-}
-
-bool is_finite(const Tensor& x, std::size_t i) {
-  if (x.dtype() == DType::f32) return std::isfinite(x.span<float>()[i]);
-  constexpr std::uint16_t kInfinity = 0x7f80;  // of bfloat16
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, x.raw() + i * sizeof bits, sizeof bits);
-  return (bits & kInfinity) != kInfinity;
 }
 
 std::size_t routing_of_token(const RoutedLayers& routed) {
@@ -393,14 +385,7 @@ void Generator::truncate(std::size_t slot, std::int64_t tokens) {
 // Counts values of this rank's shards: first the embedding's, then each layer's.
 void Generator::count_broken(const ForwardResult& out, const Stage::Block& block) {
   auto at = static_cast<std::size_t>(layers_of(block, model_.layers).begin) + (block.is_first() ? 0 : 1);
-  for (const Array& hidden : out.hidden) {
-    const Tensor& own = hidden.tensor();
-    const Tensor x =
-        read_back(context_, own, "outputs", [&] { return Memory().zeros(own.dtype(), own.shape()); });
-    for (std::size_t i = 0; i < static_cast<std::size_t>(num_elements(x.shape())); ++i)
-      broken_[at] += is_finite(x, i) ? 0 : 1;
-    ++at;
-  }
+  for (const Array& hidden : out.hidden) broken_[at++] += count_not_finite(context_, hidden);
 }
 
 std::int64_t Generator::first_broken_layer(const SlotTokens& sequence) {

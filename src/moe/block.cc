@@ -56,7 +56,7 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call) {
     return dispatch(context, {call.config,
                               call.execution,
                               x[i],
-                              {always_keep(ids[i]), always_keep(weights[i]), call.routing.all_used},
+                              {always_keep(ids[i]), always_keep(weights[i])},
                               call.weights,
                               want});
   };
@@ -122,10 +122,10 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
   const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();
   const Tensor replayed =
       execution.tape ? execution.tape->replay(context, step, layer, first_row, out.logits.info()) : Tensor();
-  out.routing = route(context, config, out.logits, bias, step, layer, first_row, replayed);
-  out.routing.all_used = !execution.tape || execution.tape->uses_all_slots();
-  if (execution.tape) execution.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
   const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
+  out.routing = route(context, config, out.logits, bias, step, layer, first_row, replayed,
+                      execution.balance.count_padding ? Tensor() : local_segments.tensor());
+  if (execution.tape) execution.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
   DispatchResult result;
   {
     const PhaseMark mark(context.comm->position(), "dispatch");

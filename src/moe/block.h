@@ -21,8 +21,8 @@ bool is_first_of_repeats(const Context& context, const Sharding& tokens);
 // num_moe_emb_chunks does not divide the `width` of a token.
 void check_chunks(const MoeExecution& execution, std::int64_t length, std::int64_t width);
 
-// Runs the block on x [B,S,M]; segments i32 [B,S] (0 = padding). The step, the layer and the place of x's
-// first row in that step's batch matter to random routing only.
+// Runs the block on x [B,S,M]; segments i32 [B,S] (0 = padding, which gets zeros: it chooses no expert). The
+// step, the layer and the place of x's first row in that step's batch matter to random routing only.
 MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecution& execution,
                     const MoeWeights& weights, const Array& x, const Array& segments, std::int64_t step,
                     std::int64_t layer, std::int64_t first_row = 0);

@@ -25,11 +25,39 @@ struct Problem {
   MoeConfig config;
   MoeExecution execution = with_balance_loss();
   DType dtype = DType::f32;
-  RematPolicy policy = {};  // remat policy of a region around the block
+  RematPolicy policy = {};   // remat policy of a region around the block
+  bool gaps = true;          // every seventh token is padding
+  std::int64_t padding = 0;  // tokens of padding behind each row's, beyond `length`
+
+  std::int64_t columns() const { return length + padding; }
 };
 
+// x [B,S,...] with `padding` more places in each row, filled with `value`.
+inline Tensor with_padding(const Tensor& x, std::int64_t padding, float value) {
+  Shape shape = x.shape();
+  shape[1] += padding;
+  Tensor all(x.dtype(), shape);
+  std::fill_n(all.data<float>(), all.size(), value);
+  const std::int64_t from = x.size() / x.dim(0), to = all.size() / x.dim(0);
+  for (std::int64_t b = 0; b < x.dim(0); ++b)
+    std::copy_n(x.data<float>() + b * from, from, all.data<float>() + b * to);
+  return all;
+}
+
+// The first `length` places of each row of x [B,S,...].
+inline Tensor without_padding(const Tensor& x, std::int64_t length) {
+  Shape shape = x.shape();
+  shape[1] = length;
+  Tensor kept(x.dtype(), shape);
+  const auto rows = static_cast<std::size_t>(x.dim(0));
+  const std::size_t to = kept.bytes() / rows, from = x.bytes() / rows;
+  for (std::size_t b = 0; b < rows; ++b) std::copy_n(x.raw() + b * from, to, kept.raw() + b * to);
+  return kept;
+}
+
 struct Outcome {
-  std::map<std::string, Tensor> tensors;  // y, balance and the gradients
+  std::map<std::string, Tensor> tensors;  // y, balance and the gradients; of tokens, without padding behind
+  Tensor whole_y, whole_dx;               // with that padding
   std::vector<double> rows, dropped;
   std::int64_t passes = 0;
   double shard_load = 0;           // the busiest rank's
@@ -58,11 +86,13 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   const std::int64_t m = p.width, h = p.hidden, e = p.config.experts;
   Tensor x, gate;
   make_tokens(p, x, gate);
+  x = with_padding(x, p.padding, 1);  // all alike, so that padding would crowd the same experts
   const Tensor wi_0 = random_tensor({e, m, h}, 33, 0.4f), wi_1 = random_tensor({e, m, h}, 34, 0.4f);
   const Tensor wo = random_tensor({e, h, m}, 35, 0.4f), bias = random_tensor({e}, 36, 0.3f),
-               dy = random_tensor(x.shape(), 37);
-  Tensor segments(DType::i32, {p.batch, p.length});
-  for (std::int64_t i = 0; i < segments.size(); ++i) segments.data<std::int32_t>()[i] = i % 7 == 3 ? 0 : 1;
+               dy = with_padding(random_tensor({p.batch, p.length, m}, 37), p.padding, 1);
+  Tensor segments = Tensor::zeros(DType::i32, {p.batch, p.columns()});
+  for (std::int64_t i = 0; i < p.batch * p.length; ++i)
+    segments.data<std::int32_t>()[i / p.length * p.columns() + i % p.length] = p.gaps && i % 7 == 3 ? 0 : 1;
 
   Gathered gathered(mesh);
   std::vector<std::int64_t> peak(static_cast<std::size_t>(mesh.size()));
@@ -123,6 +153,9 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   outcome.peak = peak;
   for (const char* name : {"y", "ids", "dx", "dgate", "dwi_0", "dwi_1", "dwo"})
     outcome.tensors[name] = gathered.get(name);
+  outcome.whole_y = outcome.tensors["y"], outcome.whole_dx = outcome.tensors["dx"];
+  for (const char* name : {"y", "ids", "dx"})
+    if (p.padding > 0) outcome.tensors[name] = without_padding(outcome.tensors[name], p.length);
   if (p.config.bias) outcome.tensors["dbias"] = gathered.get("dbias");
   if (p.config.logit_bias) outcome.tensors["dlogit_bias"] = gathered.get("dlogit_bias");
   for (const char* name : {"dwi_0_bias", "dwi_1_bias", "dwo_bias"})

@@ -41,8 +41,8 @@ struct MoeConfig {
   bool random_routing = false;
   std::uint32_t random_seed = 0;
   bool expert_bias = false;  // biases of the experts' projections (mlp_bias)
-  float gate_limit = 0;  // mlp_activations_limit: clamps gate and up (kernels/moe/expert_gate.h); 0: no
-  float gate_alpha = 1;  // factor inside that gate's sigmoid
+  float gate_limit = 0;      // mlp_activations_limit: clamps gate and up (kernels/moe/expert_gate.h); 0: no
+  float gate_alpha = 1;      // factor inside that gate's sigmoid
 
   // True when an expert is just three matrix products and silu, with its weight applied to its output.
   bool plain_experts() const { return !expert_bias && gate_limit == 0 && !weights_on_inputs; }
@@ -56,7 +56,7 @@ struct BalanceRule {
                                    // the losses of layers are summed, not averaged
   bool softmax_of_scores = false;  // probabilities are a softmax of the router's scores, not their shares
   bool biased = false;             // … of scores with the bias, which then has a gradient
-  bool count_padding = false;      // tokens of segment 0 count, here and in row counts
+  bool count_padding = false;      // tokens of segment 0 choose experts, and count here and in row counts
   bool by_parts = false;           // each of num_moe_token_chunks chunks alone, then averaged
 };
 
@@ -64,7 +64,7 @@ struct BalanceRule {
 struct MoeExecution {
   bool sparse = true;
   bool ring = false;
-  double ragged_buffer_factor = -1;  // <= 0: dropless
+  double ragged_buffer_factor = -1;  // of the balanced share of the rows that there are; <= 0: dropless
   DropPolicy drop_policy = DropPolicy::fair;
   bool further_passes = false;            // moe_dropless_fallback: rows beyond the buffer are not dropped,
                                           // but go through the experts in further passes
@@ -94,11 +94,11 @@ struct MoeWeights {
   Array logit_bias = {};  // [E], undefined without one
 };
 
-// The router's decisions for the local tokens.
+// The router's decisions for the local tokens. A token of segment 0 (padding) has no expert in any slot, so
+// no row of it is sent, computed, dropped or counted.
 struct Routing {
-  Array ids;             // i32 [B,S,K]; -1: no expert in this slot
-  Array weights;         // f32 [B,S,K]
-  bool all_used = true;  // no id is -1
+  Array ids;      // i32 [B,S,K]; -1: no expert in this slot
+  Array weights;  // f32 [B,S,K]; 0 without an expert
 };
 
 // Counts of one layer's forward pass. Their sums over all ranks of the run are the global counts: a rank that
@@ -109,7 +109,7 @@ struct LayerLoad {
   std::vector<double> rows;     // assignments to each expert, before dropping, without padding
   std::vector<double> dropped;  // assignments of each expert that were dropped
   std::int64_t passes = 1;      // passes through the experts; the most of any chunk of tokens
-  double shard_load = 0;        // most rows in a chunk for this rank's experts, over the balanced share
+  double shard_load = 0;  // most rows in a chunk for this rank's experts, over the balanced share of rows
 };
 
 }  // namespace switchyard

@@ -112,7 +112,7 @@ TEST(Passes, OnProductMeshes) {
             4);
 }
 TEST(Passes, WhereOneRankTakesAllAndOthersNothing) {
-  EXPECT_EQ(most_passes({.load = Load::one_hot, .config = mixtral(8, 1)},
+  EXPECT_EQ(most_passes({.load = Load::one_hot, .config = mixtral(8, 1), .gaps = false},
                         {Mesh({{"expert", 4}}), Mesh({{"expert", 8}}), Mesh({{"fsdp", 2}, {"expert", 4}})}),
             32);  // a buffer of ⌊0.3·32/8⌋ rows
 }
@@ -134,7 +134,7 @@ TEST(Passes, InsideARegion) {
 
 // Rows, not weights, are what there is much of.
 Problem many_rows(bool ring) {
-  Problem p{.batch = 16, .length = 32, .width = 32, .hidden = 64, .config = mixtral(4, 2)};
+  Problem p{.batch = 16, .length = 32, .width = 32, .hidden = 64, .config = mixtral(4, 2), .gaps = false};
   p.execution.ring = ring;
   p.execution.balance_weight = 0;
   return p;

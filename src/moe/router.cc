@@ -10,11 +10,12 @@ namespace {
 class RouteOp : public Op {
  public:
   RouteOp(const MoeConfig& config, std::int64_t step, std::int64_t layer, std::int64_t first_row,
-          Tensor replayed)
+          Tensor replayed, Tensor segments)
       : rule_(routing_rule(config)),
         slots_(config.slots),
         first_row_(first_row),
-        replayed_(std::move(replayed)) {
+        replayed_(std::move(replayed)),
+        segments_(std::move(segments)) {
     key_ = rng_fold_in(rng_fold_in(rng_key(config.random_seed), static_cast<std::uint32_t>(step)),
                        static_cast<std::uint32_t>(layer));
   }
@@ -37,6 +38,7 @@ class RouteOp : public Op {
                                 .bias = in.size() > 1 ? in[1].view() : TensorView(),
                                 .choices = replayed_.view(),
                                 .random = {key_, first_row_ + offset[0], offset[1], infos[0].shape[1]},
+                                .segments = segments_.view(),
                                 .ids = ids.view(),
                                 .weights = weights.view()});
     return {ids, weights};
@@ -65,7 +67,7 @@ class RouteOp : public Op {
  private:
   RoutingRule rule_;
   std::int64_t slots_, first_row_;
-  Tensor replayed_;
+  Tensor replayed_, segments_;
   RngKey key_;
 };
 
@@ -103,16 +105,18 @@ Tensor choices_of_router(Context& context, const MoeConfig& config, const Array&
     inputs.push_back(bias.tensor());
     infos.push_back(bias.info());
   }
-  const RouteOp op(config, step, layer, first_row, {});
+  const RouteOp op(config, step, layer, first_row, {}, {});
   return inside_op(context, "route", "forward", [&] { return op.forward(context, inputs, infos)[0]; });
 }
 
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-              std::int64_t step, std::int64_t layer, std::int64_t first_row, const Tensor& replayed) {
+              std::int64_t step, std::int64_t layer, std::int64_t first_row, const Tensor& replayed,
+              const Tensor& segments) {
   std::vector<Array> inputs{logits};
   if (bias.defined()) inputs.push_back(bias);
   const Tensor choices = replayed.defined() ? to_device(context.memory, replayed) : Tensor();
-  auto out = apply(context, std::make_shared<RouteOp>(config, step, layer, first_row, choices), inputs);
+  auto out =
+      apply(context, std::make_shared<RouteOp>(config, step, layer, first_row, choices, segments), inputs);
   return {always_keep(out[0]), always_keep(out[1])};
 }
 

@@ -15,8 +15,10 @@ Array gate_logits(Context& context, const MoeExecution& execution, const Array& 
 // remat. `replayed`, where defined, is this rank's block i32 [B,S,K], of the host or of the device, of
 // choices made elsewhere: -1 first where the router is to choose for a token, kUnusedChoice
 // (kernels/moe/route.h) for a slot that goes to no expert; their weights are those of these logits.
+// `segments`, where defined, are this rank's, i32 [B,S] on the device: tokens of segment 0 choose no expert.
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-              std::int64_t step, std::int64_t layer, std::int64_t first_row = 0, const Tensor& replayed = {});
+              std::int64_t step, std::int64_t layer, std::int64_t first_row = 0, const Tensor& replayed = {},
+              const Tensor& segments = {});
 
 // The router's own choices for the same input, as route() would make them: this rank's block i32 [B,S,K], on
 // the device. Not differentiated.

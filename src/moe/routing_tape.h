@@ -14,12 +14,11 @@ class RoutingTape {
  public:
   virtual ~RoutingTape() = default;
   // This rank's block of the choices to make, i32 [B,S,K] laid out as the tokens of `logits`, on host or
-  // device. Undefined when the router is to choose, as it is for tokens whose first choice is -1. `step`
+  // device. Undefined when the router is to choose, as it is for tokens whose first choice is -1; a slot of
+  // kUnusedChoice (kernels/moe/route.h), and padding whatever it says, go to no expert. `step`
   // counts batches; the block's first row is `first_row` of that step's batch.
   virtual Tensor replay(const Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
                         const ArrayInfo& logits) = 0;
-  // False where some slots of its choices are kUnusedChoice (kernels/moe/route.h) and go to no expert.
-  virtual bool uses_all_slots() const { return true; }
   // Records the router's input and the choices: `logits` f32 [B,S,E], `bias` f32 [E] or undefined.
   virtual void record(Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
                       const Array& logits, const Array& bias, const Routing& routing) = 0;

@@ -216,10 +216,10 @@ class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows, posit
 
 }  // namespace
 
-std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks) {
+std::int64_t buffer_rows(double factor, std::int64_t rows, std::int64_t ranks) {
   if (factor <= 0) return -1;
   return static_cast<std::int64_t>(
-      std::floor(factor * static_cast<double>(tokens * slots) / static_cast<double>(ranks)));
+      std::floor(factor * static_cast<double>(rows) / static_cast<double>(ranks)));
 }
 
 std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts,
@@ -260,7 +260,7 @@ RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, c
   if (skipped.defined()) inputs.push_back(skipped);
   auto out = apply(context, std::make_shared<PlanRowsOp>(first, rows), inputs);
   for (auto& x : out) x = always_keep(x);
-  return {out[0], out[1], out[2], kept, {}, rows};
+  return {out[0], out[1], out[2], kept, {}, rows, rows};
 }
 
 std::vector<std::int64_t> read_rows_per_expert(Context& context, const Array& ids, std::int64_t first,
@@ -277,26 +277,33 @@ std::vector<std::int64_t> read_rows_per_expert(Context& context, const Array& id
   return {read.begin(), read.end()};
 }
 
+namespace {
+
+// All rows of all experts. A GPU tells nobody how many have an expert.
+RowPlan plan_all_rows(Context& context, const Array& ids, std::int64_t experts) {
+  const Array counts = always_keep(apply_one(context, std::make_shared<CountIdsOp>(0, experts), {ids}));
+  if (context.abstract() || context.memory.device().is_gpu())
+    return plan_kept_rows(context, ids, 0, counts, ids.tensor().size());
+  const Tensor sizes = to_host(counts.tensor());  // where it is
+  const auto each = sizes.span<std::int32_t>();
+  return plan_kept_rows(context, ids, 0, counts, std::accumulate(each.begin(), each.end(), std::int64_t{0}));
+}
+
+}  // namespace
+
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
-                  std::int64_t experts, std::int64_t capacity, DropPolicy policy, bool all_used) {
-  const Array counts = always_keep(apply_one(context, std::make_shared<CountIdsOp>(first, count), {ids}));
-  const std::int64_t all = ids.tensor().size(), slots = ids.shape().back();
-  if (count == experts && all_used &&
-      (capacity < 0 || capacity >= all))  // how many rows there are is known without looking
-    return plan_kept_rows(context, ids, first, counts, all);
-  const Tensor host = read_back(context, counts.tensor(), "rows per expert", [&] {
-    const auto assumed = assumed_rows(context, all / slots, slots, experts, first, count);
-    Tensor here(Memory(), DType::i32, {count});
-    std::copy_n(assumed.begin() + first, count, here.span<std::int32_t>().begin());
-    return here;
-  });
-  const std::span<const std::int32_t> read = host.span<std::int32_t>();
-  const std::vector<std::int64_t> sizes(read.begin(), read.end());
-  const std::vector<std::int64_t> kept = keep_rows({sizes}, capacity, policy)[0];
-  const std::int64_t rows = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
-  RowPlan plan =
-      plan_kept_rows(context, ids, first, kept == sizes ? counts : host_indices(context, kept), rows);
+                  std::int64_t experts, double buffer_factor, DropPolicy policy) {
+  if (count == experts && (buffer_factor <= 0 || buffer_factor >= 1))
+    return plan_all_rows(context, ids, experts);
+  const std::vector<std::int64_t> counts = read_rows_per_expert(context, ids, first, count, experts);
+  const std::int64_t assigned = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const std::vector<std::int64_t> sizes(counts.begin() + first, counts.begin() + first + count);
+  const std::vector<std::int64_t> kept =
+      keep_rows({sizes}, buffer_rows(buffer_factor, assigned, experts / count), policy)[0];
+  RowPlan plan = plan_kept_rows(context, ids, first, host_indices(context, kept),
+                                std::accumulate(kept.begin(), kept.end(), std::int64_t{0}));
   plan.routed = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  plan.assigned = assigned;
   for (std::size_t e = 0; e < sizes.size(); ++e)
     plan.dropped.push_back(static_cast<double>(sizes[e] - kept[e]));
   return plan;

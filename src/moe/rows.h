@@ -16,12 +16,14 @@ namespace switchyard {
 // prefix: rows in (source, expert) order are kept until the buffer is full.
 std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts,
                                                  std::int64_t capacity, DropPolicy policy);
-// Rows of the buffer: ⌊factor · tokens · K / P⌋, or -1 for dropless (factor <= 0).
-std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks);
+// Rows of the buffer of each of `ranks` ranks for so many rows in all: ⌊factor · rows / P⌋, or -1 for
+// dropless (factor <= 0).
+std::int64_t buffer_rows(double factor, std::int64_t rows, std::int64_t ranks);
 
-// Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]. Rows beyond
-// `capacity` are dropped (-1: none). The number of rows is read back from the device ("rows per expert"),
-// unless it is that of all `ids`, none of which is -1 then (`all_used`).
+// Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]; -1 is no expert.
+// Rows over buffer_rows(buffer_factor) of what the ids have are dropped. The number of rows is read back from
+// the device ("rows per expert"), unless all experts are here and keep all rows: then a GPU takes R for all
+// ids, and the rows behind those of the experts are nobody's.
 struct RowPlan {
   Array rows;                   // i32 [R]: number of the assignment (token·K + slot) at each sorted position
   Array tokens;                 // i32 [R]: rows / K
@@ -29,9 +31,10 @@ struct RowPlan {
   Array sizes;                  // i32 [count]: rows per expert
   std::vector<double> dropped;  // dropped rows of each expert, [count]; empty when none can be dropped
   std::int64_t routed = 0;      // rows of these experts, dropped ones included
+  std::int64_t assigned = 0;    // rows of all experts, dropped ones included
 };
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
-                  std::int64_t experts, std::int64_t capacity, DropPolicy policy, bool all_used = true);
+                  std::int64_t experts, double buffer_factor, DropPolicy policy);
 // The plan for known numbers of kept rows: kept [count] i32, `rows` in all. The first `skipped` [count] i32
 // rows of each expert, where given, are left out.
 RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,

@@ -70,22 +70,23 @@ TEST(KeepRows, FairKeepsTheSameFractionOfEveryExpert) {
 }
 
 TEST(KeepRows, BufferIsTheFactorTimesTheBalancedShare) {
-  EXPECT_EQ(buffer_rows(-1, 100, 2, 4), -1);
-  EXPECT_EQ(buffer_rows(0, 100, 2, 4), -1);
-  EXPECT_EQ(buffer_rows(1.0, 100, 2, 4), 50);
-  EXPECT_EQ(buffer_rows(1.25, 10, 3, 4), 9);
+  EXPECT_EQ(buffer_rows(-1, 200, 4), -1);
+  EXPECT_EQ(buffer_rows(0, 200, 4), -1);
+  EXPECT_EQ(buffer_rows(1.0, 200, 4), 50);
+  EXPECT_EQ(buffer_rows(1.25, 30, 4), 9);
 }
 
 struct Moves {
-  std::int64_t first, count, capacity;
+  std::int64_t first, count;
+  double buffer_factor;
 };
 
 TEST(Rows, GatherAndCombineAreAdjointAndHaveTheirGradients) {
-  const Tensor ids = random_integers({3, 5, 2}, 62, 0, 6);
-  for (const Moves& m : {Moves{0, 6, -1}, Moves{2, 3, -1}, Moves{0, 6, 11}, Moves{4, 2, 0}}) {
+  const Tensor ids = random_integers({3, 5, 2}, 62, -1, 6);  // -1: no expert
+  for (const Moves& m : {Moves{0, 6, -1}, Moves{2, 3, -1}, Moves{0, 6, 0.37}, Moves{4, 2, 0.05}}) {
     on_mesh(Mesh(), [&](Context& c) {
       const RowPlan plan =
-          plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, 6, m.capacity, DropPolicy::fair);
+          plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, 6, m.buffer_factor, DropPolicy::fair);
       const std::int64_t rows = plan.rows.tensor().size();
       EXPECT_EQ(std::accumulate(plan.sizes.tensor().data<std::int32_t>(),
                                 plan.sizes.tensor().data<std::int32_t>() + m.count, std::int64_t{0}),

@@ -164,8 +164,11 @@ TEST(BadSteps, ASkippedStepChangesNothingOnAnyRank) {
       const Outcome with = train(keys, 5, fault), without = train(keys, 5, std::nullopt, 2);
       EXPECT_EQ(with.weights, without.weights) << keys[0] << " " << phase;
       ASSERT_EQ(with.steps.size(), 5u);
-      EXPECT_EQ(with.steps[2].bad, phase == "forward" ? "step 2 skipped: the loss is not a number"
-                                                      : "step 2 skipped: the gradient is not a number");
+      EXPECT_TRUE(
+          with.steps[2].bad == "step 2 skipped: the loss is not a number" ||
+          with.steps[2].bad.starts_with("step 2 skipped: the gradient is not a number; not finite first: "))
+          << phase << ": " << with.steps[2].bad;
+      EXPECT_EQ(with.steps[2].bad.find("gradient") == std::string::npos, phase == "forward");
       EXPECT_EQ(with.steps[2].param_norm, with.steps[1].param_norm);
       EXPECT_EQ(with.steps[4].skipped, 1);
       for (const int step : {0, 1, 3, 4}) EXPECT_EQ(with.steps[static_cast<std::size_t>(step)].bad, "");

@@ -32,13 +32,17 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
   const std::string share = peak_ > 0 ? fmt::format(" ({:.0f}% of peak)", 100 * flops / seconds / peak_) : "";
   std::string text = fmt::format(
       "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s{}  grad norm {:.3f}", step,
-      r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12, share,
-      std::abs(r.raw_grad_norm));  // no -nan
+      r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12, share, r.raw_grad_norm);
   if (!r.layers.empty()) text += fmt::format("  worst expert load {:.2f}x  dropped {:.0f}", worst, dropped);
   if (passes > 1) text += fmt::format("  {} passes", passes);
   if (r.routing) text += fmt::format("  routing agreement {:.4f}", r.routing->share());
   observer_.line(text + fmt::format("  {:.2f} s  memory {}", seconds, megabytes(memory_peak())));
   if (!r.bad.empty()) observer_.line("warning: " + r.bad);
+  if (r.total_weights == 0)
+    observer_.line(
+        fmt::format("warning: step {} has no targets: its loss is 0, and only a balance loss or weight decay "
+                    "moves weights",
+                    step));
   observer_.progress(step + 1,
                      fmt::format("loss {:.3f}{}", r.lm_loss,
                                  r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
@@ -56,7 +60,12 @@ std::string legend_of_steps(const ModelConfig& model, double peak) {
   return text + "memory: the most that this process's tensors took";
 }
 
-void Recorder::record_eval(std::int64_t step, double loss) {
+void Recorder::record_eval(std::int64_t step, std::optional<double> mean_loss) {
+  if (!mean_loss) {
+    observer_.line(fmt::format("warning: no held-out loss after step {}: its rows have no targets", step));
+    return;
+  }
+  const double loss = *mean_loss;
   history_.add_eval(step, loss);
   observer_.line(
       fmt::format("held-out loss after step {}: {:.4f}, perplexity {:.3f}", step, loss, std::exp(loss)));

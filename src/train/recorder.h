@@ -1,6 +1,7 @@
 // Recorder: writes and shows, step by step, what rank 0 of a run reports.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ class Recorder {
 
   void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
               const BatchSizes& sizes);
-  void record_eval(std::int64_t step, double loss);
+  void record_eval(std::int64_t step, std::optional<double> mean_loss);  // none: of no targets
   void finish_step(std::int64_t step) { writer_.write(step, metrics_); }
   History& history() { return history_; }
 

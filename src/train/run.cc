@@ -82,8 +82,9 @@ std::string stalled_line(const History& history, const Config& config) {
 
 // Over batches of sizes.eval rows, the last one padded; of the first `limit` batches when that is not 0.
 // Under `rules` where there are any, else under those of the training.
-double evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes, std::int64_t limit,
-                    const std::optional<AxisRules>& rules) {
+// Nats per target; none without targets.
+std::optional<double> evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes,
+                                   std::int64_t limit, const std::optional<AxisRules>& rules) {
   auto phase = trainer.timer().scope("evaluation");
   std::optional<Trainer::UnderRules> layout;
   if (rules) layout.emplace(trainer, *rules);
@@ -95,7 +96,7 @@ double evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes, st
     loss += r.loss_sum;
     targets += r.targets;
   }
-  return targets > 0 ? loss / targets : 0;
+  return targets > 0 ? std::optional(loss / targets) : std::nullopt;
 }
 
 // Folders on the way to `path` that do not exist, deepest first.
@@ -279,7 +280,7 @@ class RankRun {
     const std::int64_t interval = setup_.eval_interval;
     const bool last = step + 1 == setup_.steps || rows_ + setup_.sizes.step >= setup_.data.end;
     if (interval > 0 && ((step + 1) % interval == 0 || last)) {
-      const double loss =
+      const std::optional<double> loss =
           evaluate_all(trainer_, *setup_.data.eval, setup_.sizes, config_.get_int("eval_steps"), eval_rules_);
       if (speaks_) recorder_->record_eval(step, loss);
     }

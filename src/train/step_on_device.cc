@@ -67,7 +67,7 @@ StepResult Trainer::step_on_device(std::int64_t step, const BatchRows& batch) {
   read_report(
       step,
       on_device_->graphs ? *on_device_->graphs->run<std::shared_ptr<const Issued>>(key, issued) : *issued(),
-      own, result);
+      batch, own, result);
   return result;
 }
 
@@ -136,7 +136,8 @@ void Trainer::update_on_device(const Issued& issued) {
   copy(numbers, report.numbers().view());
 }
 
-void Trainer::read_report(std::int64_t step, const Issued& issued, const OwnBatch& own, StepResult& result) {
+void Trainer::read_report(std::int64_t step, const Issued& issued, const BatchRows& batch,
+                          const OwnBatch& own, StepResult& result) {
   const StepReport host = issued.report.on_host(context_);
   const Tensor losses = host.losses();
   result.layer_bytes = issued.passes.layer_bytes;
@@ -160,6 +161,7 @@ void Trainer::read_report(std::int64_t step, const Issued& issued, const OwnBatc
         went ? "made" : "skipped", step, result.bad);
   result.grad_norm = result.raw_grad_norm * clip_factor(result.raw_grad_norm);
   result.param_norm = norm_of_sum(host.weight_squares());
+  say_origin(batch, host.gradient_squares().span<double>(), result);
 }
 
 // Says once why the steps of one rank with a GPU wait for the host.

@@ -39,6 +39,11 @@ void flip_a_bit(const Parameters& parameters) {
   change_first(parameters.all().front().array.tensor(), [](const Tensor& x) { x.raw()[0] ^= std::byte{1}; });
 }
 
+// People and files get "nan", whatever sign the machine gave it.
+double unsigned_nan(double x) {
+  return std::isnan(x) ? NAN : x;
+}
+
 double norm_of(const std::vector<float>& x) {
   double squares = 0;
   for (const float v : x) squares += static_cast<double>(v) * static_cast<double>(v);
@@ -192,6 +197,7 @@ StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
     updater_.drop_gradients();
   if (context_.suffers(Fault::Kind::flip, "optimizer")) flip_a_bit(parameters_);
   result.param_norm = updater_.weight_norm();
+  say_origin(batch, updater_.own_gradient_squares(), result);
   return result;
 }
 
@@ -213,8 +219,8 @@ void Trainer::judge_by(std::int64_t step, double norm, double loss, StepResult& 
   const StepHealth health{.loss = loss,
                           .gradient_norm = norm,
                           .clipped_norm = config_.clip > 0 ? std::min(norm, config_.clip) : norm};
-  result.raw_grad_norm = health.gradient_norm;
-  result.loss = health.loss;
+  result.raw_grad_norm = unsigned_nan(health.gradient_norm);
+  result.loss = unsigned_nan(health.loss);
   result.bad = bad_steps_.judge(step, health);
   result.skipped = bad_steps_.skipped();
 }
@@ -374,6 +380,7 @@ void Trainer::add_losses(std::span<const double> values, const Passes& passes, c
                            layers_averaged(model_);
     sums[kLoss] = sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss] + sums[kIndexerLoss];
   }
+  for (double& sum : sums) sum = unsigned_nan(sum);
   result.loss = context_.suffers(Fault::Kind::nan, "forward") ? NAN : sums[kLoss];
   result.lm_loss = sums[kLmLoss], result.z_loss = sums[kZLoss];
   result.balance_loss = sums[kBalanceLoss], result.prediction_loss = sums[kPredictionLoss];
@@ -495,10 +502,10 @@ Trainer::EvalResult Trainer::evaluate(const BatchRows& batch) {
   ForwardOptions options;
   options.target_count = std::max(1.0, targets);
   double loss = 0;
-  forward_only(eval_model_, own, options, [&](const ForwardResult& out) {
+  forward_only(eval_model_, own, options, [&](const ForwardResult& out, const Stage::Block&) {
     if (!out.lm_loss.defined()) return;
     const std::vector<double> values = read_losses(std::vector{out.lm_loss, out.z_loss});
-    loss = (values[0] - values[1]) * targets;
+    loss = unsigned_nan((values[0] - values[1]) * targets);
   });
   if (context_.stage.count > 1)
     context_.comm->all_reduce(context_.stage.across, host_view(std::span(&loss, 1)));
@@ -509,7 +516,7 @@ Tensor Trainer::logits(const BatchRows& batch) {
   Tensor logits = context_.empty(DType::f32, {batch.rows, batch.sequence, model_.vocab});
   ForwardOptions options;
   options.keep_logits = true;
-  forward_only(model_, read_own(batch, 1), options, [&](const ForwardResult& out) {
+  forward_only(model_, read_own(batch, 1), options, [&](const ForwardResult& out, const Stage::Block&) {
     if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
   });
   if (context_.stage.count > 1) {
@@ -519,16 +526,17 @@ Tensor Trainer::logits(const BatchRows& batch) {
 }
 
 void Trainer::forward_only(const ModelConfig& model, const OwnBatch& batch, ForwardOptions options,
-                           const std::function<void(const ForwardResult&)>& use) {
+                           const std::function<void(const ForwardResult&, const Stage::Block&)>& use,
+                           std::size_t microbatch) {
   NoGrad no_grad(context_);
-  const Batch& own = batch.micro[0];
+  const Batch& own = batch.micro[microbatch];
   pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](const PipelinePass& pass, const Array& input) {
     options.block = pass.block;
     options.input = input;
     const ForwardResult out =
         forward(context_, model, moved_ ? *moved_ : parameters_,
                 place_own_rows(context_, own, batch.rows, 0, model_.chunk_of_documents()), options);
-    use(out);
+    use(out, context_.stage.block(pass.block));
     return StageOutput{out.output, out.loss};
   });
 }

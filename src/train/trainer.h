@@ -64,7 +64,7 @@ struct StepResult {
   double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0, prediction_loss = 0, indexer_loss = 0;
   double raw_grad_norm = 0, grad_norm = 0, param_norm = 0;
   double learning_rate = 0, total_weights = 0;
-  std::string bad;           // why the update was skipped; "": it was not
+  std::string bad;           // why the update was skipped, and what was not finite first; "": it was not
   StackScores scores;        // with QK-clip: the largest in this step's forward passes
   std::int64_t skipped = 0;  // skipped updates of the run so far
   std::vector<LayerStatistics> layers;
@@ -133,7 +133,8 @@ class Trainer {
   };
   OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
   void forward_only(const ModelConfig& model, const OwnBatch& batch, ForwardOptions options,
-                    const std::function<void(const ForwardResult&)>& use);
+                    const std::function<void(const ForwardResult&, const Stage::Block&)>& use,
+                    std::size_t microbatch = 0);
   // Results of all passes of a step, on the device.
   struct Passes {
     std::vector<Array> losses;
@@ -158,8 +159,13 @@ class Trainer {
   StepResult step_on_device(std::int64_t step, const BatchRows& batch);
   Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own);
   void update_on_device(const Issued& issued);
-  void read_report(std::int64_t step, const Issued& issued, const OwnBatch& own, StepResult& result);
+  void read_report(std::int64_t step, const Issued& issued, const BatchRows& batch, const OwnBatch& own,
+                   StepResult& result);
   void judge(std::int64_t step, StepResult& result);
+  // Adds to `bad` of the first of some steps whose loss or gradient is not finite what of the step was so
+  // first (train/not_finite.cc). `squares`: this rank's, of the gradients. Collective; runs the batch once
+  // more.
+  void say_origin(const BatchRows& batch, std::span<const double> squares, StepResult& result);
   void judge_by(std::int64_t step, double norm, double loss, StepResult& result);
   double clip_factor(double norm) const;
   void update(std::int64_t step, StepResult& result, double factor);

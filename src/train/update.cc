@@ -130,15 +130,13 @@ void Updater::reduce(Range& range) const {
   range.grad = mine.slice_rows(0, range.count);
 }
 
-std::vector<double> Updater::by_layer(const Tensor& squares, std::span<const Parameter* const> parameters,
-                                      const char* what) const {
-  const Tensor host =
-      read_back(context_, squares, what, [&] { return Memory().zeros(DType::f64, squares.shape()); });
+std::vector<double> Updater::by_layer(std::span<const double> squares,
+                                      std::span<const Parameter* const> parameters) const {
   const bool piped = context_.stage.count > 1;
   std::vector<double> sums(piped ? static_cast<std::size_t>(config_.layers + 1) : 1, 0.0);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto place = piped ? static_cast<std::size_t>(layer_of(parameters[i]->spec.name) + 1) : 0;
-    sums[place] += host.span<double>()[i];
+    sums[place] += squares[i];
   }
   return sums;
 }
@@ -146,26 +144,41 @@ std::vector<double> Updater::by_layer(const Tensor& squares, std::span<const Par
 std::vector<double> Updater::gradient_squares() {
   const InsideOp inside(context_, "gradient_norm", "update");
   const Tensor squares = context_.zeros(DType::f64, {std::ssize(ranges_)});
-  std::vector<const Parameter*> parameters;
-  sum_gradients(squares, parameters);
-  return by_layer(squares, parameters, "gradient norm");
+  sum_gradients(squares);
+  own_squares_ = on_host(squares, "gradient norm");
+  return by_layer(own_squares_, with_gradients_);
 }
 
-void Updater::sum_gradients(const Tensor& to, std::vector<const Parameter*>& parameters) {
+std::vector<double> Updater::on_host(const Tensor& squares, const char* what) const {
+  const Tensor host =
+      read_back(context_, squares, what, [&] { return Memory().zeros(DType::f64, squares.shape()); });
+  const auto values = host.span<double>();
+  return {values.begin(), values.end()};
+}
+
+void Updater::sum_gradients(const Tensor& to) {
   std::vector<SquareSumArgs> sums;
+  with_gradients_.clear();
   for (const Range& range : ranges_) {
     const std::int64_t place = std::ssize(sums);
     if (!range.grad.defined()) continue;
     sums.push_back({range.grad.view(), to.view().rows(place, place + 1)});
-    parameters.push_back(range.parameter);
+    with_gradients_.push_back(range.parameter);
   }
   sums_of_squares(*context_.pool, sums);
 }
 
+std::vector<const Parameter*> Updater::not_finite(std::span<const double> squares) const {
+  std::vector<const Parameter*> found;
+  for (std::size_t i = 0; i < std::min(squares.size(), with_gradients_.size()); ++i) {
+    if (!std::isfinite(squares[i])) found.push_back(with_gradients_[i]);
+  }
+  return found;
+}
+
 void Updater::put_gradient_squares(const Tensor& to) {
   const InsideOp inside(context_, "gradient_norm", "update");
-  std::vector<const Parameter*> parameters;
-  sum_gradients(to, parameters);
+  sum_gradients(to);
 }
 
 void Updater::put_weight_squares(const Tensor& to) const {
@@ -191,7 +204,7 @@ double Updater::weight_norm() {
   know_weights();
   std::vector<const Parameter*> parameters;
   for (const Range& range : ranges_) parameters.push_back(range.parameter);
-  std::vector<double> squares = by_layer(squares_, parameters, "weight norm");
+  std::vector<double> squares = by_layer(on_host(squares_, "weight norm"), parameters);
   sum_over_run(context_, squares);
   return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }

@@ -56,6 +56,11 @@ class Updater {
   // ranks they give the total. In a pipeline one number for each layer and one
   // for all else, so that the sum does not depend on which layers a stage has.
   std::vector<double> gradient_squares();
+  // Those parameters whose sums of squares, in the order of the last gradient_squares() or
+  // put_gradient_squares(), are not finite on this rank.
+  std::vector<const Parameter*> not_finite(std::span<const double> squares) const;
+  // This rank's sums of squares of the last gradient_squares(), one a parameter.
+  std::span<const double> own_gradient_squares() const { return own_squares_; }
   // Frees the reduced gradients; their step is skipped.
   void drop_gradients();
   // L2 norm over all parameters, the same on all ranks, without router biases that the optimizer does not
@@ -118,10 +123,10 @@ class Updater {
   };
 
   // Sums of squares for gradient_squares(), given one for each parameter in the order of `parameters`.
-  std::vector<double> by_layer(const Tensor& squares, std::span<const Parameter* const> parameters,
-                               const char* what) const;
-  // The sums of squares of the gradients, in the order of `parameters`, which gets theirs.
-  void sum_gradients(const Tensor& to, std::vector<const Parameter*>& parameters);
+  std::vector<double> by_layer(std::span<const double> squares,
+                               std::span<const Parameter* const> parameters) const;
+  // The sums of squares of the gradients, in the order of `with_gradients_`.
+  void sum_gradients(const Tensor& to);
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
   static TensorView weight_of(const Range& range);  // the part of the weight in the range
@@ -136,11 +141,15 @@ class Updater {
   void gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const;
   void apply_matrices(Range& range, const OptimizerStep& how) const;
 
+  std::vector<double> on_host(const Tensor& squares, const char* what) const;
+
   Context& context_;
   UpdateConfig config_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<Range> ranges_;  // one for each parameter, in order
-  Tensor squares_;             // f64, one for each range, on the device
+  std::vector<Range> ranges_;                     // one for each parameter, in order
+  Tensor squares_;                                // f64, one for each range, on the device
+  std::vector<const Parameter*> with_gradients_;  // in the order of the last sums of their squares
+  std::vector<double> own_squares_;               // those sums, where gradient_squares() made them
 };
 
 }  // namespace switchyard

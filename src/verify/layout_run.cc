@@ -178,6 +178,7 @@ LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, 
 
 double tie_width(const MoeConfig& config, std::span<const float> logits, std::span<const float> bias,
                  std::span<const std::int32_t> replayed) {
+  if (std::ranges::all_of(replayed, [](std::int32_t id) { return id < 0; })) return 0;  // padding
   std::vector<std::int32_t> own(replayed.size());
   std::vector<float> weights(replayed.size()), changed;
   const auto chooses_replayed = [&](std::span<const float> values) {

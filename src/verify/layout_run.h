@@ -46,7 +46,8 @@ LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, 
                      const LayoutRun* recorded, const std::optional<GradientFault>& fault);
 
 // How far the router was from the choice `replayed`: the least change of single logits that leads to it, as a
-// share of the largest logit. 0 when the router chooses the same experts (in any order); at most 1.
+// share of the largest logit. 0 when the router chooses the same experts (in any order), and for padding,
+// which chooses none (-1); at most 1.
 double tie_width(const MoeConfig& config, std::span<const float> logits, std::span<const float> bias,
                  std::span<const std::int32_t> replayed);
 

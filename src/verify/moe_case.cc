@@ -93,7 +93,6 @@ class StoredChoices : public RoutingTape {
                 const ArrayInfo& logits) override {
     return block_of(context, choices_, Sharding{{logits.sharding.dims[0], logits.sharding.dims[1], {}}, {}});
   }
-  bool uses_all_slots() const override { return false; }
   void record(Context&, std::int64_t, std::int64_t, std::int64_t, const Array&, const Array&,
               const Routing&) override {}
 

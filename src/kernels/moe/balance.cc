@@ -48,6 +48,7 @@ void token_probabilities(const BalanceScores& from, std::int64_t t, std::span<fl
   for (std::size_t e = 0; e < s.size() && from.bias.defined(); ++e) s[e] += from.bias.kernel_data<float>()[e];
   if (from.softmax_of_scores) return router_scores(RouterScore::softmax, s, probabilities);
   const float sum = scores_each_alone(from.score) ? std::accumulate(s.begin(), s.end(), 0.0f) : 1.0f;
+  if (sum < kVanishingSum) return shares_of_logits(from.score, row_of(from.logits, t), probabilities);
   std::transform(s.begin(), s.end(), probabilities.begin(), [=](float v) { return v / sum; });
 }
 
@@ -63,6 +64,11 @@ void token_backward(const BalanceScores& from, std::int64_t t, std::span<const f
   } else if (scores_each_alone(from.score)) {
     const float sum = std::accumulate(scores.begin(), scores.end(), 0.0f);
     const float mean = mean_from_first(p, dp);
+    if (sum < kVanishingSum) {  // p is a softmax of the logits times that factor
+      for (std::size_t e = 0; e < p.size(); ++e)
+        dlogits[e] += share_factor(from.score) * p[e] * (dp[e] - dp[0] - mean);
+      return;
+    }
     for (std::size_t e = 0; e < p.size(); ++e) dscores[e] = (dp[e] - dp[0] - mean) / sum;
   } else {
     std::ranges::copy(dp, dscores.begin());

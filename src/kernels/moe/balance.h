@@ -15,7 +15,7 @@
 namespace switchyard {
 
 // A token's probabilities: softmax of scores + bias with `softmax_of_scores`, otherwise the scores, divided
-// by their sum where they are each alone (router_scores.h).
+// by their sum where they are each alone; where all of them vanish, from the logits (router_scores.h).
 struct BalanceScores {
   RouterScore score = RouterScore::none;
   bool softmax_of_scores = true;

@@ -97,6 +97,11 @@ void admit_in_order(ThreadPool& pool, const PlanPlacesArgs& args) {
     std::vector<std::int64_t> used;
     for (std::int64_t b = begin; b < end; ++b) {
       used.assign(static_cast<std::size_t>(experts), 0);
+      const auto of_sequence =
+          ids.subspan(static_cast<std::size_t>(b * per_sequence), static_cast<std::size_t>(per_sequence));
+      const std::int64_t assigned = std::ranges::count_if(of_sequence, [](auto id) { return id >= 0; }),
+                         room = args.factor > 0 ? places_of(assigned, experts, args.factor) : capacity;
+      CHECK(room <= capacity, "[plan_places] {} rows of an expert, room for {}", room, capacity);
       for (std::int64_t e = 0; e < experts; ++e) {
         std::fill_n(assignments + (e * batch + b) * capacity, capacity, -1);
         std::fill_n(tokens + (e * batch + b) * capacity, capacity, -1);
@@ -107,7 +112,7 @@ void admit_in_order(ThreadPool& pool, const PlanPlacesArgs& args) {
         position[i] = -1;
         if (e < 0) continue;
         auto& next = used[static_cast<std::size_t>(e)];
-        if (next == capacity) continue;
+        if (next == room) continue;
         const std::int64_t row = (e * batch + b) * capacity + next++;
         assignments[row] = static_cast<std::int32_t>(i);
         tokens[row] = static_cast<std::int32_t>(i / per_token);

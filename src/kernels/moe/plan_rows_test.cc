@@ -97,5 +97,24 @@ TEST(PlanPlaces, ByHand) {
   EXPECT_EQ(dropped, (Indices{1, 0, 2}));
 }
 
+// Of four assignments in each sequence, and two: places for as many of an expert as its share of those.
+TEST(PlanPlaces, AreForTheAssignmentsThatThereAre) {
+  EXPECT_EQ(places_of(6, 3, 1.5), 3);
+  EXPECT_EQ(places_of(2, 3, 1.5), 1);  // ⌈2 / 3⌉ · 1.5
+  EXPECT_EQ(places_of(0, 3, 0.5), 0);
+  ThreadPool pool(2);
+  const Indices ids{0, 0, 0, 2, 0, 1, /**/ 2, 2, -1, -1, -1, -1};
+  Indices assignments(18), tokens(18), position(12), dropped(3);
+  const Shape of_places{3, 2, 3}, of_ids{2, 3, 2};
+  plan_places(pool, {.ids = view_of(ids).reshaped(of_ids),
+                     .assignments = view_of(assignments).reshaped(of_places),
+                     .tokens = view_of(tokens).reshaped(of_places),
+                     .position = view_of(position).reshaped(of_ids),
+                     .dropped = view_of(dropped),
+                     .factor = 1.5});
+  EXPECT_EQ(position, (Indices{0, 1, 2, 12, -1, 6, 15, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(dropped, (Indices{1, 0, 1}));
+}
+
 }  // namespace
 }  // namespace switchyard

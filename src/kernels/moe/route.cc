@@ -134,6 +134,7 @@ void weigh_backward(const RoutingRule& rule, const Weighed& weighed, std::span<c
       add(k, weights[k] * difference_from_mean(weights, dweights, dweights[k]));
   } else if (rule.normalise) {
     const float sum = sum_to_divide_by(rule, weighed, ids), others = stand_ins(rule, ids);
+    if (sum == 0) return;  // of scores that are all 0, and so are the weights
     const float of_others = others > 0 ? others * rule.scaling * weighed(0) / sum : 0.0f;  // their weights
     for (std::size_t k = 0; k < ids.size(); ++k) {
       const float d = rule.scaling * dweights[k];
@@ -183,6 +184,10 @@ std::span<const std::int32_t> given_of(const TensorView& choices, std::int64_t t
   return is_given(given) ? std::span<const std::int32_t>(given) : std::span<const std::int32_t>();
 }
 
+bool has_segment(const TensorView& segments, std::int64_t t) {
+  return !segments.defined() || segments.kernel_data<std::int32_t>()[t] != 0;
+}
+
 // Drawn ids depend on no data of the device, so the host draws them.
 void draw_then_weigh_on_gpu(const RouteArgs& args) {
   const Shape& shape = args.ids.shape();
@@ -210,6 +215,11 @@ void route_tokens(ThreadPool& pool, const RouteArgs& args) {
         Scratch scratch(rule, args.logits.dim(2));
         for (std::int64_t t = begin; t < end; ++t) {
           const auto chosen = row_of<std::int32_t>(args.ids, t);
+          if (!has_segment(args.segments, t)) {
+            std::ranges::fill(chosen, -1);
+            std::ranges::fill(row_of(args.weights, t), 0.0f);
+            continue;
+          }
           router_scores(rule.score, row_of(args.logits, t), scratch.scores);
           const auto given = given_of(args.choices, t);
           if (!given.empty())
@@ -222,6 +232,11 @@ void route_tokens(ThreadPool& pool, const RouteArgs& args) {
           weigh(rule, Weighed(rule, scratch.scores, bias, !given.empty()), chosen, row_of(args.weights, t));
         }
       });
+}
+
+// A token without an expert has no gradient, whatever its logits are.
+bool chooses_none(const TensorView& ids, std::int64_t t) {
+  return std::ranges::all_of(row_of<std::int32_t>(ids, t), [](std::int32_t id) { return id < 0; });
 }
 
 void token_gradients(ThreadPool& pool, const RouteBackwardArgs& args) {
@@ -239,9 +254,10 @@ void token_gradients(ThreadPool& pool, const RouteBackwardArgs& args) {
   pool.for_range(tokens, kRoutedAtOnce, [&](std::int64_t begin, std::int64_t end) {
     Scratch scratch(rule, args.logits.dim(2));
     for (std::int64_t t = begin; t < end; ++t) {
-      dscores(t, scratch);
       const auto dlogits = row_of(args.dlogits, t);
       std::ranges::fill(dlogits, 0.0f);
+      if (chooses_none(args.ids, t)) continue;
+      dscores(t, scratch);
       router_scores_backward(rule.score, scratch.scores, scratch.selection, dlogits);
     }
   });
@@ -250,6 +266,7 @@ void token_gradients(ThreadPool& pool, const RouteBackwardArgs& args) {
   std::ranges::fill(dbias, 0.0f);
   Scratch scratch(rule, args.logits.dim(2));
   for (std::int64_t t = 0; t < tokens && weights_have_bias(rule); ++t) {
+    if (chooses_none(args.ids, t)) continue;
     dscores(t, scratch);
     for (std::size_t e = 0; e < dbias.size(); ++e) dbias[e] += scratch.selection[e];
   }
@@ -305,6 +322,8 @@ void route_token(const RoutingRule& rule, std::span<const float> logits, std::sp
 void route(ThreadPool& pool, const RouteArgs& args) {
   check_choice("route", args.rule, args.logits, args.bias, args.ids, args.weights);
   if (args.choices.defined()) check_operand("route", "choices", args.choices, DType::i32, args.ids.shape());
+  if (args.segments.defined())
+    check_operand("route", "segments", args.segments, DType::i32, {args.logits.dim(0), args.logits.dim(1)});
   run(pool, kRoute, args);
 }
 

@@ -33,7 +33,7 @@ struct RoutingRule {
   bool given_as_maxtext = false;
 };
 
-// A given choice of no expert: its id becomes -1 and its weight 0.
+// A given choice of no expert: its id becomes -1 and its weight 0. A token of segment 0 makes no other.
 inline constexpr std::int32_t kUnusedChoice = -2;
 
 // Draws of ids: those of a token depend on the key and its place in the whole batch alone.
@@ -50,9 +50,10 @@ struct RouteArgs {
   // [B,S,K] i32, copied to ids in place of a choice, but for tokens whose first one is -1: for those, and
   // where this is undefined, the rule chooses.
   TensorView choices;
-  RandomChoices random;  // with rule.random
-  TensorView ids;        // [B,S,K] i32; -1: no expert
-  TensorView weights;    // [B,S,K] f32
+  RandomChoices random;      // with rule.random
+  TensorView segments = {};  // [B,S] i32: tokens of segment 0 choose no expert; undefined: all choose
+  TensorView ids;            // [B,S,K] i32; -1: no expert
+  TensorView weights;        // [B,S,K] f32
 };
 void route(ThreadPool& pool, const RouteArgs& args);
 

@@ -54,6 +54,14 @@ struct RouteShape {
   std::int64_t length() const { return tokens / batch(); }
   TensorView logits(const PoisonedArray& x) const { return x.view({batch(), length(), experts}); }
   TensorView chosen(const PoisonedArray& x) const { return x.view({batch(), length(), per_token}); }
+  // Where choices are given, every fifth token is padding.
+  bool is_padding(std::int64_t t) const { return given && t % 5 == 2; }
+  PoisonedArray segments() const {
+    std::vector<std::int32_t> all;
+    for (std::int64_t t = 0; t < tokens; ++t)
+      all.push_back(is_padding(t) ? 0 : 1 + static_cast<std::int32_t>(t % 2));
+    return i32_array(all);
+  }
   PoisonedArray choices() const {
     std::vector<std::int32_t> ids;
     for (std::int64_t t = 0; t < tokens; ++t) {
@@ -88,12 +96,13 @@ std::vector<Case> route_family(std::uint32_t seed, const MakeCase& make) {
   return cases;
 }
 
-// Logits, bias and choices.
+// Logits, bias, choices and segments.
 Arrays route_inputs(const RouteShape& s, Draw& draw) {
   Arrays in;
   in.push_back(draw.normal(DType::f32, s.tokens * s.experts));
   in.push_back(draw.normal(DType::f32, s.experts, 0.2f));
   in.push_back(s.choices());
+  in.push_back(s.segments());
   return in;
 }
 
@@ -104,6 +113,7 @@ void run_route(ThreadPool& pool, const RouteShape& s, const Arrays& in, const Po
                .bias = s.named.bias ? in[1].view() : TensorView(),
                .choices = s.given ? s.chosen(in[2]) : TensorView(),
                .random = {rng_key(5), kFirstRow, kFirstColumn, kColumns},
+               .segments = s.given ? in[3].view({s.batch(), s.length()}) : TensorView(),
                .ids = s.chosen(ids),
                .weights = s.chosen(weights)});
 }
@@ -121,7 +131,9 @@ std::vector<double> bias_of(const RouteShape& s, const PoisonedArray& bias) {
 std::vector<std::int32_t> ids_of(const RouteShape& s, const Arrays& in, std::int64_t t) {
   const auto* const given = static_cast<const std::int32_t*>(in[2].data()) + t * s.per_token;
   std::vector<std::int32_t> ids;
-  if (s.given && given[0] != -1) {
+  if (s.is_padding(t)) {
+    ids.assign(static_cast<std::size_t>(s.per_token), -1);
+  } else if (s.given && given[0] != -1) {
     for (std::int64_t k = 0; k < s.per_token; ++k) ids.push_back(given[k] == kUnusedChoice ? -1 : given[k]);
   } else if (s.named.rule.random) {
     const std::int64_t place = (kFirstRow + t / s.length()) * kColumns + kFirstColumn + t % s.length();
@@ -167,7 +179,7 @@ std::vector<Case> route_backward_cases(std::uint32_t seed) {
     inputs.emplace_back(DType::i32, s.tokens * s.per_token);
     inputs.emplace_back(DType::f32, s.tokens * s.per_token);
     ThreadPool alone(1);
-    run_route(alone, s, inputs, inputs[4], inputs[5]);
+    run_route(alone, s, inputs, inputs[5], inputs[6]);
     const double scale = 1e-5 * static_cast<double>(s.named.rule.scaling);
     Case c{DType::f32,
            "",
@@ -178,19 +190,19 @@ std::vector<Case> route_backward_cases(std::uint32_t seed) {
                                    .logits = s.logits(in[0]),
                                    .bias = s.named.bias ? in[1].view() : TensorView(),
                                    .choices = s.given ? s.chosen(in[2]) : TensorView(),
-                                   .ids = s.chosen(in[4]),
-                                   .weights = s.chosen(in[5]),
-                                   .dweights = s.chosen(in[3]),
+                                   .ids = s.chosen(in[5]),
+                                   .weights = s.chosen(in[6]),
+                                   .dweights = s.chosen(in[4]),
                                    .dlogits = s.logits(out[0]),
                                    .dbias = out.size() > 1 ? out[1].view() : TensorView()});
            },
            [s](const Arrays& in, Arrays& out) {
              auto bias = bias_of(s, in[1]);
              std::vector<double> bias_sum(bias.size());
-             const auto* const ids = static_cast<const std::int32_t*>(in[4].data());
+             const auto* const ids = static_cast<const std::int32_t*>(in[5].data());
              for (std::int64_t t = 0; t < s.tokens; ++t) {
                auto logits = doubles_of_row(in[0], t, s.experts);
-               const auto d = doubles_of_row(in[3], t, s.per_token);
+               const auto d = doubles_of_row(in[4], t, s.per_token);
                const std::span<const std::int32_t> chosen(ids + t * s.per_token,
                                                           static_cast<std::size_t>(s.per_token));
                const auto gradient =

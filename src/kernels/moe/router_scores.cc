@@ -21,8 +21,15 @@ void router_scores(RouterScore score, std::span<const float> logits, std::span<f
   } else if (score == RouterScore::sigmoid) {
     for (float& v : s) v = 1.0f / (1.0f + std::exp(-v));
   } else if (score == RouterScore::sqrt_softplus) {
-    for (float& v : s) v = std::sqrt(std::max(v, 0.0f) + std::log1p(std::exp(-std::abs(v))));
+    for (float& v : s)
+      v = v < kVanishingLogit ? std::exp(v / 2)
+                              : std::sqrt(std::max(v, 0.0f) + std::log1p(std::exp(-std::abs(v))));
   }
+}
+
+void shares_of_logits(RouterScore score, std::span<const float> logits, std::span<float> shares) {
+  std::ranges::transform(logits, shares.begin(), [=](float x) { return share_factor(score) * x; });
+  router_scores(RouterScore::softmax, shares, shares);
 }
 
 void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
@@ -42,7 +49,8 @@ void router_scores_backward(RouterScore score, std::span<const float> scores, st
       case RouterScore::sqrt_softplus:
         // s² = ln(1 + e^x), so ds/dx = (1 - e^(-s²)) / 2s, which is s/2 near 0.
         dlogits[e] +=
-            scores[e] > 0 ? dscores[e] * (-std::expm1(-scores[e] * scores[e]) / (2 * scores[e])) : 0;
+            dscores[e] * (scores[e] < kStraightScore ? scores[e] / 2
+                                                     : -std::expm1(-scores[e] * scores[e]) / (2 * scores[e]));
         break;
     }
   }

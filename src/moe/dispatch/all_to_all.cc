@@ -368,16 +368,18 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
         to_string(call.x.sharding()));
   const Array table = always_keep(
       apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
-  const std::int64_t tokens = call.x.info().local[0] * call.x.info().local[1];
   const int ranks = context.mesh->product(axes);
   const auto me = static_cast<std::size_t>(context.mesh->index_along(context.rank, axes));
   const RowCounts counts = counts_of(context, table.tensor(), call.routing.ids, me);
-  const double shard_load =
-      static_cast<double>(rows_for(counts, me)) / static_cast<double>(tokens * config.slots);
-  if (const std::int64_t cap = cap_of_passes(execution, tokens * ranks, config.slots, ranks); cap > 0) {
-    std::int64_t most = 0;
-    for (std::size_t r = 0; r < counts.size(); ++r) most = std::max(most, rows_for(counts, r));
-    const std::int64_t passes = agree_on_passes(context, most, cap, call.x.sharding(), axes);
+  std::int64_t assigned = 0, most = 0;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    assigned += rows_for(counts, r);
+    most = std::max(most, rows_for(counts, r));
+  }
+  const double shard_load = over_balanced_share(rows_for(counts, me), assigned, ranks);
+  if (may_need_passes(execution, ranks)) {
+    const std::int64_t passes =
+        agree_on_passes(context, most, cap_of_passes(execution, assigned, ranks), call.x.sharding(), axes);
     if (passes > 1) {
       return [=, &context] {
         DispatchResult result = run_passes(context, passes, call.layout, [&](std::int64_t pass) {
@@ -388,9 +390,8 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
       };
     }
   }
-  const std::int64_t capacity = execution.further_passes ? -1
-                                                         : buffer_rows(execution.ragged_buffer_factor,
-                                                                       tokens * ranks, config.slots, ranks);
+  const std::int64_t capacity =
+      execution.further_passes ? -1 : buffer_rows(execution.ragged_buffer_factor, assigned, ranks);
   const Routes routes{kept_counts(execution.drop_policy, counts, capacity), config.experts / ranks, me};
 
   const auto& mine = routes.kept[me];

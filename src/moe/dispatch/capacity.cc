@@ -1,7 +1,6 @@
 // Dense path with a capacity C for each sequence and expert: tokens get one of C places, and tokens without a
 // place are dropped. The experts' products are those of the dense path (dense.cc) on [E,B,C,M].
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/moe/plan_rows.h"
 #include "kernels/moe/ragged_rows.h"
@@ -17,7 +16,8 @@ namespace {
 // They number the rows, tokens and places of this rank, so they stay in the layout that they have.
 class PlanCapacityOp : public Op {
  public:
-  PlanCapacityOp(std::int64_t experts, std::int64_t capacity) : experts_(experts), capacity_(capacity) {}
+  PlanCapacityOp(std::int64_t experts, std::int64_t capacity, double factor)
+      : experts_(experts), capacity_(capacity), factor_(factor) {}
   std::string_view name() const override { return "plan_capacity"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo rows = in[0];
@@ -35,7 +35,8 @@ class PlanCapacityOp : public Op {
                           .assignments = rows.view(),
                           .tokens = tokens.view(),
                           .position = position.view(),
-                          .dropped = dropped.view()});
+                          .dropped = dropped.view(),
+                          .factor = factor_});
     return {rows, tokens, position, dropped};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -43,6 +44,7 @@ class PlanCapacityOp : public Op {
 
  private:
   std::int64_t experts_, capacity_;
+  double factor_;
 };
 
 // Rows of `width` numbers to other places. inputs: x, from (for each row of the result the rows of x that add
@@ -88,14 +90,14 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
   const double factor = call.execution.capacity_factor;
   const std::int64_t batch = call.x.shape()[0], length = call.x.shape()[1];
-  const double share =
-      std::ceil(static_cast<double>(length * config.slots) / static_cast<double>(config.experts));
-  const auto capacity = static_cast<std::int64_t>(std::max(share * factor, factor));
+  // Of a sequence without padding; plan_places() gives the others fewer.
+  const std::int64_t capacity = places_of(length * config.slots, config.experts, factor);
   const Sharding whole_sequence{{call.x.sharding().dims[0], {}, {}},
                                 {}};  // places are counted along whole sequences
   const Array x = reshard(context, call.x, whole_sequence);
   const Array ids = reshard(context, call.routing.ids, whole_sequence);
-  auto plan = apply(context, std::make_shared<PlanCapacityOp>(config.experts, capacity), std::span(&ids, 1));
+  auto plan =
+      apply(context, std::make_shared<PlanCapacityOp>(config.experts, capacity, factor), std::span(&ids, 1));
   const Array rows = always_keep(plan[0]), tokens = always_keep(plan[1]), position = always_keep(plan[2]);
   const std::int64_t width = x.shape()[2];
   ArrayInfo in_places = rows.info();

@@ -65,6 +65,10 @@ Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const A
   return result;
 }
 
+double over_balanced_share(std::int64_t rows, std::int64_t all, std::int64_t ranks) {
+  return all == 0 ? 0.0 : static_cast<double>(rows) * static_cast<double>(ranks) / static_cast<double>(all);
+}
+
 Sharding activation_sharding(const Context& c, const DispatchCall& call, const Shape& shape,
                              std::string_view length) {
   Sharding s = c.rules->sharding({"activation_exp", "activation_batch_moe", length, "activation_mlp"}, shape);

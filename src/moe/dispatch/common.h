@@ -24,6 +24,9 @@ MoeWeights gather_expert_weights(Context& context, const DispatchCall& call);
 // Sharding of y's partial sums: tokens as given, partial over the axes that split H and over `also`.
 Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const Axes& also);
 
+// A rank's rows over its balanced share of all rows of its expert-parallel group of `ranks`; 0 without rows.
+double over_balanced_share(std::int64_t rows, std::int64_t all, std::int64_t ranks);
+
 // ---- Strategies of einsums over whole tensors
 
 // Layout of the experts' activations [E,B,S or C,H]; `length` is the logical name of the third dim.

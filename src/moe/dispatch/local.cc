@@ -48,14 +48,17 @@ DispatchResult run_rows(Context& context, const DispatchCall& call, const Tokens
 
 // Nothing is dropped: rows over the cap wait for a further pass.
 DispatchResult run_all_rows(Context& context, const DispatchCall& call, const TokensHere& tokens,
-                            const ExpertsHere& here, std::int64_t cap) {
+                            const ExpertsHere& here) {
   const std::int64_t experts = call.config.experts;
   const std::vector<std::int64_t> counts =
       read_rows_per_expert(context, tokens.ids, here.first, here.count, experts);
+  const std::int64_t assigned = std::accumulate(counts.begin(), counts.end(), std::int64_t{0}),
+                     ranks = experts / here.count;
   std::int64_t most = 0;
   for (auto rank = counts.begin(); rank != counts.end(); rank += here.count)
     most = std::max(most, std::accumulate(rank, rank + here.count, std::int64_t{0}));
-  const std::int64_t passes = agree_on_passes(context, most, cap, tokens.layout, here.axes);
+  const std::int64_t passes = agree_on_passes(context, most, cap_of_passes(call.execution, assigned, ranks),
+                                              tokens.layout, here.axes);
   const std::vector<std::int64_t> mine(counts.begin() + here.first, counts.begin() + here.first + here.count);
   const auto run = [&](std::int64_t pass) {
     const RowsOfPass rows = rows_of_pass(RowCounts{mine}, pass, passes);
@@ -66,7 +69,8 @@ DispatchResult run_all_rows(Context& context, const DispatchCall& call, const To
         plan_kept_rows(context, tokens.ids, here.first, host_indices(context, rows.kept[0]), count, skipped));
   };
   DispatchResult result = passes == 1 ? run(0) : run_passes(context, passes, call.layout, run);
-  result.shard_load = static_cast<double>(std::accumulate(mine.begin(), mine.end(), std::int64_t{0}));
+  result.shard_load =
+      over_balanced_share(std::accumulate(mine.begin(), mine.end(), std::int64_t{0}), assigned, ranks);
   return result;
 }
 
@@ -79,20 +83,12 @@ DispatchResult run_local_experts(Context& context, const DispatchCall& call, con
   const int ranks = context.mesh->product(axes);
   const std::int64_t count = config.experts / ranks;
   const ExpertsHere here{axes, count * context.mesh->index_along(context.rank, axes), count};
-  const std::int64_t token_count = tokens.ids.info().local[0] * tokens.ids.info().local[1];
-  DispatchResult result;
-  if (const std::int64_t cap = cap_of_passes(execution, token_count, config.slots, ranks); cap > 0) {
-    result = run_all_rows(context, call, tokens, here, cap);
-  } else {
-    const std::int64_t capacity = execution.further_passes ? -1
-                                                           : buffer_rows(execution.ragged_buffer_factor,
-                                                                         token_count, config.slots, ranks);
-    const RowPlan plan = plan_rows(context, tokens.ids, here.first, here.count, config.experts, capacity,
-                                   execution.drop_policy, call.routing.all_used);
-    result = run_rows(context, call, tokens, here, plan);
-    result.shard_load = static_cast<double>(plan.routed);
-  }
-  result.shard_load *= static_cast<double>(ranks) / static_cast<double>(token_count * config.slots);
+  if (may_need_passes(execution, ranks)) return run_all_rows(context, call, tokens, here);
+  const RowPlan plan =
+      plan_rows(context, tokens.ids, here.first, here.count, config.experts,
+                execution.further_passes ? -1 : execution.ragged_buffer_factor, execution.drop_policy);
+  DispatchResult result = run_rows(context, call, tokens, here, plan);
+  result.shard_load = over_balanced_share(plan.routed, plan.assigned, ranks);
   return result;
 }
 

@@ -46,11 +46,13 @@ RowsOfPass rows_of_pass(const RowCounts& counts, std::int64_t pass, std::int64_t
   return result;
 }
 
-std::int64_t cap_of_passes(const MoeExecution& execution, std::int64_t tokens, std::int64_t slots,
-                           std::int64_t ranks) {
-  if (!execution.further_passes || execution.ragged_buffer_factor <= 0) return 0;
-  const std::int64_t cap = buffer_rows(execution.ragged_buffer_factor, tokens, slots, ranks);
-  return cap < tokens * slots ? std::max<std::int64_t>(1, cap) : 0;
+bool may_need_passes(const MoeExecution& execution, std::int64_t ranks) {
+  return execution.further_passes && execution.ragged_buffer_factor > 0 &&
+         execution.ragged_buffer_factor < static_cast<double>(ranks);
+}
+
+std::int64_t cap_of_passes(const MoeExecution& execution, std::int64_t rows, std::int64_t ranks) {
+  return std::max<std::int64_t>(1, buffer_rows(execution.ragged_buffer_factor, rows, ranks));
 }
 
 std::int64_t agree_on_passes(Context& context, std::int64_t most_rows, std::int64_t cap,

@@ -24,10 +24,10 @@ struct RowsOfPass {
 };
 RowsOfPass rows_of_pass(const RowCounts& counts, std::int64_t pass, std::int64_t passes);
 
-// The most rows in a pass, when `tokens` tokens of a group of `ranks` expert-parallel ranks may need several
-// passes; 0 when one is always enough.
-std::int64_t cap_of_passes(const MoeExecution& execution, std::int64_t tokens, std::int64_t slots,
-                           std::int64_t ranks);
+// Whether a group of `ranks` expert-parallel ranks may need several passes, on all ranks of the mesh alike;
+// and the most rows in a pass then, for `rows` rows of the group.
+bool may_need_passes(const MoeExecution& execution, std::int64_t ranks);
+std::int64_t cap_of_passes(const MoeExecution& execution, std::int64_t rows, std::int64_t ranks);
 
 // Passes of at most `cap` rows that the mesh's busiest rank needs, at least 1. `most_rows`: rows of the
 // busiest rank in this expert-parallel group. `tokens`: sharding of the tokens; groups differ over its axes.

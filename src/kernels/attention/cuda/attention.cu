@@ -93,8 +93,9 @@ GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, 
     float score = -INFINITY;
     if (key < keys.end && is_allowed(a, batch, query, key))
       score = a.scale * dot(own_q, k + key_row(key) * a.qk_dim, a.qk_dim);
+    // The whole warp: what is not a number has no largest on which lanes agree.
+    if (ballot(score != -INFINITY) == 0) continue;
     const float largest = warp_max(score), before = maximum;
-    if (largest == -INFINITY) continue;  // the whole warp
     if (largest > maximum) maximum = largest;
     const float p = score == -INFINITY ? 0.0f : expf(score - maximum);
     const float shrink = before == -INFINITY ? 0.0f : expf(before - maximum);

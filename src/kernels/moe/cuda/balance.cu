@@ -56,6 +56,11 @@ GPU_KERNEL token_probabilities(Scores s, float* probabilities) {
     for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) out[e] = scores[e];
   } else {
     const float sum = scores_each_alone(s.score) ? sum_of(scores, s.experts) : 1.0f;
+    if (sum < kVanishingSum) {  // a whole warp
+      warp_shares_of_logits(s.score, s.logits + token * s.experts, scores, s.experts);
+      for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) out[e] = scores[e];
+      return;
+    }
     for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) out[e] = scores[e] / sum;
   }
 }
@@ -137,6 +142,13 @@ GPU_KERNEL token_gradients(Scores s, const float* probabilities, const double* s
     warp_scores_backward<false>(RouterScore::softmax, p, dp, dscores, s.experts);
   } else if (scores_each_alone(s.score)) {
     const float sum = sum_of(scores, s.experts), mean = warp_mean_from_first(p, dp, s.experts);
+    if (sum < kVanishingSum) {  // a whole warp: p is a softmax of the logits times that factor
+      for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) {
+        out[e] = share_factor(s.score) * p[e] * (dp[e] - dp[0] - mean);
+        if (kept != nullptr) kept[e] = 0;
+      }
+      return;
+    }
     for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) dscores[e] = (dp[e] - dp[0] - mean) / sum;
   } else {
     for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) dscores[e] = dp[e];

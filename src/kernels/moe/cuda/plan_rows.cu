@@ -53,22 +53,41 @@ GPU_KERNEL sum_pieces_of_experts(Assignments all, std::int32_t* counts, std::int
   totals[i] = sum;
 }
 
-// begins[e] = the sum of kept before it. One thread: experts are few.
-GPU_KERNEL begin_experts(const std::int32_t* kept, std::int64_t experts, std::int32_t* begins) {
-  if (thread_index() != 0) return;
-  std::int32_t sum = 0;
-  for (std::int64_t e = 0; e < experts; ++e) {
-    begins[e] = sum;
-    sum += kept[e];
+// begins[e] = the sum of kept before it. One thread: experts are few. The block fills the rows behind them.
+GPU_KERNEL begin_experts(const std::int32_t* kept, std::int64_t experts, std::int64_t rows,
+                         std::int32_t* begins, std::int32_t* assignment_of_row, std::int32_t* token_of_row) {
+  GPU_SHARED(std::int32_t, all, 1);
+  if (thread_index() == 0) {
+    std::int32_t sum = 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      begins[e] = sum;
+      sum += kept[e];
+    }
+    all[0] = sum;
   }
+  barrier();
+  for (std::int64_t row = all[0] + thread_index(); row < rows; row += kPiece)
+    assignment_of_row[row] = token_of_row[row] = 0;
+}
+
+// rooms[sequence]: the rows that each expert has for it.
+GPU_KERNEL find_rooms(const std::int32_t* totals, std::int64_t sequences, std::int64_t experts,
+                      std::int64_t capacity, double factor, std::int32_t* rooms) {
+  const std::int64_t sequence = block_index() * thread_count() + thread_index();
+  if (sequence >= sequences) return;
+  std::int64_t assigned = 0;
+  for (std::int64_t e = 0; e < experts; ++e) assigned += totals[sequence * experts + e];
+  const std::int64_t room = factor > 0 ? places_of(assigned, experts, factor) : capacity;
+  rooms[sequence] = static_cast<std::int32_t>(room < capacity ? room : capacity);
 }
 
 // Each expert has `kept` rows from `begins` on, for its assignments past the first `skipped` (null: 0).
-// Without them (null) there are `capacity` rows for each (expert, sequence).
+// Without them (null) there are `capacity` rows for each (expert, sequence), of which rooms[sequence] are
+// used.
 GPU_KERNEL assign_rows(Assignments all, const std::int32_t* before, const std::int32_t* kept,
-                       const std::int32_t* skipped, const std::int32_t* begins, std::int64_t capacity,
-                       std::int64_t per_token, std::int32_t* assignment_of_row, std::int32_t* token_of_row,
-                       std::int32_t* row_of_assignment) {
+                       const std::int32_t* skipped, const std::int32_t* begins, const std::int32_t* rooms,
+                       std::int64_t capacity, std::int64_t per_token, std::int32_t* assignment_of_row,
+                       std::int32_t* token_of_row, std::int32_t* row_of_assignment) {
   GPU_SHARED(std::int32_t, ids, kPiece);
   const std::int64_t sequence = block_index() / all.pieces,
                      at = block_index() % all.pieces * kPiece + thread_index();
@@ -85,7 +104,7 @@ GPU_KERNEL assign_rows(Assignments all, const std::int32_t* before, const std::i
   std::int64_t rank = before[block_index() * all.experts + e];
   for (int i = 0; i < thread_index(); ++i) rank += ids[i] == ids[thread_index()] ? 1 : 0;
   if (skipped != nullptr) rank -= skipped[e];
-  const std::int64_t room = kept != nullptr ? kept[e] : capacity;
+  const std::int64_t room = kept != nullptr ? kept[e] : rooms[sequence];
   if (rank < 0 || rank >= room) {
     row_of_assignment[assignment] = -1;
     return;
@@ -104,12 +123,12 @@ GPU_KERNEL fill(std::int32_t* x, std::int32_t* y, std::int64_t count, std::int32
 }
 
 GPU_KERNEL count_dropped(const std::int32_t* totals, std::int64_t sequences, std::int64_t experts,
-                         std::int64_t capacity, std::int32_t* dropped) {
+                         const std::int32_t* rooms, std::int32_t* dropped) {
   const std::int64_t e = block_index() * thread_count() + thread_index();
   if (e >= experts) return;
   std::int64_t sum = 0;
   for (std::int64_t b = 0; b < sequences; ++b) {
-    const std::int64_t over = totals[b * experts + e] - capacity;
+    const std::int64_t over = totals[b * experts + e] - rooms[b];
     sum += over > 0 ? over : 0;
   }
   dropped[e] = static_cast<std::int32_t>(sum);
@@ -122,7 +141,7 @@ class Counted {
   explicit Counted(const TensorView& like, const Assignments& all, std::int32_t* totals = nullptr)
       : pieces_(all.sequences * all.pieces * all.experts),
         given_(totals),
-        memory_(like, static_cast<std::size_t>(pieces_ + (all.sequences + 1) * all.experts) *
+        memory_(like, static_cast<std::size_t>(pieces_ + (all.sequences + 1) * all.experts + all.sequences) *
                           sizeof(std::int32_t)) {
     launch({.blocks = all.sequences * all.pieces,
             .threads = kPiece,
@@ -133,8 +152,8 @@ class Counted {
   }
   std::int32_t* before() const { return memory_.data<std::int32_t>(); }
   std::int32_t* totals() const { return given_ != nullptr ? given_ : before() + pieces_; }
-  // Room for one number an expert, where there is one sequence.
-  std::int32_t* spare(std::int64_t experts) const { return before() + pieces_ + experts; }
+  // Room for one number an expert and one a sequence, behind totals of `counted` numbers.
+  std::int32_t* spare(std::int64_t counted) const { return before() + pieces_ + counted; }
 
  private:
   const std::int64_t pieces_;
@@ -156,11 +175,13 @@ void plan_rows(const PlanRowsArgs& args) {
   const Counted counted(args.ids, all);
   const auto* const kept = args.kept.device_data<std::int32_t>();
   std::int32_t* const begins = counted.spare(all.experts);
-  launch({.blocks = 1, .threads = kWarp}, begin_experts, kept, all.experts, begins);
+  auto *const assignments = args.assignments.device_data<std::int32_t>(),
+              *const tokens = args.tokens.device_data<std::int32_t>();
+  launch({.blocks = 1, .threads = kPiece}, begin_experts, kept, all.experts, args.assignments.size(), begins,
+         assignments, tokens);
   const auto* const skipped = args.skipped.defined() ? args.skipped.device_data<std::int32_t>() : nullptr;
   launch({.blocks = all.pieces, .threads = kPiece}, assign_rows, all, counted.before(), kept, skipped, begins,
-         0, args.ids.shape().back(), args.assignments.device_data<std::int32_t>(),
-         args.tokens.device_data<std::int32_t>(), args.position.device_data<std::int32_t>());
+         nullptr, 0, args.ids.shape().back(), assignments, tokens, args.position.device_data<std::int32_t>());
 }
 
 void plan_places(const PlanPlacesArgs& args) {
@@ -176,11 +197,14 @@ void plan_places(const PlanPlacesArgs& args) {
   }
   const Assignments all = assignments_of(args.ids, args.ids.dim(0), 0, experts);
   const Counted counted(args.ids, all);
+  std::int32_t* const rooms = counted.spare(all.sequences * experts);
+  launch({.blocks = divide_up(all.sequences, kPiece), .threads = kPiece}, find_rooms, counted.totals(),
+         all.sequences, experts, capacity, args.factor, rooms);
   launch({.blocks = all.sequences * all.pieces, .threads = kPiece}, assign_rows, all, counted.before(),
-         nullptr, nullptr, nullptr, capacity, args.ids.dim(2), assignment_of_row, token_of_row,
+         nullptr, nullptr, nullptr, rooms, capacity, args.ids.dim(2), assignment_of_row, token_of_row,
          args.position.device_data<std::int32_t>());
   launch({.blocks = divide_up(experts, kPiece), .threads = kPiece}, count_dropped, counted.totals(),
-         all.sequences, experts, capacity, args.dropped.device_data<std::int32_t>());
+         all.sequences, experts, rooms, args.dropped.device_data<std::int32_t>());
 }
 
 }  // namespace switchyard::gpu

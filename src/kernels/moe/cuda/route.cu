@@ -109,7 +109,7 @@ GPU_FUNCTION void weigh(const RoutingRule& rule, const Weighed& weighed, const s
   const float sum = divides ? sum_to_divide_by(rule, weighed, ids, per_token) : 1.0f;
   for (std::int64_t k = 0; k < per_token; ++k) {
     const float w = ids[k] >= 0 ? weighed(ids[k]) : 0.0f;
-    weights[k] = rule.random || ids[k] < 0 ? w : (divides ? w / sum : w) * rule.scaling;
+    weights[k] = rule.random || w == 0 ? w : (divides ? w / sum : w) * rule.scaling;
   }
 }
 
@@ -119,14 +119,22 @@ std::int64_t floats_of(const RoutingRule& rule, std::int64_t experts) {
 }
 
 GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bias,
-                          const std::int32_t* choices, std::int64_t tokens, std::int64_t experts,
-                          std::int64_t per_token, std::int64_t floats, std::int32_t* ids, float* weights) {
+                          const std::int32_t* choices, const std::int32_t* segments, std::int64_t tokens,
+                          std::int64_t experts, std::int64_t per_token, std::int64_t floats,
+                          std::int32_t* ids, float* weights) {
   const int warp = thread_index() / kWarp;
   const std::int64_t token = block_index() * kWarps + warp;
   if (token >= tokens) return;
   float* const scores = dynamic_shared<float>() + warp * floats;
   float* const selection = scores + experts;
   std::int32_t* const chosen = ids + token * per_token;
+  if (segments != nullptr && segments[token] == 0) {
+    for (std::int64_t k = lane_index(); k < per_token; k += kWarp) {
+      chosen[k] = -1;
+      weights[token * per_token + k] = 0;
+    }
+    return;  // a whole warp
+  }
   const bool given = choices != nullptr && choices[token * per_token] != -1;
   for (std::int64_t e = lane_index(); e < experts; e += kWarp) scores[e] = logits[token * experts + e];
   warp_barrier();
@@ -163,6 +171,7 @@ GPU_FUNCTION void weigh_backward(const RoutingRule& rule, const Weighed& weighed
   const bool normalises = !rule.random && !rule.softmax_over_selected && rule.normalise;
   const float sum = normalises ? sum_to_divide_by(rule, weighed, ids, per_token) : 1.0f,
               others = normalises ? stand_ins(rule, ids, per_token) : 0.0f;
+  if (normalises && sum == 0) return;  // of scores that are all 0, and so are the weights
   const float of_others = others > 0 ? others * rule.scaling * weighed(0) / sum : 0.0f;  // their weights
   if (others > 0) dscores[0] += others * difference_from_mean(weights, dweights, per_token, 0) / sum;
   for (std::int64_t k = 0; k < per_token; ++k) {
@@ -182,6 +191,14 @@ GPU_FUNCTION void weigh_backward(const RoutingRule& rule, const Weighed& weighed
   }
 }
 
+// A token without an expert has no gradient, whatever its logits are.
+GPU_FUNCTION bool chooses_none(const std::int32_t* ids, std::int64_t per_token) {
+  for (std::int64_t k = 0; k < per_token; ++k) {
+    if (ids[k] >= 0) return false;
+  }
+  return true;
+}
+
 // `all_dscores`: [tokens, experts], or null.
 GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* bias,
                             const std::int32_t* choices, const std::int32_t* ids, const float* weights,
@@ -192,6 +209,13 @@ GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* 
   if (token >= tokens) return;
   float* const scores = dynamic_shared<float>() + warp * 2 * experts;
   float* const dscores = scores + experts;
+  if (chooses_none(ids + token * per_token, per_token)) {
+    for (std::int64_t e = lane_index(); e < experts; e += kWarp) {
+      dlogits[token * experts + e] = 0;
+      if (all_dscores != nullptr) all_dscores[token * experts + e] = 0;
+    }
+    return;  // a whole warp
+  }
   for (std::int64_t e = lane_index(); e < experts; e += kWarp) {
     scores[e] = logits[token * experts + e];
     dscores[e] = 0;
@@ -232,8 +256,8 @@ void route(const RouteArgs& args) {
           .threads = kThreads,
           .shared_bytes = static_cast<std::size_t>(kWarps * floats) * sizeof(float)},
          choose_experts, args.rule, args.logits.device_data<float>(), args.bias.device_data<float>(),
-         args.choices.device_data<std::int32_t>(), tokens, experts, per_token, floats,
-         args.ids.device_data<std::int32_t>(), args.weights.device_data<float>());
+         args.choices.device_data<std::int32_t>(), args.segments.device_data<std::int32_t>(), tokens, experts,
+         per_token, floats, args.ids.device_data<std::int32_t>(), args.weights.device_data<float>());
 }
 
 void route_backward(const RouteBackwardArgs& args) {

@@ -23,13 +23,21 @@ GPU_FUNCTION void warp_scores(RouterScore score, const float* logits, float* sco
   } else {
     for (std::int64_t e = lane_index(); e < experts; e += kWarp) {
       const float x = logits[e];
-      scores[e] = score == RouterScore::sigmoid ? 1.0f / (1.0f + expf(-x))
-                  : score == RouterScore::sqrt_softplus
-                      ? sqrtf((x > 0 ? x : 0.0f) + log1pf(expf(x > 0 ? -x : x)))
-                      : x;
+      scores[e] = score == RouterScore::sigmoid         ? 1.0f / (1.0f + expf(-x))
+                  : score != RouterScore::sqrt_softplus ? x
+                  : x < kVanishingLogit                 ? expf(x / 2)
+                                        : sqrtf((x > 0 ? x : 0.0f) + log1pf(expf(x > 0 ? -x : x)));
     }
   }
   warp_barrier();
+}
+
+// Shares s/Σs of the scores of these logits, which are each alone and vanish. May be the same memory.
+GPU_FUNCTION void warp_shares_of_logits(RouterScore score, const float* logits, float* shares,
+                                        std::int64_t experts) {
+  for (std::int64_t e = lane_index(); e < experts; e += kWarp) shares[e] = share_factor(score) * logits[e];
+  warp_barrier();
+  warp_scores(RouterScore::softmax, shares, shares, experts);
 }
 
 // Σ shares[e]·(d[e] - d[0]), for all lanes.
@@ -49,7 +57,7 @@ GPU_FUNCTION void warp_scores_backward(RouterScore score, const float* scores, c
     if (score == RouterScore::softmax) d = scores[e] * (d - dscores[0] - mean);
     if (score == RouterScore::sigmoid) d = d * scores[e] * (1 - scores[e]);
     if (score == RouterScore::sqrt_softplus)
-      d = scores[e] > 0 ? d * (-expm1f(-scores[e] * scores[e]) / (2 * scores[e])) : 0;
+      d *= scores[e] < kStraightScore ? scores[e] / 2 : -expm1f(-scores[e] * scores[e]) / (2 * scores[e]);
     dlogits[e] = adds ? dlogits[e] + d : d;
   }
 }
