@@ -62,6 +62,11 @@ Keys keys_of_gguf(const std::string& path) {
   return keys;
 }
 
+// Where a checkpoint has the files that came with its weights.
+std::string carried_folder(const CheckpointFolder& folder) {
+  return folder.path() + "/tokenizer";
+}
+
 Keys keys_of_checkpoint(const std::string& path) {
   const CheckpointFolder folder = open_checkpoint(path, nullptr);
   const nlohmann::json& resolved = folder.manifest().config;
@@ -69,8 +74,8 @@ Keys keys_of_checkpoint(const std::string& path) {
   for (const char* key : {"dtype", "max_target_length", "tokenizer_type", "add_bos"}) {
     if (resolved.contains(key)) keys[key] = resolved[key];
   }
-  add_tokenizer(keys, folder.path() + "/tokenizer");
-  keys.merge(generation_defaults(folder.path() + "/tokenizer"));
+  add_tokenizer(keys, carried_folder(folder));
+  keys.merge(generation_defaults(carried_folder(folder)));
   return keys;
 }
 
@@ -88,6 +93,12 @@ Keys keys_of_stored_model(const std::string& path) {
                                        : keys_of_gguf(path);
   keys["load_parameters_path"] = path;
   return keys;
+}
+
+std::string generation_notice_of(const std::string& path) {
+  if (is_checkpoint_path(path))
+    return ignored_generation_fields(carried_folder(open_checkpoint(path, nullptr)));
+  return fs::is_directory(path) ? ignored_generation_fields(path) : "";
 }
 
 }  // namespace switchyard
