@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "core/e4m3.h"
 #include "core/error.h"
@@ -28,8 +29,13 @@ std::int64_t blocks_of(std::int64_t elements) {
   return (elements + kScaleBlock - 1) / kScaleBlock;
 }
 
+// Types of scales that are powers of two: 2^(e - 127), and 255 is no number.
+bool is_exponent_type(const std::string& dtype) {
+  return dtype == "F8_E8M0" || dtype == "U8";
+}
+
 bool is_scale_type(const std::string& dtype) {
-  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16" || is_exponent_type(dtype);
 }
 
 // Scale `i` as float32; entries need not be aligned.
@@ -38,6 +44,10 @@ float scale_at(const SafetensorsFile::Entry& scale, std::int64_t i) {
     std::memcpy(&bits, scale.bytes.data() + i * static_cast<std::int64_t>(sizeof bits), sizeof bits);
     return bits;
   };
+  if (is_exponent_type(scale.dtype)) {
+    const auto exponent = load(std::uint8_t{0});
+    return exponent == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, exponent - 127);
+  }
   if (scale.dtype == "F32") return load(0.0f);
   const std::uint16_t bits = load(std::uint16_t{0});
   return scale.dtype == "F16" ? half_to_float(bits)

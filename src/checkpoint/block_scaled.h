@@ -1,6 +1,7 @@
 // 8-bit weights with one scale per block of 128 x 128 elements, the published form of DeepSeek-V3 and
 // Kimi-K2: the tensor NAME is F8_E4M3 [rows,columns], NAME_scale_inv is [ceil(rows/128),ceil(columns/128)] of
-// F32 (BF16 or F16 for Qwen3), and a weight is the product of the two.
+// F32 (BF16 or F16 for Qwen3; F8_E8M0, or its exponents as U8, where scales are powers of two), and a weight
+// is the product of the two.
 #pragma once
 
 #include <optional>

@@ -173,6 +173,33 @@ TEST_F(ScaledFolder, ScalesMayBeHalves) {
   }
 }
 
+// Exponents of powers of two, in a type of their own or as bytes. 0 is the smallest, 255 is no number.
+TEST_F(ScaledFolder, ScalesMayBeExponents) {
+  const std::int64_t rows = 144, columns = 256;
+  const std::string bytes(rows * columns, '\x3c');  // 1.5
+  const std::string exponents{'\x7f', '\x81', '\x00', '\x70'};
+  const float values[] = {1.5f, 6, 1.5f * 0x1p-127f, 1.5f * 0x1p-15f};
+  const Stored weight{"w", "F8_E4M3", {rows, columns}, bytes};
+  for (const char* type : {"F8_E8M0", "U8"}) {
+    const WeightFolder weights = folder({weight, {"w_scale_inv", type, {2, 2}, exponents}});
+    const Tensor all = weights.take_values("w", 0, rows);
+    for (std::int64_t r : {0, 143}) {
+      for (std::int64_t c : {0, 255})
+        EXPECT_EQ(all.data<float>()[r * columns + c], values[r / 128 * 2 + c / 128]) << r << " " << c;
+    }
+    EXPECT_EQ(weights.packed_dtype("w"), DType::packed_fp8);
+    const WeightFolder broken =
+        folder({weight, {"w_scale_inv", type, {2, 2}, std::string{'\x7f', '\x7f', '\xff', '\x7f'}}});
+    try {
+      broken.take_values("w", 0, rows);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("the scale of block [1,0] is no finite number"),
+                std::string::npos);
+    }
+  }
+}
+
 std::string words_of(const std::function<void()>& action) {
   try {
     action();
@@ -296,6 +323,53 @@ TEST_F(GptqFolder, InfiniteScalesAreNamed) {
   EXPECT_NE(words_of([&] { weights.take_values("m.weight", 7, 8); }).find(words), std::string::npos);
   EXPECT_NE(words_of([&] { weights.take_blocks("m.weight"); }).find(words), std::string::npos);
   EXPECT_EQ(words_of([&] { weights.take_values("m.weight", 8, 9); }), "accepted");
+}
+
+// As GPTQModel writes them. Blocks have float16 scales, so there are some only where these hold all of them.
+TEST_F(GptqFolder, ScalesMayBeOfBfloat16) {
+  const auto with_scales = [&](float factor) {
+    std::vector<Stored> stored = tensors();
+    std::vector<std::uint16_t> brains;
+    for (std::int64_t i = 0; i < kIn / kGroup * kOut; ++i) {
+      const float scale = factor * (1 + static_cast<float>(i % 64) / 64);
+      brains.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(scale) >> 16));
+    }
+    stored[1] = {"m.scales", "BF16", {kIn / kGroup, kOut}, bytes_of(brains)};
+    return stored;
+  };
+  for (const float factor : {0.25f, 0x1p-20f}) {
+    const WeightFolder weights = folder(with_scales(factor));
+    const Tensor rows = weights.read("m.weight");
+    int differ = 0;
+    for (std::int64_t out = 0; out < kOut; ++out) {
+      for (std::int64_t in = 0; in < kIn; ++in) {
+        const float scale = factor * (1 + static_cast<float>((in / kGroup * kOut + out) % 64) / 64);
+        differ +=
+            rows.data<float>()[out * kIn + in] != scale * static_cast<float>(number(out, in) - 8) ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(differ, 0) << factor;
+    EXPECT_EQ(weights.packed_dtype("m.weight"),
+              factor == 0.25f ? std::optional(DType::packed_int4) : std::nullopt);
+    if (factor != 0.25f) continue;
+    const Tensor blocks = weights.take_blocks("m.weight"), values(DType::f32, {kIn, kOut});
+    ThreadPool pool(1);
+    unpack_weights(pool, {blocks.view(), values.view()});
+    for (std::int64_t out = 0; out < kOut; ++out) {
+      for (std::int64_t in = 0; in < kIn; ++in)
+        differ += values.data<float>()[in * kOut + out] != rows.data<float>()[out * kIn + in] ? 1 : 0;
+    }
+    EXPECT_EQ(differ, 0);
+  }
+}
+
+// Of another method's tensors with GPTQ's names nothing is said in GPTQ's words.
+TEST_F(GptqFolder, OtherMethodsAreLeftAsTheyAre) {
+  std::ofstream(path_ + "/config.json") << R"({"quantization_config": {"quant_method": "awq"}})";
+  auto stored = tensors();
+  stored[1].shape = {kOut, kIn / kGroup};
+  EXPECT_EQ(problem(stored), "");
+  EXPECT_TRUE(folder(stored).contains("m.qweight"));
 }
 
 // desc_act: which group an input is of, g_idx says. The numbers are those of the formula; blocks of 32 inputs

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -28,8 +29,15 @@ std::int64_t group_of(const GptqWeight& w, std::int64_t input) {
                                 : entry_at<std::int32_t>(w.groups, input);
 }
 
-std::uint16_t scale_at(const GptqWeight& w, std::int64_t input, std::int64_t output) {
-  return entry_at<std::uint16_t>(w.scales, group_of(w, input) * w.outputs() + output);
+// Scale `i` of the tensor.
+float scale_at(const GptqWeight& w, std::int64_t i) {
+  const auto bits = entry_at<std::uint16_t>(w.scales, i);
+  return w.scales.dtype == "F16" ? half_to_float(bits)
+                                 : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+float scale_at(const GptqWeight& w, std::int64_t input, std::int64_t output) {
+  return scale_at(w, group_of(w, input) * w.outputs() + output);
 }
 
 std::string problem_of_shape(const char* part, const SafetensorsFile::Entry& entry, const char* dtype,
@@ -46,6 +54,16 @@ int number_at(const GptqWeight& w, std::int64_t input, std::int64_t output) {
 
 }  // namespace
 
+bool is_gptq_form(const nlohmann::json& quantization) {
+  const auto text = [&](const char* key) {
+    const auto value = quantization.find(key);
+    return value != quantization.end() && value->is_string() ? value->get<std::string>() : std::string();
+  };
+  const std::string method = text("quant_method");
+  return method == "gptq" || method == "gptqmodel" ||
+         (method == "auto-round" && text("packing_format") == "auto_round:auto_gptq");
+}
+
 std::string gptq_problem(GptqWeight& w) {
   if (w.numbers.dtype != "I32" || w.numbers.shape.size() != 2)
     return fmt::format("its qweight is {} {}, expected I32 [in / 8, out]", w.numbers.dtype,
@@ -55,12 +73,21 @@ std::string gptq_problem(GptqWeight& w) {
   if (groups == 0 || inputs % groups != 0 || inputs / groups % kGroupInputs != 0 || outputs % kInWord != 0)
     return fmt::format("its scales are {} of {}, expected a group of a multiple of {} inputs for each row",
                        to_string(w.scales.shape), to_string(w.shape()), kGroupInputs);
-  if (std::string p = problem_of_shape("scales", w.scales, "F16", {groups, outputs}); !p.empty()) return p;
+  const bool bfloats = w.scales.dtype == "BF16";
+  if (std::string p = problem_of_shape("scales", w.scales, bfloats ? "BF16" : "F16", {groups, outputs});
+      !p.empty())
+    return p;
+  for (std::int64_t i = 0; bfloats && w.half_scales && i < groups * outputs; ++i) {
+    const float scale = scale_at(w, i);
+    w.half_scales = half_to_float(float_to_half(scale)) == scale;
+  }
   if (std::string p = problem_of_shape("qzeros", w.zeros, "I32", {groups, outputs / kInWord}); !p.empty())
     return p;
   for (std::int64_t i = 0; i < groups * outputs / kInWord; ++i) {
     if (entry_at<std::uint32_t>(w.zeros, i) != 0x11111111u * static_cast<std::uint32_t>(w.stored_zero))
-      return "it is asymmetric (its qzeros are not all the same middle); only symmetric GPTQ is read";
+      return fmt::format(
+          "it is asymmetric (its qzeros are not all {}, the middle); only symmetric GPTQ is read",
+          w.stored_zero);
   }
   if (w.groups.dtype.empty()) return {};
   if (std::string p = problem_of_shape("g_idx", w.groups, "I32", {inputs}); !p.empty()) return p;
@@ -77,7 +104,7 @@ std::optional<std::int64_t> gptq_infinite_scale(const GptqWeight& w, std::int64_
   for (std::int64_t group = 0; group < w.scales.shape[0]; ++group) {
     for (std::int64_t output = begin; output < end; ++output) {
       const std::int64_t i = group * w.outputs() + output;
-      if (!std::isfinite(half_to_float(entry_at<std::uint16_t>(w.scales, i)))) return i;
+      if (!std::isfinite(scale_at(w, i))) return i;
     }
   }
   return std::nullopt;
@@ -90,14 +117,15 @@ Tensor gptq_rows(const GptqWeight& w, std::int64_t begin, std::int64_t end) {
   float* to = out.data<float>();
   for (std::int64_t row = begin; row < end; ++row) {
     for (std::int64_t i = 0; i < w.inputs(); ++i) {
-      *to++ = half_to_float(scale_at(w, i, row)) * static_cast<float>(number_at(w, i, row));
+      *to++ = scale_at(w, i, row) * static_cast<float>(number_at(w, i, row));
     }
   }
   return out;
 }
 
 bool is_whole_blocks(const GptqWeight& w) {
-  return w.in_order && w.outputs() % kBlockOutputs == 0 && w.inputs() % block_inputs(DType::packed_int4) == 0;
+  return w.in_order && w.half_scales && w.outputs() % kBlockOutputs == 0 &&
+         w.inputs() % block_inputs(DType::packed_int4) == 0;
 }
 
 Tensor gptq_blocks(const GptqWeight& w) {
@@ -107,7 +135,7 @@ Tensor gptq_blocks(const GptqWeight& w) {
   for (std::int64_t first = 0; first < w.inputs(); first += kGroupInputs) {
     for (std::int64_t output = 0; output < w.outputs(); ++output) {
       PackedGroup group;
-      group.scale = scale_at(w, first, output);
+      group.scale = float_to_half(scale_at(w, first, output));
       for (std::int64_t i = 0; i < kGroupInputs; ++i)
         group.numbers[static_cast<std::size_t>(i)] =
             static_cast<std::int8_t>(number_at(w, first + i, output));

@@ -51,6 +51,9 @@ class HubWeights {
     CHECK(false, "{} has no blocks", name);
     return {};
   }
+
+  // The name of the tensor in the files that this one is, or is a part of.
+  virtual std::string stored_name(const std::string& name) const { return name; }
 };
 
 }  // namespace switchyard

@@ -35,15 +35,14 @@ std::map<std::string, std::set<std::string>> read_index(const std::string& path)
   return shards;
 }
 
-// What a folder's qzeros hold for a zero of 8, as its config.json says.
-int stored_zero_of_gptq(const std::string& folder) {
+// What a folder's config.json says of how its weights are stored; an object.
+nlohmann::json stated_quantization(const std::string& folder) {
   const fs::path config = fs::path(folder) / "config.json";
   std::error_code ignored;
-  if (!fs::exists(config, ignored)) return 7;
+  if (!fs::exists(config, ignored)) return nlohmann::json::object();
   const nlohmann::json whole = read_json_file(config.string());
   const auto quantization = whole.find("quantization_config");
-  if (quantization == whole.end() || !quantization->is_object()) return 7;
-  return quantization->value("checkpoint_format", nlohmann::json()) == "gptq_v2" ? 8 : 7;
+  return quantization == whole.end() || !quantization->is_object() ? nlohmann::json::object() : *quantization;
 }
 
 }  // namespace
@@ -157,7 +156,8 @@ void WeightFolder::set_scales_apart() {
     const SafetensorsFile::Entry& scales = shards_[scale->second].entries().at(scale_name);
     if (!is_block_scaled(weight, scales)) {
       fail_usage(
-          "[checkpoint] {}: tensor {} is {} {}, expected F32, BF16 or F16 with a scale for each {} x {} of "
+          "[checkpoint] {}: tensor {} is {} {}, expected F32, BF16, F16 or F8_E8M0 with a scale for each {} "
+          "x {} of "
           "{}",
           path_, in_quotes(scale_name), scales.dtype, to_string(scales.shape), kScaleBlock, kScaleBlock,
           to_string(weight.shape));
@@ -175,7 +175,9 @@ void WeightFolder::join_gptq() {
     if (name.ends_with(kNumbers)) modules.push_back(name.substr(0, name.size() - kNumbers.size()));
   }
   if (modules.empty()) return;
-  const int stored_zero = stored_zero_of_gptq(path_);
+  const nlohmann::json stated = stated_quantization(path_);
+  if (stated.contains("quant_method") && !is_gptq_form(stated)) return;  // AWQ has tensors of the same names
+  const int stored_zero = stated.value("checkpoint_format", nlohmann::json()) == "gptq_v2" ? 8 : 7;
   for (const std::string& module : modules) {
     GptqWeight weight;
     weight.stored_zero = stored_zero;

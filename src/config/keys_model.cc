@@ -106,9 +106,11 @@ std::vector<KeyDeclaration> other_architecture_keys() {
 std::vector<KeyDeclaration> model_keys() {
   std::vector<KeyDeclaration> keys = {
       choice_key("decoder_block", "llama2",
-                 one_of({"default", "llama2", "mistral", "mixtral", "deepseek", "qwen3", "qwen3_moe",
-                         "qwen3_custom_moe", "glm4_moe", "minimax_m2", "gpt_oss", "olmoe", "llama4",
-                         "qwen3_next", "qwen3_5_moe", "qwen3_5", "qwen2", "qwen2_moe", "envy"},
+                 one_of({"default",  "llama2",        "mistral",    "mixtral",
+                         "deepseek", "qwen3",         "qwen3_moe",  "qwen3_custom_moe",
+                         "glm4_moe", "glm4_moe_lite", "minimax_m2", "gpt_oss",
+                         "olmoe",    "llama4",        "qwen3_next", "qwen3_5_moe",
+                         "qwen3_5",  "qwen2",         "qwen2_moe",  "envy"},
                         {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gemma4_small", "gpt3", "olmo3",
                          "simple", "simple_mlp"}),
                  "kind of decoder layer; default means llama2, qwen3_5 means qwen3_5_moe"),

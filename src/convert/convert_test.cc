@@ -302,6 +302,7 @@ TEST(HubForm, WhatWeightsCanSay) {
   const Keys small{"base_emb_dim=64", "base_num_query_heads=4", "base_num_kv_heads=4", "head_dim=16"};
   const Keys tied{"logits_via_embedding=true"};
   const auto root = [](double x) { return static_cast<float>(std::sqrt(x)); };
+  const float latent = root(1e-6 / static_cast<double>(1e-5f));  // of epsilons, as the next factors
   const auto temperature = static_cast<float>(std::pow(0.1 * std::log(40.0) + 1, 2));
   const std::vector<OtherForm> forms{
       {{}, "llama", {}, true},
@@ -320,15 +321,33 @@ TEST(HubForm, WhatWeightsCanSay) {
       {{"decoder_block=qwen3"}, "llama", {}, true},
       {kMixtralKeys + Keys{"use_qk_norm=true"}, "qwen3_moe", {}, false},
       {kMixtralKeys + Keys{"routed_scaling_factor=2"}, "mixtral", {}, true},
-      {kLatent + Keys{"routed_score_func=sigmoid", "max_position_embeddings=64"}, "deepseek_v3", {}, true},
-      {kLatent + Keys{"routed_score_func=softmax"}, "deepseek_v2", {{"attention.query", temperature}}, false},
+      {kLatent + Keys{"routed_score_func=sigmoid", "max_position_embeddings=64"},
+       "deepseek_v3",
+       {{"attention.wkv_a", latent}},
+       false},
+      {kLatent + Keys{"routed_score_func=sigmoid", "max_position_embeddings=64", "q_lora_rank=8",
+                      "attention_bias=true"},
+       "deepseek_v3",
+       {{"attention.wkv_a", latent},
+        {"attention.wkv_a_bias", latent},
+        {"attention.wq_a", latent},
+        {"attention.wq_a_bias", latent}},
+       false},
+      {kLatent + Keys{"routed_score_func=sigmoid", "max_position_embeddings=64", "latent_norm_epsilon=1e-6"},
+       "deepseek_v3",
+       {},
+       true},
+      {kLatent + Keys{"routed_score_func=softmax"},
+       "deepseek_v2",
+       {{"attention.query", temperature}, {"attention.wkv_a", latent}},
+       false},
       {kLatent + Keys{"routed_score_func=softmax", "q_lora_rank=8"},
        "deepseek_v2",
-       {{"attention.wq_b", temperature}},
+       {{"attention.wq_b", temperature}, {"attention.wkv_a", latent}, {"attention.wq_a", latent}},
        false},
       {kLatent + Keys{"routed_score_func=softmax", "norm_topk_prob=true", "compat=maxtext", "mscale=0"},
        "deepseek_v2",
-       {},
+       {{"attention.wkv_a", latent}},
        false}};
   for (const OtherForm& expected : forms) {
     SCOPED_TRACE(::testing::PrintToString(expected.keys));
@@ -340,6 +359,20 @@ TEST(HubForm, WhatWeightsCanSay) {
     EXPECT_EQ(hub["model_type"], expected.type);
     EXPECT_EQ(differing_key(model_config(form.config), model_config(config_of_hub(hub))), "");
   }
+}
+
+TEST(HubForm, FactorsMayBeOfTheFirstColumns) {
+  const Tensor x(DType::f32, {2, 3});
+  for (std::int64_t i = 0; i < 6; ++i) x.data<float>()[i] = static_cast<float>(i + 1);
+  const auto values = [](const Tensor& t) {
+    return std::vector<float>(t.data<float>(), t.data<float>() + t.size());
+  };
+  EXPECT_EQ(values(scaled(x, 10, DType::f32, 2)), (std::vector<float>{10, 20, 3, 40, 50, 6}));
+  EXPECT_EQ(values(scaled(x, 10, DType::f32)), (std::vector<float>{10, 20, 30, 40, 50, 60}));
+  const HubForm form = hub_form(Config::from_args(
+      kLatent + Keys{"base_emb_dim=64", "routed_score_func=sigmoid", "max_position_embeddings=64"}));
+  EXPECT_EQ(form.columns_of("layers.0.attention.wkv_a"), 16);  // the latent's, not what is rotated
+  EXPECT_EQ(form.columns_of("layers.0.attention.wq_a"), 0);
 }
 
 // All models that come with the sources, but those that transformers has no class for.

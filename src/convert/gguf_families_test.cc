@@ -16,6 +16,7 @@
 #include "core/json_file.h"
 #include "core/testing.h"
 #include "gguf/gguf_weights.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {
@@ -45,7 +46,7 @@ TEST_P(GgufFamily, HasTheLogitsOfTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(All, GgufFamily,
                          ::testing::Values("llama4", "glm4moe", "minimaxm2", "olmoe", "qwen2moe",
-                                           "qwen3vlmoe"),
+                                           "qwen3vlmoe", "llama_biases"),
                          [](const auto& test) { return std::string(test.param); });
 
 // The metadata of a model of two heads of 8, to which a test adds.
@@ -177,8 +178,49 @@ TEST(GgufConfig, WidthsOfQwen2MoeAreInItsTensors) {
   const json config = file.config();
   EXPECT_EQ(config["shared_expert_intermediate_size"], 20);
   EXPECT_EQ(config["moe_intermediate_size"], 12);
-  EXPECT_EQ(config["qkv_bias"], false);
+  EXPECT_EQ(config[kGgufAttentionBiases], "none");
   EXPECT_EQ(config["norm_topk_prob"], false);
+}
+
+// The tensors alone tell, whatever the architecture.
+TEST(GgufConfig, BiasesOfAttentionAreThoseThatAreThere) {
+  const auto with = [](const std::string& architecture, const std::vector<std::string>& biases) {
+    GgufConfig file(architecture, architecture == "llama" || architecture == "qwen3" ? 0 : 4);
+    file.integer("block_count", 2).integer("expert_feed_forward_length", 12);
+    if (architecture == "deepseek2") {
+      for (const char* key : {"rope.dimension_count", "attention.kv_lora_rank"}) file.integer(key, 4);
+      for (const char* key : {"attention.key_length", "attention.value_length"}) file.integer(key, 8);
+    }
+    for (const std::string& name : biases) file.tensor("blk.0." + name, {16});
+    return config_from_hub(file.config());
+  };
+  const std::vector<std::string> inputs{"attn_q.bias", "attn_k.bias", "attn_v.bias"};
+  std::vector<std::string> all = inputs;
+  all.push_back("attn_output.bias");
+  for (const char* architecture : {"llama", "qwen3", "qwen3moe", "olmoe"}) {
+    SCOPED_TRACE(architecture);
+    EXPECT_EQ(with(architecture, {}).at("attention_bias"), false);
+    EXPECT_EQ(with(architecture, {"attn_output.bias"}).at("attention_bias"), false);  // then it is surplus
+    EXPECT_EQ(with(architecture, inputs).at("attention_bias"), true);
+    EXPECT_EQ(with(architecture, inputs).at("attention_output_bias"), false);
+    EXPECT_EQ(with(architecture, all).at("attention_bias"), true);
+    EXPECT_EQ(with(architecture, all).at("attention_output_bias"), true);
+  }
+  EXPECT_EQ(with("deepseek2", {"attn_kv_a_mqa.bias"}).at("attention_bias"), true);
+}
+
+TEST(GgufConfig, SurplusTensorsHaveTheirOwnNames) {
+  GgufConfig file("llama", 0);
+  file.integer("block_count", 1).tensor("blk.0.attn_output.bias", {16});
+  const GgufFile opened = file.open();
+  const GgufWeights weights(opened, hub_config_of(opened));
+  try {
+    check_hub_tensors(weights, kLlama, {{"embedding", {3, 16}}}, 1);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("surplus: \"blk.0.attn_output.bias\""), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(GgufConfig, DeltaNetsStateTheWidthOfAHead) {

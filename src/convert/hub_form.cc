@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "models/families/family.h"
+#include "models/families/deepseek.h"
 #include "models/model_config.h"
 
 namespace switchyard {
@@ -16,11 +16,12 @@ bool is_power_of_two(float factor) {
 
 class Rewriter {
  public:
-  explicit Rewriter(const Config& config) : form_{config, {}, true, {}}, model_(model_config(config)) {}
+  explicit Rewriter(const Config& config) : form_{config, {}, {}, true, {}}, model_(model_config(config)) {}
 
   HubForm rewrite() {
     if (model_.compat) leave_compat();
     unscale_latent_attention();
+    restate_latent_epsilon();
     if (model_.normalize_tied_logits) {
       set("normalize_embedding_logits", false);
       multiply("final_norm", 1 / std::sqrt(static_cast<double>(model_.emb)),
@@ -75,6 +76,27 @@ class Rewriter {
              "rope_type=default beyond original_max_position_embeddings: the query holds the scores' factor");
   }
 
+  // Published classes norm latents with one epsilon, which cannot be stated. The norm of x with epsilon e is
+  // the norm of f·x with epsilon f²·e.
+  void restate_latent_epsilon() {
+    if (!model_.mla || has_hub_latent_epsilon(model_) || model_.latent_norm_epsilon <= 0) return;
+    const double factor = std::sqrt(kHubLatentEpsilon / static_cast<double>(model_.latent_norm_epsilon));
+    const auto hold = [&](const char* parameter, const char* words, std::int64_t columns) {
+      multiply(parameter, factor,
+               fmt::format("norms of latents with the epsilon {:g}: {} the root of {:g}/{:g}",
+                           model_.latent_norm_epsilon, words, kHubLatentEpsilon, model_.latent_norm_epsilon));
+      if (columns > 0) form_.columns[parameter] = columns;
+    };
+    if (model_.q_lora > 0) hold("attention.wq_a", "the queries' latents hold", 0);
+    hold("attention.wkv_a", "those of keys and values hold",
+         model_.kv_lora);  // what is rotated is not normed
+    if (model_.attention_bias && model_.q_lora > 0) hold("attention.wq_a_bias", "the queries' bias holds", 0);
+    if (model_.attention_bias)
+      hold("attention.wkv_a_bias", "the bias of keys and values holds", model_.kv_lora);
+    set("latent_norm_epsilon", kHubLatentEpsilon);
+    model_.latent_norm_epsilon = static_cast<float>(kHubLatentEpsilon);
+  }
+
   // What the family that the model would be written as wants stated otherwise.
   void restate() {
     const ModelFamily* family = find_family_to_write(form_.config, model_);
@@ -92,7 +114,7 @@ class Rewriter {
   }
 
   HubForm form_;
-  const ModelConfig model_;
+  ModelConfig model_;
 };
 
 }  // namespace
@@ -108,11 +130,22 @@ HubForm hub_form(const Config& config) {
   return Rewriter(config).rewrite();
 }
 
-Tensor scaled(const Tensor& tensor, float factor, DType dtype) {
+std::int64_t HubForm::columns_of(const std::string& parameter) const {
+  for (const auto& [end, count] : columns) {
+    if (parameter.ends_with(end)) return count;
+  }
+  return 0;
+}
+
+Tensor scaled(const Tensor& tensor, float factor, DType dtype, std::int64_t columns) {
   if (factor == 1) return tensor.cast(dtype);
   Tensor product = tensor.cast(DType::f32);
   if (product.buffer() == tensor.buffer()) product = product.clone();
-  for (float& v : product.span<float>()) v *= factor;
+  const std::int64_t width = product.shape().empty() ? 1 : product.shape().back();
+  float* const values = product.data<float>();
+  for (std::int64_t i = 0; i < product.size(); ++i) {
+    if (columns == 0 || i % width < columns) values[i] *= factor;
+  }
   return product.cast(dtype);
 }
 

@@ -15,17 +15,21 @@ struct HubForm {
   Config config;  // config of the model as it is written; the input of config_to_hub()
   // End of a parameter's name ("attention.query") -> the factor on its elements.
   std::map<std::string, float> factors;
+  // The same ends -> how many columns of the last dim have the factor, where not all have it.
+  std::map<std::string, std::int64_t> columns;
   // True when both models give the same bits: factors are powers of two, and operations keep their order.
   bool same_bits = true;
   std::vector<std::string> notices;  // one line for each setting that is written in another way
 
-  float factor_of(const std::string& parameter) const;  // 1 for most
+  float factor_of(const std::string& parameter) const;          // 1 for most
+  std::int64_t columns_of(const std::string& parameter) const;  // 0: all
 };
 
 // `config` unchanged when a family has it as it is, or none ever will (config_to_hub() reports that).
 HubForm hub_form(const Config& config);
 
-// The tensor times the factor as `dtype`: computed in float32, rounded once.
-Tensor scaled(const Tensor& tensor, float factor, DType dtype);
+// The tensor times the factor as `dtype`: computed in float32, rounded once. `columns`: only so many of the
+// last dim have the factor; 0: all.
+Tensor scaled(const Tensor& tensor, float factor, DType dtype, std::int64_t columns = 0);
 
 }  // namespace switchyard

@@ -133,7 +133,8 @@ StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, 
     const Tensor whole = stored.fill(spec);
     const DType rounded = dtype && !spec.name.ends_with(".gate_bias") ? *dtype : whole.dtype();
     const float factor = form ? form->factor_of(spec.name) : 1;
-    return scaled(scaled(whole, factor, rounded), 1 / factor, DType::f32);
+    const std::int64_t columns = form ? form->columns_of(spec.name) : 0;
+    return scaled(scaled(whole, factor, rounded, columns), 1 / factor, DType::f32, columns);
   };
   const Batch batch = random_batch(model_config(stored.config).vocab);
   return {batch.inputs, logits_of(stored, fill, batch)};

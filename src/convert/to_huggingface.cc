@@ -251,14 +251,17 @@ class ToHuggingFace {
   // Damage that shows now is found at work, not before.
   Tensor moved(const StoredPair& pair) {
     if (is_added(pair)) return Tensor::zeros(DType::f32, pair.hub.shape);
+    const float factor = form_.factor_of(pair.ours);
+    const std::int64_t columns = form_.columns_of(pair.ours);
     try {
-      return mover_.move({pair.shape, pair.hub.shape, dtype_of(pair), form_.factor_of(pair.ours),
+      return mover_.move({pair.shape, pair.hub.shape, dtype_of(pair), columns == 0 ? factor : 1,
                           pair.hub.transposed, pair.hub.transposed ? pair.hub.shape[1] : 0},
                          [&](std::int64_t begin, std::int64_t end) {
                            Box rows = whole_box(pair.shape);
                            rows.start[0] = begin;
                            rows.shape[0] = end - begin;
-                           return checkpoint_.read(pair.ours, rows);
+                           const Tensor read = checkpoint_.read(pair.ours, rows);
+                           return columns == 0 ? read : scaled(read, factor, DType::f32, columns);
                          });
     } catch (const Error& error) {
       fail_runtime("{}", error.what());

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "engine/command_config.h"
+#include "engine/stored_model.h"
 #include "routing/routing_keys.h"
 
 namespace switchyard {
@@ -64,6 +65,10 @@ ModelOnRanks model_to_run(const std::string& command, Processes& processes,
   run.tokenizer = std::move(tokenizer);
   const std::vector<std::string> notices = run.config.notices();
   run.notes.insert(run.notes.begin(), notices.begin(), notices.end());
+  if (command != "eval" && !settings.empty() && is_stored_model(settings[0])) {
+    if (std::string notice = generation_notice_of(settings[0]); !notice.empty())
+      run.notes.push_back(std::move(notice));
+  }
   if (!run.fill) run.notes.push_back("random weights: load_parameters_path is not set");
   return run;
 }

@@ -48,6 +48,11 @@ Keys keys_of_gguf(const std::string& path) {
   return keys;
 }
 
+// Where a checkpoint has the files that came with its weights.
+std::string carried_folder(const CheckpointFolder& folder) {
+  return folder.path() + "/tokenizer";
+}
+
 Keys keys_of_checkpoint(const std::string& path) {
   const CheckpointFolder folder = open_checkpoint(path, nullptr);
   const nlohmann::json& resolved = folder.manifest().config;
@@ -55,7 +60,7 @@ Keys keys_of_checkpoint(const std::string& path) {
   for (const char* key : {"dtype", "max_target_length", "tokenizer_type", "add_bos"}) {
     if (resolved.contains(key)) keys[key] = resolved[key];
   }
-  add_tokenizer(keys, folder.path() + "/tokenizer");
+  add_tokenizer(keys, carried_folder(folder));
   return keys;
 }
 
@@ -69,7 +74,7 @@ bool is_stored_model(const std::string& path) {
 
 Keys generation_keys_of(const std::string& path) {
   if (is_checkpoint_path(path))
-    return generation_defaults(open_checkpoint(path, nullptr).path() + "/tokenizer");
+    return generation_defaults(carried_folder(open_checkpoint(path, nullptr)));
   std::error_code error;
   if (fs::is_directory(path, error)) return generation_defaults(path);
   const GgufFile file = GgufFile::open(path);
@@ -84,6 +89,12 @@ Keys keys_of_stored_model(const std::string& path) {
   keys["load_parameters_path"] = path;
   keys.merge(generation_keys_of(path));
   return keys;
+}
+
+std::string generation_notice_of(const std::string& path) {
+  if (is_checkpoint_path(path))
+    return ignored_generation_fields(carried_folder(open_checkpoint(path, nullptr)));
+  return fs::is_directory(path) ? ignored_generation_fields(path) : "";
 }
 
 }  // namespace switchyard

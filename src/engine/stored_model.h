@@ -18,5 +18,8 @@ std::map<std::string, nlohmann::json> keys_of_stored_model(const std::string& pa
 // The decode_* keys that such a path states: the tokens that end a text, and how to generate
 // (generate/generation_defaults.h). Error(usage).
 std::map<std::string, nlohmann::json> generation_keys_of(const std::string& path);
+// One line for a command that makes texts: what such a folder's generation_config.json says in vain
+// (ignored_generation_fields()); empty: nothing.
+std::string generation_notice_of(const std::string& path);
 
 }  // namespace switchyard

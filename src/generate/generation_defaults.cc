@@ -1,6 +1,13 @@
 #include "generate/generation_defaults.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "core/json_file.h"
@@ -22,6 +29,8 @@ class FieldsOfFile {
     if (!object_.is_object()) fail_usage("[generate] {}: expected an object", path_);
   }
 
+  const nlohmann::json& all() const { return object_; }
+  const std::string& path() const { return path_; }
   // Null where the field is null or not there.
   const nlohmann::json* find(const char* name) const { return stated_of_text(object_, name); }
   const nlohmann::json* number(const char* name, double least, double most) const {
@@ -56,6 +65,57 @@ class FieldsOfFile {
   nlohmann::json object_ = nlohmann::json::object();
 };
 
+constexpr std::string_view kRead[] = {"temperature",        "top_k",     "top_p",       "min_p",
+                                      "repetition_penalty", "do_sample", "eos_token_id"};
+
+// Fields that change no text: who wrote the file, what a class returns, how it keeps its cache, tokens that a
+// tokenizer states, and how drafts are made.
+constexpr std::string_view kWithoutSay[] = {"transformers_version",
+                                            "_from_model_config",
+                                            "_commit_hash",
+                                            "trust_remote_code",
+                                            "bos_token_id",
+                                            "pad_token_id",
+                                            "decoder_start_token_id",
+                                            "use_cache",
+                                            "cache_implementation",
+                                            "cache_config",
+                                            "return_legacy_cache",
+                                            "return_dict_in_generate",
+                                            "output_scores",
+                                            "output_logits",
+                                            "output_attentions",
+                                            "output_hidden_states",
+                                            "remove_invalid_values",
+                                            "low_memory",
+                                            "disable_compile",
+                                            "compile_config",
+                                            "prefill_chunk_size",
+                                            "is_assistant",
+                                            "num_assistant_tokens",
+                                            "num_assistant_tokens_schedule",
+                                            "assistant_confidence_threshold",
+                                            "assistant_early_exit",
+                                            "assistant_lookbehind",
+                                            "target_lookbehind",
+                                            "prompt_lookup_num_tokens",
+                                            "max_matching_ngram_size"};
+
+// Fields that change nothing at 1. All others change nothing at 0, false, and when they are empty.
+constexpr std::string_view kNeutralAtOne[] = {
+    "num_beams",       "num_beam_groups", "num_return_sequences",       "typical_p",
+    "top_h",           "guidance_scale",  "encoder_repetition_penalty", "length_penalty",
+    "target_prob_mass"};
+
+bool is_among(std::span<const std::string_view> names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool changes_nothing(const std::string& name, const nlohmann::json& value) {
+  if (value.is_number()) return value == (is_among(kNeutralAtOne, name) ? 1 : 0);
+  return value == false || value.empty() || value == "";
+}
+
 }  // namespace
 
 const nlohmann::json* stated_of_text(const nlohmann::json& config, const char* name) {
@@ -63,6 +123,17 @@ const nlohmann::json* stated_of_text(const nlohmann::json& config, const char* n
   if (const auto field = config.find(name); field != config.end() && !field->is_null()) return &*field;
   const auto text = config.find("text_config");
   return text == config.end() ? nullptr : stated_of_text(*text, name);
+}
+
+std::string ignored_generation_fields(const std::filesystem::path& folder) {
+  const FieldsOfFile generation(folder / "generation_config.json");
+  std::vector<std::string> ignored;
+  for (const auto& [name, value] : generation.all().items()) {
+    if (!is_among(kRead, name) && !is_among(kWithoutSay, name) && !changes_nothing(name, value))
+      ignored.push_back(in_quotes(name));
+  }
+  if (ignored.empty()) return "";
+  return fmt::format("warning: {}: without effect here: {}", generation.path(), fmt::join(ignored, ", "));
 }
 
 std::map<std::string, nlohmann::json> generation_defaults(const std::filesystem::path& folder) {

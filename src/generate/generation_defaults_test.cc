@@ -93,6 +93,57 @@ TEST_F(GenerationDefaults, Ends) {
   EXPECT_THROW(ends("", "", {"decode_end_tokens=[-1]"}), Error);
 }
 
+TEST_F(GenerationDefaults, FieldsWithoutEffectAreNamed) {
+  const auto notice = [&](const json& fields) {
+    of(fields.dump());
+    return ignored_generation_fields(folder_);
+  };
+  std::filesystem::remove_all(folder_);
+  EXPECT_EQ(ignored_generation_fields(folder_), "");
+  const json acting = {{"suppress_tokens", {5}},
+                       {"begin_suppress_tokens", {5}},
+                       {"bad_words_ids", {{5}}},
+                       {"no_repeat_ngram_size", 2},
+                       {"sequence_bias", {{{5}, -10.0}}},
+                       {"forced_bos_token_id", 7},
+                       {"forced_eos_token_id", 7},
+                       {"min_new_tokens", 3},
+                       {"max_new_tokens", 3},
+                       {"stop_strings", {"x"}},
+                       {"typical_p", 0.9},
+                       {"epsilon_cutoff", 1e-3},
+                       {"num_beams", 4},
+                       {"guidance_scale", 1.5},
+                       {"renormalize_logits", true},
+                       {"a_field_of_later", "x"}};
+  const std::string all = notice(acting);
+  EXPECT_NE(all.find("generation_config.json: without effect here: "), std::string::npos) << all;
+  EXPECT_EQ(all.find('\n'), std::string::npos);
+  for (const auto& [name, value] : acting.items()) {
+    EXPECT_NE(all.find("\"" + name + "\""), std::string::npos) << name;
+    const std::string one = notice({{name, value}, {"temperature", 0.5}, {"eos_token_id", 3}});
+    EXPECT_TRUE(one.ends_with("without effect here: \"" + name + "\"")) << one;
+    if (value.is_array()) {
+      EXPECT_EQ(notice({{name, json::array()}}), "") << name;
+    }
+    EXPECT_EQ(notice({{name, nullptr}}), "") << name;
+  }
+  EXPECT_EQ(notice({{"no_repeat_ngram_size", 0},
+                    {"min_new_tokens", 0},
+                    {"epsilon_cutoff", 0.0},
+                    {"typical_p", 1.0},
+                    {"num_beams", 1},
+                    {"length_penalty", 1.0},
+                    {"guidance_scale", 1},
+                    {"renormalize_logits", false},
+                    {"transformers_version", "5.24.0"},
+                    {"bos_token_id", 1},
+                    {"use_cache", true},
+                    {"temperature", 0.7},
+                    {"do_sample", true}}),
+            "");
+}
+
 TEST_F(GenerationDefaults, RefusedInOneLine) {
   expect_refused("[]", "expected an object");
   expect_refused("{", "generation_config.json");

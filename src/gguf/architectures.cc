@@ -92,7 +92,6 @@ void add_experts_of_qwen(const GgufFile& file, const GgufMetadata& metadata, jso
 void add_qwen2_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
   config["model_type"] = "qwen2_moe";
   config["norm_topk_prob"] = false;  // of all models of this architecture
-  config["qkv_bias"] = has_tensor(file, "blk.0.attn_q.bias");
   config["shared_expert_intermediate_size"] = file.at("blk.0.ffn_down_shexp.weight").shape.back();
   add_experts_of_qwen(file, metadata, config);
 }
@@ -143,7 +142,6 @@ void add_deepseek(const GgufFile&, const GgufMetadata& metadata, json& config) {
 
 void add_gpt_oss(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config["model_type"] = "gpt_oss";
-  config["attention_bias"] = true;
   config["num_local_experts"] = metadata.integer("expert_count");
   config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
   config["sliding_window"] = metadata.integer("attention.sliding_window");
@@ -158,7 +156,6 @@ void require_sigmoid(const GgufMetadata& metadata) {
 void add_glm4_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
   require_sigmoid(metadata);
   config["model_type"] = "glm4_moe";
-  config["attention_bias"] = has_tensor(file, "blk.0.attn_q.bias");
   config["use_qk_norm"] = has_tensor(file, "blk.0.attn_q_norm.weight");
   add_rotated_share(metadata, config);
   add_experts_of_deepseek(metadata, config);

@@ -1,4 +1,5 @@
 // A GGUF file's metadata as the config.json that transformers would have for its model.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -82,6 +83,19 @@ void add_divisors(const GgufFile& file, const GgufMetadata& metadata, const Gguf
   rope["frequency_divisors"] = divisors;
 }
 
+// The biases of attention, which no key states: "inputs" are those of queries, keys and values, or of the
+// latents.
+const char* attention_biases_of(const GgufFile& file) {
+  const auto has = [&](std::initializer_list<std::string_view> ends) {
+    return std::ranges::any_of(file.entries(), [&](const auto& entry) {
+      return std::ranges::any_of(ends, [&](std::string_view end) { return entry.first.ends_with(end); });
+    });
+  };
+  if (!has({".attn_q.bias", ".attn_k.bias", ".attn_v.bias", ".attn_q_a.bias", ".attn_kv_a_mqa.bias"}))
+    return "none";
+  return has({".attn_output.bias"}) ? "inputs and output" : "inputs";
+}
+
 }  // namespace
 
 json hub_config_of(const GgufFile& file) {
@@ -118,6 +132,7 @@ json hub_config_of(const GgufFile& file) {
     metadata.wrong("rope.dimension_count", fmt::format("{}, the width of a head", head));
   add_divisors(file, metadata, architecture, rotated, config["rope_parameters"]);
   architecture.add(file, metadata, config);
+  config[kGgufAttentionBiases] = attention_biases_of(file);
   return config;
 }
 

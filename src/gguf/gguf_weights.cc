@@ -31,6 +31,8 @@ constexpr GgufName kLayerNames[] = {
     {"attn_k.bias", "self_attn.k_proj.bias"},
     {"attn_v.bias", "self_attn.v_proj.bias"},
     {"attn_output.bias", "self_attn.o_proj.bias"},
+    {"attn_q_a.bias", "self_attn.q_a_proj.bias"},
+    {"attn_kv_a_mqa.bias", "self_attn.kv_a_proj_with_mqa.bias"},
     {"attn_q_norm.weight", "self_attn.q_norm.weight"},
     {"attn_k_norm.weight", "self_attn.k_norm.weight"},
     {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
@@ -98,11 +100,11 @@ void GgufWeights::add(const std::string& tensor, const GgufArchitecture& archite
   if (name == nullptr)
     fail_usage("[gguf] {}: tensor {} is not one of a {} model", path(), in_quotes(tensor), architecture.name);
   if (below == "ffn_gate_inp_shexp.weight" && entry.shape.size() == 1) part.shape = {1, entry.shape[0]};
-  if (architecture.alternating_halves && (below == "attn_q.weight" || below == "attn_k.weight")) {
+  const bool of_queries = below.starts_with("attn_q."), of_keys = below.starts_with("attn_k.");
+  if (architecture.alternating_halves && (of_queries || of_keys)) {
     part.form = Part::Form::permuted;
     const std::int64_t heads =
-        config.at(below == "attn_q.weight" ? "num_attention_heads" : "num_key_value_heads")
-            .get<std::int64_t>();
+        config.at(of_queries ? "num_attention_heads" : "num_key_value_heads").get<std::int64_t>();
     if (heads == 0 || entry.shape[0] % (2 * heads) != 0)
       fail_usage("[gguf] {}: tensor {} has {} rows, expected a multiple of twice {} heads", path(),
                  in_quotes(tensor), entry.shape[0], heads);
@@ -151,6 +153,10 @@ void GgufWeights::add_latent_up_projection(const std::string& layer, const std::
                   .shape = {heads * (nope + width), rank}};
 }
 
+std::string GgufWeights::stored_name(const std::string& name) const {
+  return at(name).tensor;
+}
+
 std::vector<std::string> GgufWeights::names() const {
   std::vector<std::string> names;
   for (const auto& [name, part] : parts_) names.push_back(name);
@@ -194,22 +200,29 @@ std::int64_t GgufWeights::Turns::there(std::int64_t i) const {
   return (head % of_group * groups + head / of_group) * run + i % run;
 }
 
-// The tensor's row that is a weight's row. Row j of a permuted head is row 2 j of the head there, row j +
-// head / 2 is row 2 j + 1.
+// Row j of a permuted head is row 2 j of the head there, row j + head / 2 is row 2 j + 1.
+std::int64_t GgufWeights::permuted_there(std::int64_t row, std::int64_t head) {
+  const std::int64_t within = row % head, half = head / 2;
+  return row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
+}
+
+// The tensor's row that is a weight's row.
 std::int64_t GgufWeights::row_there(const Part& part, std::int64_t row) {
   if (part.form == Part::Form::rows) return part.first + row;
   if (part.form == Part::Form::runs)
     return part.first + part.turns.there(row / part.head) * part.stride + row % part.head;
-  const std::int64_t within = row % part.head, half = part.head / 2;
-  return row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
+  return permuted_there(row, part.head);
 }
 
 // A row of the file's values, made the weight's.
 void GgufWeights::turn_back(const Part& part, std::span<float> row) {
-  if (part.columns.run > 0) {
+  if (part.columns.run > 0 || part.form == Part::Form::permuted) {
     const std::vector<float> there(row.begin(), row.end());
-    for (std::size_t i = 0; i < row.size(); ++i)
-      row[i] = there[static_cast<std::size_t>(part.columns.there(static_cast<std::int64_t>(i)))];
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      row[i] = there[static_cast<std::size_t>(
+          part.form == Part::Form::permuted ? permuted_there(at, part.head) : part.columns.there(at))];
+    }
   }
   if (part.stored == Part::Stored::as_is) return;
   for (float& value : row)
@@ -276,7 +289,7 @@ Tensor GgufWeights::rows_of(const Part& part, std::int64_t begin, std::int64_t e
     return rows;
   };
   const std::int64_t columns = part.width();
-  if (part.form == Part::Form::rows) {
+  if (part.form == Part::Form::rows || part.shape.size() == 1) {
     const Tensor rows = take(part.tensor, part.first + begin, part.first + end);
     for (std::int64_t row = 0; row < end - begin; ++row)
       turn_back(part, rows.span<float>().subspan(static_cast<std::size_t>(row * columns),

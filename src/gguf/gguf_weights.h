@@ -23,6 +23,10 @@ namespace switchyard {
 // architecture or a value that config.json cannot express.
 nlohmann::json hub_config_of(const GgufFile& file);
 
+// A field that no published config.json has: "none", "inputs" or "inputs and output" of attention have
+// biases, as the tensors say. It counts for every family.
+inline constexpr const char* kGgufAttentionBiases = "gguf_attention_biases";
+
 class GgufWeights : public HubWeights {
  public:
   // `config`: hub_config_of(file). Error(usage) naming the first tensor without a known name.
@@ -31,6 +35,7 @@ class GgufWeights : public HubWeights {
   const std::string& path() const override { return file_.path(); }
   std::vector<std::string> names() const override;
   bool contains(const std::string& name) const override { return parts_.contains(name); }
+  std::string stored_name(const std::string& name) const override;
   Shape shape(const std::string& name) const override { return at(name).shape; }
   std::string dtype(const std::string& name) const override;  // BF16 for BF16, else F32
   Tensor read(const std::string& name) const override;
@@ -53,8 +58,8 @@ class GgufWeights : public HubWeights {
     enum class Form {
       rows,      // the weight's rows are rows of the tensor, from `first` on
       runs,      // runs of `head` rows, one in each `stride` rows of the tensor, from `first` on
-      permuted,  // as `rows`, in another order within each head of `head` rows
-      kv_b,  // heads: `head` transposed rows of `tensor` (attn_k_b), then rows of `second` (attn_v_b)
+      permuted,  // as `rows`, in another order within each head of `head` rows; a vector: of `head` values
+      kv_b,      // heads: `head` transposed rows of `tensor` (attn_k_b), then rows of `second` (attn_v_b)
     };
     // How the file's value relates to the weight's value.
     enum class Stored { as_is, plus_one, minus_exponential };
@@ -80,6 +85,7 @@ class GgufWeights : public HubWeights {
                      const nlohmann::json& config);
   const Part& at(const std::string& name) const;
   Tensor rows_of(const Part& part, std::int64_t begin, std::int64_t end, bool release) const;
+  static std::int64_t permuted_there(std::int64_t row, std::int64_t head);
   static std::int64_t row_there(const Part& part, std::int64_t row);
   static void turn_back(const Part& part, std::span<float> row);
 

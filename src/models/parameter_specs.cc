@@ -153,6 +153,8 @@ void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, S
 void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t experts = m.moe.experts;
   list.kernel(p + "gate", {m.moe_emb, experts}, {"embed_router", ""}, m.moe_emb);
+  // As transformers has it where it has the product in float32.
+  if (m.moe_execution.float32_gate_logits && !m.compat) list.specs().back().dtype = DType::f32;
   if (m.moe.bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away

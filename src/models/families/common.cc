@@ -9,48 +9,20 @@
 #include <set>
 #include <utility>
 
-#include "checkpoint/block_scaled.h"
 #include "core/error.h"
 #include "core/json_file.h"
+#include "models/families/quantization.h"
 
 namespace switchyard {
 namespace {
 
 using nlohmann::json;
 
-// True for weights that checkpoint/block_scaled.h reads. The
-// rounding of activations is ignored: here they are not rounded.
-bool is_block_scaled(const json& quantization) {
-  if (!quantization.is_object() || quantization.value("quant_method", json()) != "fp8") return false;
-  const json format = quantization.value("fmt", json("e4m3"));
-  return (format == "e4m3" || format == "float8_e4m3fn") &&
-         quantization.value("weight_block_size", json()) == json{kScaleBlock, kScaleBlock};
-}
-
-// As checkpoint/gptq.h reads them; whether zeros and inputs are as wanted is seen in the tensors.
-bool is_four_bit_gptq(const json& quantization) {
-  return quantization.is_object() && quantization.value("quant_method", json()) == "gptq" &&
-         quantization.value("bits", json()) == 4;
-}
-
-// As checkpoint/mxfp4.h reads them.
-bool is_mxfp4(const json& quantization) {
-  return quantization.is_object() && quantization.value("quant_method", json()) == "mxfp4";
-}
-
-void check_quantization(const HubConfig& hub) {
-  constexpr const char* kKey = "quantization_config";
-  if (!hub.has(kKey)) return;
-  const json& quantization = hub.at(kKey);
-  if (is_block_scaled(quantization) || is_four_bit_gptq(quantization) || is_mxfp4(quantization)) return;
-  hub.wrong(kKey, "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, or mxfp4");
-}
-
 // The rotary settings in one object, wherever the file has them, as transformers 5 looks for them: in
 // `rope_scaling` where it is not empty, else in `rope_parameters`; theta and share beside it too. `rope_type`
 // was called `type` at first.
-json rope_of(const HubConfig& hub, double usual_theta) {
-  json rope = json::object();
+json rope_of(const HubConfig& hub, const RopeDefaults& defaults) {
+  json rope = hub.has("rope_parameters") ? json::object() : defaults.usual;
   for (const char* source : {"rope_parameters", "rope_scaling"}) {
     if (!hub.has(source)) continue;
     if (!hub.at(source).is_object()) hub.wrong(source, "an object");
@@ -65,7 +37,7 @@ json rope_of(const HubConfig& hub, double usual_theta) {
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
     if (!stated.has(key) && hub.has(key)) rope[key] = hub.at(key);
   }
-  if (!stated.has("rope_theta") && usual_theta > 0) rope["rope_theta"] = usual_theta;
+  if (!stated.has("rope_theta") && defaults.usual_theta > 0) rope["rope_theta"] = defaults.usual_theta;
   if (!stated.has("rope_type")) rope["rope_type"] = stated.has("type") ? rope["type"] : json("default");
   if (hub.has("original_max_position_embeddings"))
     rope["original_max_position_embeddings"] = hub.at("original_max_position_embeddings");
@@ -127,6 +99,12 @@ void read_yarn(const HubConfig& rope, bool mla, std::int64_t max_position, Confi
   }
 }
 
+// MLA's scores are scaled by it with any rotation but the default; here with YaRN only.
+void refuse_latent_scale(const HubConfig& rope, bool latent, const char* type) {
+  if (latent && rope.number("mscale_all_dim", 0) != 0)
+    rope.wrong("mscale_all_dim", fmt::format("none with rope_type={}", type));
+}
+
 // Words of one rotation for each kind of layer would be passed over.
 void check_one_rotation(const HubConfig& rope, const json& values) {
   for (const auto& [key, value] : values.items()) {
@@ -161,7 +139,9 @@ constexpr std::string_view kCommonRead[] = {"model_type",
                                             "layer_types",
                                             "tie_word_embeddings",
                                             "quantization_config"};
+// transformers 5 lets tokens see later ones, in every class, where is_causal is false.
 constexpr FixedField kCommonRefused[] = {{"hidden_act", R"("silu")"},
+                                         {"is_causal", "true"},
                                          {"mlp_bias", "false"},
                                          {"attention_dropout", "0"},
                                          {"router_jitter_noise", "0"}};
@@ -307,8 +287,12 @@ nlohmann::json shortest(double value) {
   return value;
 }
 
+bool flag_or_null(const HubConfig& hub, const char* key, bool absent) {
+  return !hub.is_null(key) && hub.flag(key, absent);
+}
+
 void read_common(const HubConfig& hub, ConfigKeys& ours) {
-  check_quantization(hub);
+  check_quantization(hub.all());
   ours["vocab_size"] = hub.positive("vocab_size");
   ours["base_emb_dim"] = hub.positive("hidden_size");
   ours["base_num_query_heads"] = hub.positive("num_attention_heads");
@@ -324,7 +308,7 @@ void read_common(const HubConfig& hub, ConfigKeys& ours) {
 }
 
 void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& ours) {
-  const json values = rope_of(hub, defaults.usual_theta);
+  const json values = rope_of(hub, defaults);
   const HubConfig rope(values, "rope ");
   check_one_rotation(rope, values);
   const std::int64_t max_position = hub.positive("max_position_embeddings");
@@ -332,9 +316,12 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
   if (!(theta >= 1) || theta > 1e12) rope.wrong("rope_theta", "1 to 1e12");
   ours["rope_max_timescale"] = shortest(theta);
   ours["max_position_embeddings"] = max_position;
-  ours["rope_interleave"] = defaults.latent && hub.flag("rope_interleave", true);
+  ours["rope_interleave"] =
+      defaults.latent && (!defaults.states_pairs || flag_or_null(hub, "rope_interleave", true));
   const bool whole = defaults.usual_share == 0;
-  const double share = rope.number("partial_rotary_factor", whole ? 1 : defaults.usual_share);
+  // A null beside the rotation takes the default's place, and says nothing.
+  const bool usual = !whole && !hub.is_null("partial_rotary_factor");
+  const double share = rope.number("partial_rotary_factor", usual ? defaults.usual_share : 1);
   if (whole ? share != 1 : !(share > 0 && share <= 1))
     rope.wrong("partial_rotary_factor", whole ? "1" : "more than 0, at most 1");
   ours["partial_rotary_factor"] = share;
@@ -355,13 +342,14 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
                                                    ? rope.positive("original_max_position_embeddings")
                                                    : max_position;
     ours["rope_attention_scaling"] = false;
+    refuse_latent_scale(rope, defaults.latent, "llama3");
+    if (defaults.latent) ours["mscale"] = 0;
   } else if (kind == "linear") {
     ours["rope_type"] = "linear";
     ours["rope_factor"] = shortest(rope.number("factor"));
     ours["rope_attention_scaling"] = false;
     ours["original_max_position_embeddings"] = max_position;  // MLA's scores are as they are
-    if (defaults.latent && rope.number("mscale_all_dim", 0) != 0)
-      rope.wrong("mscale_all_dim", "none with rope_type=linear");
+    refuse_latent_scale(rope, defaults.latent, "linear");
   } else if (kind == "yarn") {
     read_yarn(rope, defaults.latent, max_position, ours);
   } else {
@@ -414,9 +402,10 @@ void read_windowed_layers(const HubConfig& hub, ConfigKeys& ours) {
     ours["windowed_layers"] = layers;
 }
 
-void read_window_of_all(const HubConfig& hub, ConfigKeys& ours) {
-  if (!hub.has("sliding_window")) return;
-  const std::int64_t window = hub.positive("sliding_window");
+void read_window_of_all(const HubConfig& hub, std::int64_t usual, ConfigKeys& ours) {
+  const bool stated = hub.has("sliding_window");
+  if (!stated && (usual == 0 || hub.is_null("sliding_window"))) return;
+  const std::int64_t window = stated ? hub.positive("sliding_window") : usual;
   if (window < hub.positive("max_position_embeddings")) ours["sliding_window_size"] = window;
 }
 

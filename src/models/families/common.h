@@ -12,6 +12,8 @@ nlohmann::json shortest(double value);
 const HubFields& common_fields();
 // Fields of a family with grouped-query attention.
 extern const HubFields kGroupedFields;
+// The value of a field whose null means false, and whose default may be true.
+bool flag_or_null(const HubConfig& hub, const char* key, bool absent);
 // Error(usage) for a field whose value `family` does not compute.
 void check_fields(const HubConfig& hub, const ModelFamily& family);
 
@@ -19,10 +21,12 @@ void check_fields(const HubConfig& hub, const ModelFamily& family);
 void read_common(const HubConfig& hub, ConfigKeys& keys);  // sizes; refuses what no family of ours has
 // Rotary embeddings: theta and scaling. `usual_theta`: theta for a file that states none, or 0.
 struct RopeDefaults {
-  bool latent = false;  // MLA: interleaved pairs, and scores scaled by mscale
+  bool latent = false;        // MLA: interleaved pairs, and scores scaled by mscale
+  bool states_pairs = false;  // MLA: rope_interleave says whether the pairs are interleaved
   double usual_theta = 0;
   // Rotated share of a head for a file that states none; 0: the family rotates whole heads.
   double usual_share = 0;
+  nlohmann::json usual = nlohmann::json::object();  // the rotation of a file that states none
 };
 void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& keys);
 struct GroupedAttention {
@@ -37,8 +41,9 @@ nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char
 // Reads layer_types of a family with windows: sliding_attention layers have one, full_attention layers do
 // not. Without layer_types the block decides which layers have windows.
 void read_windowed_layers(const HubConfig& hub, ConfigKeys& keys);
-// Reads Mistral's and Mixtral's `sliding_window`, the window of every layer.
-void read_window_of_all(const HubConfig& hub, ConfigKeys& keys);
+// Reads Mistral's and Mixtral's `sliding_window`, the window of every layer; null: none. `usual`: of a file
+// that does not state it; 0: none.
+void read_window_of_all(const HubConfig& hub, std::int64_t usual, ConfigKeys& keys);
 // Error(usage) for windows in a family that has none; layer_types may only have `kind_of_layers`.
 void refuse_windows(const HubConfig& hub, const char* kind_of_layers = "full_attention");
 

@@ -13,10 +13,15 @@ void read_latent_attention(const HubConfig& hub, ConfigKeys& keys) {
   keys["attention_bias"] = hub.flag("attention_bias", false);
   keys["use_qk_norm"] = false;
   keys["base_num_kv_heads"] = hub.positive("num_attention_heads");  // every head has its own key and value
+  keys["latent_norm_epsilon"] = kHubLatentEpsilon;
   keys["q_lora_rank"] = hub.integer("q_lora_rank", 0);
   for (const char* key : {"kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
     keys[key] = hub.positive(key);
   }
+}
+
+bool has_hub_latent_epsilon(const ModelConfig& model) {
+  return model.latent_norm_epsilon == static_cast<float>(kHubLatentEpsilon);
 }
 
 void write_latent_attention(const ModelConfig& model, HubJson& hub) {
@@ -64,7 +69,8 @@ void read_router_of_deepseek(const HubConfig& hub, bool second, const ExpertDefa
   if (second && method != "greedy" && !limited) hub.wrong("topk_method", "greedy or group_limited_greedy");
   keys["routed_score_func"] = usual;
   keys["routed_bias"] = !second;
-  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", !second);
+  keys["float32_gate_logits"] = true;  // whatever the model's type is
+  keys["norm_topk_prob"] = flag_or_null(hub, "norm_topk_prob", !second);
   keys["routed_scaling_factor"] = hub.number("routed_scaling_factor", defaults.scaling);
   // The third generation has groups unless it says that it has none.
   const bool stated = defaults.groups == 0;
@@ -91,18 +97,18 @@ void read_experts(const HubConfig& hub, bool second, const ExpertDefaults& defau
   read_router_of_deepseek(hub, second, defaults, keys);
 }
 
-void read_attention_and_layers(const HubConfig& hub, ConfigKeys& keys) {
-  read_rope(hub, {.latent = true, .usual_theta = 10000}, keys);
+void read_attention_and_layers(const HubConfig& hub, bool states_pairs, ConfigKeys& keys) {
+  read_rope(hub, {.latent = true, .states_pairs = states_pairs, .usual_theta = 10000}, keys);
   read_latent_attention(hub, keys);
   keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
 }
 
 void read_deepseek_v2(const HubConfig& hub, ConfigKeys& keys) {
-  read_attention_and_layers(hub, keys);
+  read_attention_and_layers(hub, false, keys);
   read_experts(hub, true, {.groups = 1, .scaling = 1}, keys);
 }
 void read_deepseek_v3(const HubConfig& hub, ConfigKeys& keys) {
-  read_attention_and_layers(hub, keys);
+  read_attention_and_layers(hub, true, keys);
   read_experts(hub, false, {}, keys);
 }
 
@@ -138,11 +144,10 @@ void write_deepseek_v3(const Config& config, const ModelConfig& model, HubJson& 
   write_experts_of_deepseek(config, model, false, hub);
 }
 
-// Its norms have one epsilon, and no dense layer comes after one with experts.
+// No dense layer comes after one with experts.
 bool is_deepseek(const ModelConfig& model) {
   const std::vector<std::int64_t> sparse = model.moe_layers();
-  return !model.has_indexer() && model.latent_norm_epsilon == model.norm_epsilon && !sparse.empty() &&
-         sparse.front() + std::ssize(sparse) == model.depth();
+  return !model.has_indexer() && !sparse.empty() && sparse.front() + std::ssize(sparse) == model.depth();
 }
 bool writes_deepseek_v2(const ModelConfig& model) {
   return is_deepseek(model) && model.moe.score == RouterScore::softmax;
@@ -198,10 +203,12 @@ constexpr ModelFamily kDeepseekV3{
     .write = write_deepseek_v3,
     .writes = writes_deepseek_v3,
     .restate = restate_router_bias};
-// A DeepSeek-V3 under another name: it is written as one.
+// A DeepSeek-V3 under another name: it is written as one. K2.5 and later have it beside what sees images.
 constexpr ModelFamily kKimiK2 = [] {
   ModelFamily family = kDeepseekV3;
   family.type = "kimi_k2";
+  family.outer_type = "kimi_k25";
+  family.root = {"language_model.", ""};
   family.writes = never_writes;
   family.restate = nullptr;
   return family;

@@ -10,6 +10,11 @@ extern const DecoderBlock kDeepseekBlock;
 // The config.json fields of the two readers below.
 extern const HubFields kLatentFields, kExpertsOfDeepseek3Fields;
 
+// transformers' classes build the norms of latents with their own epsilon, whatever rms_norm_eps is.
+inline constexpr double kHubLatentEpsilon = 1e-6;
+// True for the epsilon above.
+bool has_hub_latent_epsilon(const ModelConfig& model);
+
 // Reads multi-head latent attention.
 void read_latent_attention(const HubConfig& hub, ConfigKeys& keys);
 void write_latent_attention(const ModelConfig& model, HubJson& hub);

@@ -7,9 +7,6 @@ namespace {
 
 using nlohmann::json;
 
-// transformers' classes build the norms of latents with their own epsilon, whatever rms_norm_eps is.
-constexpr double kIndexedLatentEpsilon = 1e-6;
-
 constexpr std::string_view kIndexedRead[] = {"index_n_heads", "index_head_dim", "index_topk",
                                              "mlp_layer_types"};
 constexpr FixedField kIndexedRefused[] = {{"rope_interleave", "true"}};
@@ -23,7 +20,6 @@ void read_indexed_attention(const HubConfig& hub, bool interleaved, ConfigKeys& 
   read_rope(hub, {.latent = true, .usual_theta = 10000}, keys);
   read_latent_attention(hub, keys);
   keys["q_lora_rank"] = hub.positive("q_lora_rank");
-  keys["latent_norm_epsilon"] = kIndexedLatentEpsilon;
   keys["use_indexer"] = true;
   keys["indexer_n_heads"] = hub.positive("index_n_heads");
   keys["indexer_head_dim"] = hub.positive("index_head_dim");
@@ -82,8 +78,7 @@ void write_glm_moe_dsa(const Config& config, const ModelConfig& model, HubJson& 
 }
 
 bool is_indexed(const ModelConfig& model) {
-  return model.has_indexer() && model.moe.score == RouterScore::sigmoid && model.rope.interleaved &&
-         model.latent_norm_epsilon == static_cast<float>(kIndexedLatentEpsilon);
+  return model.has_indexer() && model.moe.score == RouterScore::sigmoid && model.rope.interleaved;
 }
 bool writes_deepseek_v32(const ModelConfig& model) {
   return is_indexed(model) && !model.indexer_interleaved;

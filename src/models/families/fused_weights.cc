@@ -201,6 +201,10 @@ std::vector<std::string> UnfusedWeights::names() const {
 bool UnfusedWeights::contains(const std::string& name) const {
   return part_of(name) != nullptr || plain_.contains(name);
 }
+std::string UnfusedWeights::stored_name(const std::string& name) const {
+  const Part* const part = part_of(name);
+  return part == nullptr ? fused_->stored_name(plain(name)) : part->place.fused;
+}
 Shape UnfusedWeights::shape(const std::string& name) const {
   const Part* const part = part_of(name);
   return part == nullptr ? fused_->shape(plain(name)) : part->shape;

@@ -81,6 +81,7 @@ class UnfusedWeights : public HubWeights {
   const std::string& path() const override { return fused_->path(); }
   std::vector<std::string> names() const override;
   bool contains(const std::string& name) const override;
+  std::string stored_name(const std::string& name) const override;
   Shape shape(const std::string& name) const override;
   std::string dtype(const std::string& name) const override;
   Tensor read(const std::string& name) const override;

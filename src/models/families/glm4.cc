@@ -9,15 +9,14 @@ namespace {
 using nlohmann::json;
 
 constexpr DecoderBlock kGlm4Block{.name = "glm4_moe", .experts = true};
+constexpr DecoderBlock kGlm4LiteBlock{.name = "glm4_moe_lite", .experts = true, .latent_attention = true};
 
 constexpr std::string_view kGlm4Read[] = {"head_dim", "attention_bias", "use_qk_norm"};
 constexpr std::string_view kGlm4LiteRead[] = {"rope_interleave", "mlp_layer_types"};
 
 void read_glm4_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_share = 0.5}, keys);
-  constexpr std::int64_t kUsualHeadDim = 128;
-  read_grouped_attention(
-      hub, {.head_dim = kUsualHeadDim, .qk_norm = hub.flag("use_qk_norm", false), .biases = true}, keys);
+  read_grouped_attention(hub, {.qk_norm = hub.flag("use_qk_norm", false), .biases = true}, keys);
   keys["attention_output_bias"] = false;
   keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
   read_experts_of_deepseek3(hub, {.groups = 1, .scaling = 1}, keys);
@@ -36,13 +35,9 @@ bool writes_glm4_moe(const ModelConfig& model) {
   return model.moe.score == RouterScore::sigmoid;
 }
 
-// transformers' class builds these two norms with its own epsilon, whatever rms_norm_eps is.
-constexpr double kLatentEpsilon = 1e-6;
-
 void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
-  read_rope(hub, {.latent = true}, keys);
+  read_rope(hub, {.latent = true, .states_pairs = true}, keys);
   read_latent_attention(hub, keys);
-  keys["latent_norm_epsilon"] = kLatentEpsilon;
   if (hub.has("mlp_layer_types")) {
     const json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
     if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
@@ -64,8 +59,7 @@ void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson
 }
 
 bool writes_glm4_moe_lite(const ModelConfig& model) {
-  return model.moe.score == RouterScore::sigmoid && !model.has_indexer() &&
-         model.latent_norm_epsilon == static_cast<float>(kLatentEpsilon);
+  return model.moe.score == RouterScore::sigmoid && !model.has_indexer();
 }
 
 }  // namespace
@@ -83,7 +77,7 @@ const ModelFamily kGlm4Moe{.type = "glm4_moe",
 const ModelFamily kGlm4MoeLite{
     .type = "glm4_moe_lite",
     .architecture = "Glm4MoeLiteForCausalLM",
-    .block = &kDeepseekBlock,
+    .block = &kGlm4LiteBlock,
     .tensors = {},
     .fused = kExpertsInMemory,
     .predictions = true,

@@ -35,8 +35,13 @@ constexpr std::string_view kGptOssRead[] = {"sliding_window", "num_local_experts
                                             "swiglu_limit", "swiglu_alpha"};
 constexpr std::string_view kGptOssUnused[] = {"experts_per_token", "initial_context_length"};
 
+nlohmann::json usual_rotation() {
+  return {{"rope_type", "yarn"}, {"factor", 32},      {"beta_fast", 32},
+          {"beta_slow", 1},      {"truncate", false}, {"original_max_position_embeddings", 4096}};
+}
+
 void read_gpt_oss(const HubConfig& hub, ConfigKeys& keys) {
-  read_rope(hub, {}, keys);
+  read_rope(hub, {.usual_theta = 150000, .usual = usual_rotation()}, keys);
   constexpr std::int64_t kUsualHeadDim = 64;
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .biases = true}, keys);
   keys["attention_sink"] = true;

@@ -17,6 +17,7 @@ class HubConfig {
   bool has(const char* key) const { return values_.contains(key) && !values_[key].is_null(); }
   bool is_null(const char* key) const { return values_.contains(key) && values_[key].is_null(); }
   const nlohmann::json& at(const char* key) const { return values_[key]; }
+  const nlohmann::json& all() const { return values_; }
 
   std::int64_t integer(const char* key) const;  // from 0 to 2^40
   std::int64_t positive(const char* key) const;

@@ -8,6 +8,7 @@
 #include "core/json_file.h"
 #include "gguf/gguf_weights.h"
 #include "models/families/family.h"
+#include "models/families/quantization.h"
 
 namespace switchyard {
 
@@ -57,8 +58,9 @@ HubSource open_hub_source(const std::string& path) {
     source.weights = std::make_shared<GgufWeights>(std::move(file), source.config);
     return source;
   }
-  auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
   source.config = decoder_part(read_json_file(path + "/config.json"));
+  check_quantization_of(path, source.config);  // before tensors are taken for a form that is read
+  auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
   source.files = {path + "/config.json"};
   for (const SafetensorsFile& file : folder->files()) source.files.push_back(file.path());
   source.weights = std::move(folder);

@@ -104,7 +104,7 @@ bool is_float_name(std::string_view dtype) {
 // Of what models that see images have beside their decoder.
 bool is_of_another_part(const std::string& name) {
   constexpr std::string_view kParts[] = {"vision_model.", "multi_modal_projector.", "model.visual.",
-                                         "visual."};
+                                         "visual.",       "vision_tower.",          "mm_projector."};
   return std::any_of(std::begin(kParts), std::end(kParts),
                      [&](std::string_view part) { return name.starts_with(part); });
 }
@@ -265,7 +265,7 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
     } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none
       notices.push_back(name + " (empty)");
     } else {
-      surplus.push_back(in_quotes(name));
+      surplus.push_back(in_quotes(folder.stored_name(name)));
     }
   }
   if (!of_predictions.empty())

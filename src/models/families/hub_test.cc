@@ -166,7 +166,7 @@ TEST(HubConfig, MixtralMistralQwen) {
   config["model_type"] = "qwen3_moe";
   config["moe_intermediate_size"] = 32;
   auto qwen = config_from_hub(config);
-  EXPECT_EQ(qwen["head_dim"], 128);
+  EXPECT_EQ(qwen["head_dim"], 16);
   EXPECT_EQ(qwen["use_qk_norm"], true);
   EXPECT_EQ(qwen["norm_topk_prob"], false);
   EXPECT_EQ(qwen["base_mlp_dim"], 32);
@@ -197,7 +197,8 @@ TEST(HubConfig, RefusesWhatWouldChangeTheResult) {
   expect_refused(with(llama(), "num_attention_heads", 3), "multiple");
   expect_refused(with(llama(), "rope_scaling", {{"type", "dynamic"}, {"factor", 2}}), "rope_type");
   expect_refused(with(llama(), "rope_scaling", 3), "rope_scaling");
-  expect_refused(with(llama(), "quantization_config", {{"quant_method", "fp8"}}), "quantization_config");
+  expect_refused(with(llama(), "quantization_config", {{"quant_method", "fp8"}}),
+                 "quantization_config: quant_method=fp8");
   expect_refused(with(deepseek3(), "num_experts_per_tok", 17), "num_experts_per_tok");
   expect_refused(with(deepseek3(), "n_group", 5), "n_group");
   expect_refused(with(deepseek3(), "scoring_func", "softmax"), "scoring_func");

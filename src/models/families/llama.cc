@@ -22,7 +22,8 @@ void write_llama(const Config&, const ModelConfig& model, HubJson& hub) {
 }
 
 void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
-  read_window_of_all(hub, keys);
+  constexpr std::int64_t kUsualWindow = 4096;
+  read_window_of_all(hub, kUsualWindow, keys);
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {}, keys);
 }

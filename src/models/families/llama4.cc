@@ -143,7 +143,10 @@ void read_llama4(const HubConfig& hub, ConfigKeys& keys) {
       hub, {.head_dim = kUsualHeadDim, .qk_norm = hub.flag("use_qk_norm", true), .biases = true}, keys);
   const std::vector<bool> rotated = rotated_layers(hub);
   read_unrotated_layers(rotated, keys);
-  const std::int64_t chunk = hub.has("attention_chunk_size") ? hub.positive("attention_chunk_size") : 0;
+  constexpr std::int64_t kUsualChunk = 8192;  // null: none
+  const std::int64_t chunk = hub.has("attention_chunk_size")       ? hub.positive("attention_chunk_size")
+                             : hub.is_null("attention_chunk_size") ? 0
+                                                                   : kUsualChunk;
   check_layer_types(hub, rotated, chunk > 0);
   keys["chunk_attn_window_size"] = chunk;
   keys["sliding_window_size"] = 0;

@@ -51,14 +51,24 @@ void check_attention_of_layers(const HubConfig& hub) {
   }
 }
 
+// Whether the file states the rotated share of a head.
+bool states_share(const HubConfig& hub) {
+  constexpr const char* kShare = "partial_rotary_factor";
+  const auto has = [&](const char* rope) {
+    return hub.has(rope) && hub.at(rope).is_object() &&
+           !hub.at(rope).value(kShare, nlohmann::json()).is_null();
+  };
+  return hub.has(kShare) || has("rope_parameters") || has("rope_scaling");
+}
+
 void read_minimax_m2(const HubConfig& hub, ConfigKeys& keys) {
   check_attention_of_layers(hub);
   read_rope(hub, {.usual_share = 1}, keys);
   constexpr std::int64_t kUsualHeadDim = 128;
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true}, keys);
   keys["qk_norm_over"] = "width";
-  // Published files state the rotated width; transformers 5 its share of a head.
-  if (hub.has("rotary_dim")) {
+  // Published files state the rotated width; transformers 5 its share of a head, which counts where both are.
+  if (hub.has("rotary_dim") && !states_share(hub)) {
     const std::int64_t width = hub.positive("rotary_dim"), head = keys["head_dim"].get<std::int64_t>();
     if (width > head) hub.wrong("rotary_dim", "at most head_dim");
     keys["partial_rotary_factor"] = static_cast<double>(width) / static_cast<double>(head);

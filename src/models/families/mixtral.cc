@@ -28,7 +28,7 @@ constexpr std::string_view kMixtralRead[] = {"sliding_window", "num_local_expert
 constexpr FixedField kMixtralRefused[] = {{"attention_bias", "false"}, {"use_sliding_window", "false"}};
 
 void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
-  read_window_of_all(hub, keys);
+  read_window_of_all(hub, 0, keys);
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {}, keys);
   keys["base_moe_mlp_dim"] = keys["base_mlp_dim"];

@@ -26,7 +26,15 @@ const Json decoder_fields = {{"hidden_size", 8},
                              {"num_local_experts", 4},
                              {"num_experts_per_tok", 1},
                              {"intermediate_size_mlp", 16},
-                             {"moe_intermediate_size", 12}};
+                             {"moe_intermediate_size", 12},
+                             {"kv_lora_rank", 8},
+                             {"qk_nope_head_dim", 4},
+                             {"qk_rope_head_dim", 4},
+                             {"v_head_dim", 4},
+                             {"n_routed_experts", 4},
+                             {"n_group", 1},
+                             {"topk_group", 1},
+                             {"first_k_dense_replace", 1}};
 
 // Zeros of given shapes.
 class ZeroWeights : public HubWeights {
@@ -79,6 +87,7 @@ const Nested nested_models[] = {
      "language_model.",
      "",
      {"vision_model.a.weight", "multi_modal_projector.b.weight"}},
+    {"kimi_k25", "kimi_k2", "language_model.", "", {"vision_tower.a.weight", "mm_projector.b.weight"}},
     {"qwen3_vl_moe", "qwen3_vl_moe_text", "model.language_model.", "model.", {"model.visual.a.weight"}},
 };
 

@@ -25,14 +25,15 @@ constexpr std::string_view kQwen3VlUnused[] = {"sliding_window", "max_window_lay
 constexpr HubFields kQwen3MoeFields{
     .read = kQwen3MoeRead, .unused = kQwen3MoeUnused, .more = {&kGroupedFields}};
 
-void read_attention_of_qwen3(const HubConfig& hub, ConfigKeys& keys) {
-  constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
+// `head_dim`: as in GroupedAttention.
+void read_attention_of_qwen3(const HubConfig& hub, std::int64_t head_dim, ConfigKeys& keys) {
   read_rope(hub, {}, keys);
-  read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true, .biases = true}, keys);
+  read_grouped_attention(hub, {.head_dim = head_dim, .qk_norm = true, .biases = true}, keys);
 }
 
 void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
-  read_attention_of_qwen3(hub, keys);
+  constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
+  read_attention_of_qwen3(hub, kUsualHeadDim, keys);
   read_windows_of_qwen3(hub, keys);
 }
 
@@ -61,7 +62,7 @@ json sparse_layers(const HubConfig& hub) {
 
 // In transformers 5 a window is that of all layers, whatever max_window_layers says.
 void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
-  read_attention_of_qwen3(hub, keys);
+  read_attention_of_qwen3(hub, 0, keys);
   keys["sliding_window_size"] = window_of_qwen3(hub);
   refuse_windows(hub, window_of_qwen3(hub) > 0 ? "sliding_attention" : "full_attention");
   read_experts_of_qwen3(hub, false, keys);

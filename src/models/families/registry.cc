@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "gguf/gguf_weights.h"
 #include "models/families/common.h"
 
 namespace switchyard {
@@ -138,6 +139,10 @@ ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predic
   read_common(hub, keys);
   keys["decoder_block"] = family.block->name;
   family.read(hub, keys);
+  if (const std::string biases = hub.text(kGgufAttentionBiases, ""); !biases.empty()) {
+    keys["attention_bias"] = biases != "none";
+    if (biases != "none") keys["attention_output_bias"] = biases == "inputs and output";
+  }
   if (!keys.contains("sliding_window_size"))
     keys.contains("use_indexer") ? refuse_windows(hub, "indexed_attention") : refuse_windows(hub);
   if (keys.contains("num_experts_per_tok") && keys["num_experts_per_tok"] > keys["num_experts"])

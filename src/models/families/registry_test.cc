@@ -39,7 +39,7 @@ const std::vector<Unknown> no_family_has = {{"hidden_act", "gelu"},
                                             {"mlp_bias", true},
                                             {"attention_dropout", 0.1},
                                             {"router_jitter_noise", 0.1},
-                                            {"quantization_config", {{"quant_method", "awq"}}}};
+                                            {"is_causal", false}};
 
 std::map<std::string, FamilyCase> family_cases() {
   const Unknown types{"layer_types", {"full_attention", "sliding_attention"}},
@@ -248,6 +248,94 @@ TEST(ModelFamilies, RefuseWhatTheyCannotHonourInOneLine) {
         EXPECT_EQ(message.find('\n'), std::string::npos) << message;
       }
     }
+  }
+}
+
+// Routers that a family's class has in float32, whatever the model's type is; and norms of latents, which its
+// class builds with an epsilon of its own.
+TEST(ModelFamilies, RoutersAndLatentsAreAsTheirClassesHaveThem) {
+  const std::set<std::string_view> exact_routers{"deepseek_v2", "deepseek_v3", "kimi_k2",      "deepseek_v32",
+                                                 "glm_moe_dsa", "glm4_moe",    "glm4_moe_lite"};
+  for (const ModelFamily* family : model_families()) {
+    SCOPED_TRACE(std::string(family->type));
+    Json config = config_of_family(*family);
+    config["rms_norm_eps"] = 1e-3;
+    const ConfigKeys keys = config_from_hub(config);
+    const Config read = Config::from_map(keys, {});
+    EXPECT_EQ(read.get_bool("float32_gate_logits"), exact_routers.contains(family->type));
+    const std::vector<std::string> own{"float32_gate_logits=false"};
+    EXPECT_FALSE(Config::from_map(keys, own).get_bool("float32_gate_logits"));
+    const ModelConfig model = model_config(read);
+    EXPECT_EQ(model.norm_epsilon, 1e-3f);
+    EXPECT_EQ(model.latent_norm_epsilon, model.mla ? 1e-6f : 1e-3f);
+  }
+}
+
+// What a field means that is not stated, or null, or beside another: as each family's class in transformers
+// has it.
+TEST(ModelFamilies, FieldsHaveTheMeaningsOfTheirClasses) {
+  const Json absent = "absent";
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  const struct {
+    const char* type;
+    Json fields;  // added to the smallest config.json; "absent": taken away
+    const char* key;
+    Json value;
+  } cases[] = {
+      {"qwen3", {{"head_dim", absent}}, "head_dim", 128},
+      {"qwen3_moe", {{"head_dim", absent}}, "head_dim", 16},
+      {"qwen3_vl_moe_text", {{"head_dim", absent}}, "head_dim", 16},
+      {"glm4_moe", {{"head_dim", absent}}, "head_dim", 16},
+      {"gpt_oss", {{"head_dim", absent}}, "head_dim", 64},
+      {"llama4_text", {{"head_dim", absent}}, "head_dim", 128},
+      {"minimax_m2", {{"head_dim", absent}}, "head_dim", 128},
+      {"qwen3_next", {{"head_dim", absent}}, "head_dim", 256},
+      {"mistral", {{"max_position_embeddings", 8192}}, "sliding_window_size", 4096},
+      {"mistral",
+       {{"max_position_embeddings", 8192}, {"sliding_window", nullptr}},
+       "sliding_window_size",
+       absent},
+      {"mixtral", {{"max_position_embeddings", 8192}}, "sliding_window_size", absent},
+      {"llama4_text", {{"attention_chunk_size", absent}}, "chunk_attn_window_size", 8192},
+      {"llama4_text", {{"attention_chunk_size", nullptr}}, "chunk_attn_window_size", 0},
+      {"minimax_m2", {{"rotary_dim", 32}}, "partial_rotary_factor", 0.25},
+      {"minimax_m2", {{"rotary_dim", 32}, {"partial_rotary_factor", 0.5}}, "partial_rotary_factor", 0.5},
+      {"minimax_m2",
+       {{"rotary_dim", 32}, {"rope_parameters", {{"partial_rotary_factor", 0.75}}}},
+       "partial_rotary_factor",
+       0.75},
+      {"glm4_moe", Json::object(), "partial_rotary_factor", 0.5},
+      {"glm4_moe", {{"partial_rotary_factor", nullptr}}, "partial_rotary_factor", 1},
+      {"qwen3_next", Json::object(), "partial_rotary_factor", 0.25},
+      {"qwen3_next", {{"partial_rotary_factor", nullptr}}, "partial_rotary_factor", 1},
+      {"gpt_oss", Json::object(), "rope_type", "yarn"},
+      {"gpt_oss", Json::object(), "rope_factor", 32},
+      {"gpt_oss", Json::object(), "rope_truncate", false},
+      {"gpt_oss", {{"rope_theta", absent}}, "rope_max_timescale", 150000},
+      {"gpt_oss", {{"rope_parameters", Json::object()}}, "rope_type", "default"},
+      {"gpt_oss", {{"rope_scaling", llama3}}, "rope_type", "llama3.1"},
+      {"deepseek_v3", {{"rope_interleave", nullptr}}, "rope_interleave", false},
+      {"deepseek_v3", {{"rope_interleave", false}}, "rope_interleave", false},
+      {"glm4_moe_lite", {{"rope_interleave", false}}, "rope_interleave", false},
+      {"deepseek_v2", {{"rope_interleave", false}}, "rope_interleave", true},  // its class has no such field
+      {"deepseek_v3", Json::object(), "norm_topk_prob", true},
+      {"deepseek_v3", {{"norm_topk_prob", nullptr}}, "norm_topk_prob", false},
+      {"deepseek_v3", {{"rope_scaling", llama3}}, "mscale", 0},  // no scores are scaled
+  };
+  for (const auto& [type, fields, key, value] : cases) {
+    SCOPED_TRACE(std::string(type) + " " + fields.dump());
+    Json config = config_of_family(family_of({{"model_type", type}}));
+    for (const auto& [field, given] : fields.items()) {
+      config[field] = given;
+      if (given == absent) config.erase(field);
+    }
+    const ConfigKeys keys = config_from_hub(config);
+    const auto found = keys.find(key);
+    EXPECT_EQ(found == keys.end() ? absent : found->second, value) << key;
   }
 }
 
