@@ -68,7 +68,9 @@ Response error_response(int status, const std::string& message, const std::strin
                    {"type", type_of_error(status)},
                    {"param", field.empty() ? json() : json(field)},
                    {"code", code.empty() ? json() : json(code)}};
-  return {status, json{{"error", error}}.dump(-1, ' ', false, json::error_handler_t::replace) + "\n"};
+  Response response{status, json{{"error", error}}.dump(-1, ' ', false, json::error_handler_t::replace) + "\n"};
+  response.problem = {message, field, code};
+  return response;
 }
 
 std::string head_text(const Response& response, const Request& request, std::optional<std::size_t> length,
