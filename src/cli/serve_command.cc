@@ -85,8 +85,8 @@ constexpr std::int64_t kTextsAtOnce = 8;
 void tell_where(const Serving& serving, const http::Options& listening, int port, const Startup& startup,
                 const std::string& json_file) {
   fmt::print(stderr, "{} on {}://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
-             serving.served.name, listening.tls_key.empty() ? "http" : "https", http::host_in_url(listening.host), port,
-             serving.limits.slots, serving.served.capacity);
+             serving.served.name, listening.tls_key.empty() ? "http" : "https",
+             http::host_in_url(listening.host), port, serving.limits.slots, serving.served.capacity);
   if (const auto& chat = serving.served.chat; chat != nullptr)
     fmt::print(stderr, "chats by {}: calls and reasoning in the format {}\n", chat->prompts.source().origin,
                chat::name_of(chat->format));

@@ -35,7 +35,8 @@ std::map<std::string, std::int32_t> special_texts(const Tokenizer& tokenizer, st
   return special;
 }
 
-// Compiling takes time that grows faster than the rules: of so many characters some seconds, which nothing ends.
+// Compiling takes time that grows faster than the rules: of so many characters some seconds, which nothing
+// ends.
 constexpr std::size_t kMostCharacters = 200'000;
 
 void require_characters(std::size_t characters) {
@@ -47,7 +48,8 @@ void require_characters(std::size_t characters) {
 std::size_t characters_of(const std::string& ebnf) {
   constexpr std::string_view kEscape = "\\U";
   std::size_t escapes = 0;
-  for (std::size_t at = ebnf.find(kEscape); at != std::string::npos; at = ebnf.find(kEscape, at + 1)) ++escapes;
+  for (std::size_t at = ebnf.find(kEscape); at != std::string::npos; at = ebnf.find(kEscape, at + 1))
+    ++escapes;
   return ebnf.size() - 9 * escapes;
 }
 

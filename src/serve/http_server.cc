@@ -40,15 +40,16 @@ std::int64_t key_of(const Request& request) {
   return request.key ? static_cast<std::int64_t>(*request.key) : kNobody;
 }
 
-// Bytes say what a template and a tokenizer have to do. A grammar may cost many times as much as its text; that a
-// body has none is not known where its names may be written with escapes.
+// Bytes say what a template and a tokenizer have to do. A grammar may cost many times as much as its text;
+// that a body has none is not known where its names may be written with escapes.
 std::size_t cost_of(const Request& request) {
   constexpr std::size_t kOfGrammars = 64;
   constexpr std::array kSigns = {"\"response_format\"", "\"structured_outputs\"", "\"guided_",
                                  "\"output_config\"",   "\"output_format\"",      "\"format\"",
                                  "\"strict\"",          "\"tool_choice\"",        "\\u00"};
   const std::string& body = request.body;
-  const bool has_grammar = std::ranges::any_of(kSigns, [&](const char* sign) { return body.find(sign) != body.npos; });
+  const bool has_grammar =
+      std::ranges::any_of(kSigns, [&](const char* sign) { return body.find(sign) != body.npos; });
   return has_grammar ? http::Lanes::kLeastOfSlow + body.size() * kOfGrammars : body.size();
 }
 
@@ -67,8 +68,8 @@ class HttpServer::Impl {
         statistics_(statistics),
         started_(seconds_of_day()),
         server_(options, routes(), {{"/v1/messages", [](int status, const http::Problem& problem) {
-                                      return messages_error(status, problem.message);
-                                    }}}) {}
+                                       return messages_error(status, problem.message);
+                                     }}}) {}
   void start() { server_.start(); }
   int port() const { return server_.port(); }
 
@@ -160,12 +161,14 @@ class HttpServer::Impl {
   }
 
   Answer complete(Request& request) {
-    CompletionRequest wanted = parse_completion(request.body, model_, std::random_device()(), key_of(request));
+    CompletionRequest wanted =
+        parse_completion(request.body, model_, std::random_device()(), key_of(request));
     auto answer = std::make_unique<CompletionAnswer>(wanted, model_, new_id("cmpl"), seconds_of_day());
     return make_texts(request, std::move(wanted.texts), std::move(answer));
   }
   Answer chat(Request& request) {
-    ChatRequest wanted = parse_chat(parse_chat_body(request.body), model_, std::random_device()(), key_of(request));
+    ChatRequest wanted =
+        parse_chat(parse_chat_body(request.body), model_, std::random_device()(), key_of(request));
     auto answer = std::make_unique<ChatAnswer>(wanted, model_, new_id("chatcmpl"), seconds_of_day());
     return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
   }
@@ -176,10 +179,13 @@ class HttpServer::Impl {
     return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
   }
   Answer count_tokens(Request& request) {
-    const std::size_t tokens = count_tokens_of_messages(parse_chat_body(request.body), model_, key_of(request));
+    const std::size_t tokens =
+        count_tokens_of_messages(parse_chat_body(request.body), model_, key_of(request));
     return json_response({{"input_tokens", tokens}});
   }
-  Answer tokens_of(Request& request) { return Response{200, tokenize(request.body, model_, key_of(request))}; }
+  Answer tokens_of(Request& request) {
+    return Response{200, tokenize(request.body, model_, key_of(request))};
+  }
   Answer text_of(Request& request) { return Response{200, detokenize(request.body, model_)}; }
   Answer prompt_of(Request& request) {
     return Response{200, apply_template(request.body, model_, key_of(request))};

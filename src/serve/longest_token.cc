@@ -10,7 +10,8 @@ namespace {
 constexpr std::size_t kComposed = 4;
 
 // Characters that tokenizers drop, join or do not know.
-constexpr const char* kProbes[] = {" ", "\n", "\t", "\x01", "A", "\u0301", "\u00ad", "\u200b", "\ufeff", "\U0001f984"};
+constexpr const char* kProbes[] = {" ",      "\n",     "\t",     "\x01",   "A",
+                                   "\u0301", "\u00ad", "\u200b", "\ufeff", "\U0001f984"};
 
 }  // namespace
 

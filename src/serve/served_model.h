@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "chat/answer_parser.h"
 #include "chat/chat_template.h"
 #include "generate/sampling.h"
 #include "grammar/grammar.h"

@@ -64,7 +64,7 @@ class Slots {
     std::size_t origin;      // the slot that has its tokens until copies_done()
     std::size_t prompt = 0;  // length of its last prompt
     bool in_chunks = false;  // the prompt is read in chunks of whole_chunks_
-    CacheDomain domain;  // whose tokens they are
+    CacheDomain domain;      // whose tokens they are
     std::vector<std::int32_t> tokens;
   };
   // A beginning that a prompt may start with, and the slot that would get it.

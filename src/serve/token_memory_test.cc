@@ -18,14 +18,16 @@ class PairTokenizer : public Tokenizer {
     return ids;
   }
   std::string decode(std::span<const std::int32_t> ids) const override { return decode_all(ids); }
-  std::vector<std::int32_t> encode_with_special(std::string_view text, std::span<const TextRange>) const override {
+  std::vector<std::int32_t> encode_with_special(std::string_view text,
+                                                std::span<const TextRange>) const override {
     std::vector<std::int32_t> ids = encode(text);
     for (std::int32_t& id : ids) id = id == '<' ? kMark : id;
     return ids;
   }
   std::string decode_all(std::span<const std::int32_t> ids) const override {
     std::string text;
-    for (const std::int32_t id : ids) text += id == kMark ? "<" : id == kPair ? "ab" : std::string(1, static_cast<char>(id));
+    for (const std::int32_t id : ids)
+      text += id == kMark ? "<" : id == kPair ? "ab" : std::string(1, static_cast<char>(id));
     return text;
   }
   std::optional<std::string> token_bytes(std::int32_t id) const override {
@@ -43,7 +45,8 @@ class PairTokenizer : public Tokenizer {
 TEST(TokenMemory, DomainsShareNothing) {
   const PairTokenizer tokenizer;
   TokenMemory memory(tokenizer);
-  const std::vector<std::int32_t> prompt{PairTokenizer::kMark, 'x', PairTokenizer::kMark}, made{PairTokenizer::kPair};
+  const std::vector<std::int32_t> prompt{PairTokenizer::kMark, 'x', PairTokenizer::kMark},
+      made{PairTokenizer::kPair};
   memory.keep({0}, prompt, made);
   memory.keep({0, "salt"}, prompt, std::vector<std::int32_t>{'a'});
   const std::vector<std::int32_t> anew = tokenizer.encode_with_special("<x<ab<", {});

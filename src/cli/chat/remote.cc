@@ -51,7 +51,8 @@ ServerAddress address_of(const std::string& url) {
   address.port = colon == std::string::npos ? (address.is_secure ? "443" : "80") : rest.substr(colon + 1);
   if (address.host.starts_with('[') && address.host.ends_with(']'))
     address.host = address.host.substr(1, address.host.size() - 2);
-  if (const std::size_t zone = address.host.find("%25"); zone != std::string::npos) address.host.erase(zone + 1, 2);
+  if (const std::size_t zone = address.host.find("%25"); zone != std::string::npos)
+    address.host.erase(zone + 1, 2);
   if (address.host.empty() || address.port.empty())
     fail_usage("[chat] --url: expected http://HOST:PORT or https://HOST, got {}", url);
   return address;
@@ -91,7 +92,8 @@ class RemoteChat : public ChatBackend {
     if (status == 0) return;
     if (status == 200) {
       if (!events.is_whole())
-        on_event({{"error", {{"message", fmt::format("{}: the connection ended before the answer did", url_)}}}});
+        on_event(
+            {{"error", {{"message", fmt::format("{}: the connection ended before the answer did", url_)}}}});
       return;
     }
     const ChatJson error = ChatJson::parse(whole, nullptr, false);
@@ -159,8 +161,9 @@ class RemoteChat : public ChatBackend {
   }
 
   template <typename Stream>
-  unsigned talk(asio::io_context& context, Stream& stream, beast_http::request<beast_http::string_body>& request,
-                const std::function<bool()>& goes_on, const OnBytes& on_bytes) {
+  unsigned talk(asio::io_context& context, Stream& stream,
+                beast_http::request<beast_http::string_body>& request, const std::function<bool()>& goes_on,
+                const OnBytes& on_bytes) {
     boost::system::error_code failed;
     beast_http::write(stream, request, failed);
     if (failed) fail_runtime("[chat] {}: {}", url_, failed.message());

@@ -1,10 +1,9 @@
 // A conversation with a backend of the test's own; messages of several lines; streams that are cut anywhere.
 #include "cli/chat/session.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
-
-#include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
@@ -222,19 +221,22 @@ std::string problem_of_stream(const std::string& bytes) {
   server.start();
   std::string problem;
   remote_chat(fmt::format("http://127.0.0.1:{}", server.port()), "")
-      ->ask({{"model", "m"}, {"messages", ChatJson::array()}},
-            [&](const ChatJson& event) {
-              if (event.contains("error")) problem = event["error"]["message"];
-            },
-            [] { return true; });
+      ->ask(
+          {{"model", "m"}, {"messages", ChatJson::array()}},
+          [&](const ChatJson& event) {
+            if (event.contains("error")) problem = event["error"]["message"];
+          },
+          [] { return true; });
   return problem;
 }
 
 TEST(RemoteChatTest, StreamsWithoutTheirEndAreErrors) {
-  const std::string event = "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n";
+  const std::string event =
+      "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n";
   EXPECT_EQ(problem_of_stream(event + "data: [DONE]\n\n"), "");
-  for (const std::string& cut : {std::string(), event, event.substr(0, 40), event + "data: [DO",
-                                 event.substr(0, 40) + "\n\ndata: [DONE]\n\n", std::string("{\"choices\": []}")})
+  for (const std::string& cut :
+       {std::string(), event, event.substr(0, 40), event + "data: [DO",
+        event.substr(0, 40) + "\n\ndata: [DONE]\n\n", std::string("{\"choices\": []}")})
     EXPECT_NE(problem_of_stream(cut).find("ended before the answer did"), std::string::npos) << cut;
 }
 

@@ -79,8 +79,8 @@ class Growing {
 
 using Answer = std::variant<Response, std::shared_ptr<Growing>>;
 
-// Returns an error in OpenAI's form. The type follows from the status. Router::shape_error gives it the form of
-// the path that was asked for.
+// Returns an error in OpenAI's form. The type follows from the status. Router::shape_error gives it the form
+// of the path that was asked for.
 Response error_response(int status, const std::string& message, const std::string& field = "",
                         const std::string& code = "");
 

@@ -207,7 +207,8 @@ Answer Router::call(const Route& route, Request& request) const {
 void Router::shape_error(const std::string& path, Response& response) const {
   if (!response.problem) return;
   for (const ErrorForm& form : forms_) {
-    const bool is_below = path.starts_with(form.path) && (path.size() == form.path.size() || path[form.path.size()] == '/');
+    const bool is_below =
+        path.starts_with(form.path) && (path.size() == form.path.size() || path[form.path.size()] == '/');
     if (is_below) response.body = form.body(response.status, *response.problem);
   }
 }

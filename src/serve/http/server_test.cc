@@ -539,12 +539,14 @@ TEST_F(HttpTest, APathHasItsOwnFormOfErrors) {
   Options options;
   options.keys.add("k");
   options.most_body = 1000;
-  start(options, {{"/echo", [](int status, const Problem& problem) {
-                     return fmt::format("{} own {}|{}|{}", status, problem.message, problem.field, problem.code);
-                   }},
-                  {"/bad", [](int status, const Problem& problem) {
-                     return fmt::format("{} own {}|{}|{}", status, problem.message, problem.field, problem.code);
-                   }}});
+  start(options,
+        {{"/echo",
+          [](int status, const Problem& problem) {
+            return fmt::format("{} own {}|{}|{}", status, problem.message, problem.field, problem.code);
+          }},
+         {"/bad", [](int status, const Problem& problem) {
+            return fmt::format("{} own {}|{}|{}", status, problem.message, problem.field, problem.code);
+          }}});
   const auto own = [&](const ClientAnswer& answer, int status) {
     EXPECT_EQ(answer.status, status);
     EXPECT_TRUE(answer.body.starts_with(fmt::format("{} own ", status))) << answer.body;
@@ -578,13 +580,22 @@ TEST_F(HttpTest, SmallRequestsDoNotWaitForHeavyOnes) {
   for (const auto& one : heavy) EXPECT_EQ(one->answer().body, "slow");
 }
 
+TEST(Errors, HaveOneLine) {
+  const Response error = error_response(400, "a\nb\r" + std::string(10000, 'x'));
+  const std::string message = json::parse(error.body)["error"]["message"];
+  EXPECT_TRUE(message.starts_with("a b x"));
+  EXPECT_EQ(message.size(), 4000u);
+  EXPECT_EQ(error.problem->message, message);
+}
+
 TEST(Hosts, StandInAddresses) {
   EXPECT_EQ(host_in_url("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(host_in_url("::1"), "[::1]");
   EXPECT_EQ(host_in_url("::"), "[::]");
   EXPECT_EQ(host_in_url("fe80::1%eth0"), "[fe80::1%25eth0]");
   EXPECT_EQ(host_in_url("::ffff:127.0.0.1"), "[::ffff:127.0.0.1]");
-  for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"})
+  for (const char* host :
+       {"127.0.0.1", "127.9.9.9", "localhost", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"})
     EXPECT_TRUE(is_loopback(host)) << host;
   for (const char* host : {"0.0.0.0", "::", "::2", "::ffff:10.0.0.1", "fe80::1%eth0", "127.example.org"})
     EXPECT_FALSE(is_loopback(host)) << host;

@@ -34,8 +34,8 @@ class ProtocolAnswer {
  protected:
   // Each add() calls it first.
   void count(const Piece& piece) {
-    CHECK(piece.choice < texts_ && unfinished_ > 0, "a piece of text {}, of which an answer of {} knows nothing",
-          piece.choice, texts_);
+    CHECK(piece.choice < texts_ && unfinished_ > 0,
+          "a piece of text {}, of which an answer of {} knows nothing", piece.choice, texts_);
     if (!piece.finish) return;
     --unfinished_;
     abandoned_ = abandoned_ || *piece.finish == Finish::abandoned;

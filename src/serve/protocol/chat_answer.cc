@@ -151,7 +151,7 @@ std::string ChatAnswer::add(const Piece& piece) {
   if (!piece.finish || is_abandoned()) return is_abandoned() ? "" : events;
   message.finish = piece.finish;
   message.problem = piece.problem;
-  if (model_.memory != nullptr && piece.finish != Finish::failed) 
+  if (model_.memory != nullptr && piece.finish != Finish::failed)
     model_.memory->keep(domain_, prompt_, message.made);
   if (piece.finish == Finish::failed) {
     failed_ = true;

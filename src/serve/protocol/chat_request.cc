@@ -211,8 +211,8 @@ void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedMo
   }
 }
 
-// Returns how many bytes of text the messages bring at least. Templates drop parts of earlier answers, so these do
-// not count.
+// Returns how many bytes of text the messages bring at least. Templates drop parts of earlier answers, so
+// these do not count.
 std::size_t text_bytes_of(const Json& body) {
   const auto messages = body.find("messages");
   if (messages == body.end() || !messages->is_array()) return 0;
@@ -296,11 +296,12 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
     throw BadRequest("model", fmt::format("model: expected {}, got {}", model.name, Fields::shown(*name)),
                      "model_not_found", 404);
   if (const std::size_t bytes = text_bytes_of(body); model.cannot_hold(bytes))
-    throw BadRequest("messages",
-                     fmt::format("This model's maximum context length is {} tokens. However, your messages have "
-                                 "{} bytes of text, and no token has more than {}.",
-                                 model.capacity, bytes, model.longest_token),
-                     "context_length_exceeded");
+    throw BadRequest(
+        "messages",
+        fmt::format("This model's maximum context length is {} tokens. However, your messages have "
+                    "{} bytes of text, and a token stands for at most {}.",
+                    model.capacity, bytes, model.longest_token),
+        "context_length_exceeded");
   const ChatPrompt prompt = prompt_of_chat(body, model, key);
   const std::int64_t length = std::ssize(prompt.tokens), room = model.capacity - length;
   if (room < 1)

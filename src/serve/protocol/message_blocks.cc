@@ -49,7 +49,8 @@ std::string search_result_text(const Json& block, const std::string& place) {
 }
 
 // Returns the text of a block that is one; none for other kinds.
-std::optional<std::string> text_of_block(const Json& block, const std::string& type, const std::string& place) {
+std::optional<std::string> text_of_block(const Json& block, const std::string& type,
+                                         const std::string& place) {
   if (type == "text") return text_member(block, "text", place);
   if (type == "document") return document_text(block, place);
   if (type == "search_result") return search_result_text(block, place);
@@ -157,8 +158,8 @@ class ChatMessages {
 
 // A message in another API's form would lose these.
 void refuse_members_of_chats(const Json& message, const std::string& place) {
-  for (const char* name : {"tool_calls", "tool_call_id", "function_call", "reasoning_content", "reasoning", "thinking",
-                           "refusal", "audio"}) {
+  for (const char* name : {"tool_calls", "tool_call_id", "function_call", "reasoning_content", "reasoning",
+                           "thinking", "refusal", "audio"}) {
     if (member_of(message, name) != nullptr)
       throw BadRequest(fmt::format("{}.{}", place, name),
                        fmt::format("{}.{}: expected blocks of the content instead", place, name));

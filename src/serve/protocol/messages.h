@@ -1,5 +1,5 @@
-// The answer of POST /v1/messages, in the form of Anthropic's API: a second protocol over the chat's parts. The
-// answer's changes become blocks (requests: messages_request.h).
+// The answer of POST /v1/messages, in the form of Anthropic's API: a second protocol over the chat's parts.
+// The answer's changes become blocks (requests: messages_request.h).
 #pragma once
 
 #include <random>

@@ -77,7 +77,8 @@ void set_tools(const Json& list, MessagesChat& chat) {
     if (const Json* const defers = member_of(tool, "defer_loading"); defers != nullptr && *defers != false)
       refuse_unbuilt(place + ".defer_loading");
     Json function{{"name", text_member(tool, "name", place)}};
-    if (const Json* const description = member_of(tool, "description")) function["description"] = *description;
+    if (const Json* const description = member_of(tool, "description"))
+      function["description"] = *description;
     if (const Json* const schema = member_of(tool, "input_schema")) function["parameters"] = *schema;
     if (const Json* const strict = member_of(tool, "strict")) function["strict"] = *strict;
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -115,7 +116,8 @@ void set_thinking(const Json& thinking, MessagesChat& chat) {
                      fmt::format("thinking.type: expected enabled, disabled or adaptive, got {}", type));
   Json& kwargs = chat.body["chat_template_kwargs"];
   if (kwargs.is_null()) kwargs = Json::object();
-  if (kwargs.is_object() && !kwargs.contains("enable_thinking")) kwargs["enable_thinking"] = type != "disabled";
+  if (kwargs.is_object() && !kwargs.contains("enable_thinking"))
+    kwargs["enable_thinking"] = type != "disabled";
   if (const Json* const budget = member_of(thinking, "budget_tokens")) {
     chat.body["max_reasoning_tokens"] = *budget;
     chat.places.emplace_back("max_reasoning_tokens", "thinking.budget_tokens");
@@ -137,8 +139,10 @@ void set_format(const Json& format, const std::string& place, MessagesChat& chat
     throw BadRequest(place + ".type", fmt::format("{}.type: expected json_schema, got {}", place, type));
   const Json* const schema = member_of(format, "schema");
   if (schema == nullptr || !schema->is_object())
-    throw BadRequest(place + ".schema", place + ".schema: expected an object, a JSON schema", "invalid_schema");
-  chat.body["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "answer"}, {"schema", *schema}}}};
+    throw BadRequest(place + ".schema", place + ".schema: expected an object, a JSON schema",
+                     "invalid_schema");
+  chat.body["response_format"] = {{"type", "json_schema"},
+                                  {"json_schema", {{"name", "answer"}, {"schema", *schema}}}};
   chat.places.emplace_back("response_format.json_schema.schema", place + ".schema");
   chat.places.emplace_back("response_format", place);
 }
@@ -154,13 +158,15 @@ void set_output_config(const Json& config, bool takes_effort, MessagesChat& chat
       const std::string effort = text_member(config, "effort", "output_config");
       constexpr std::array<std::string_view, 5> kEfforts = {"low", "medium", "high", "xhigh", "max"};
       if (std::ranges::find(kEfforts, effort) == kEfforts.end())
-        throw BadRequest(place, fmt::format("{}: expected low, medium, high, xhigh or max, got {}", place, effort));
+        throw BadRequest(place,
+                         fmt::format("{}: expected low, medium, high, xhigh or max, got {}", place, effort));
       if (takes_effort) {
         chat.body["reasoning_effort"] = effort;
       } else if (effort != "high") {  // which is the same as none
-        throw BadRequest(place, fmt::format("{}: expected high or none, as this model's chat template reads no "
-                                            "effort, got {}",
-                                            place, effort));
+        throw BadRequest(place,
+                         fmt::format("{}: expected high or none, as this model's chat template reads no "
+                                     "effort, got {}",
+                                     place, effort));
       }
     } else {
       refuse_unbuilt(place);
@@ -217,8 +223,9 @@ MessagesChat chat_of_messages(const Json& body, bool takes_effort) {
   if (const Json* const thinking = member_of(body, "thinking")) set_thinking(*thinking, chat);
   add_messages(body, chat);
   if (chat.body.contains("continue_final_message") && chat.body.contains("response_format"))
-    throw BadRequest("messages", "messages: expected a last message of the user, as an answer with a form of its own "
-                                 "goes on with no text");
+    throw BadRequest("messages",
+                     "messages: expected a last message of the user, as an answer with a form of its own "
+                     "goes on with no text");
   return chat;
 }
 
@@ -229,7 +236,8 @@ BadRequest in_words_of_messages(const BadRequest& error, const MessagesChat& cha
                            error.field[place.size()] == '[');
     if (!is_below) continue;
     std::string rest = error.field.substr(place.size());
-    if (rest.starts_with(".content") && own.ends_with(".content")) rest.erase(0, std::string_view(".content").size());
+    if (rest.starts_with(".content") && own.ends_with(".content"))
+      rest.erase(0, std::string_view(".content").size());
     const std::string message = error.what();
     const bool names_it = message.starts_with(error.field);
     return {own + rest, names_it ? own + rest + message.substr(error.field.size()) : message, error.code,
@@ -242,7 +250,9 @@ namespace {
 
 template <typename Read>
 auto read_chat(const Json& body, const ServedModel& model, const Read& read) {
-  const auto reads_effort = [&](const std::string& text) { return text.find("reasoning_effort") != text.npos; };
+  const auto reads_effort = [&](const std::string& text) {
+    return text.find("reasoning_effort") != text.npos;
+  };
   const bool takes_effort = model.chat != nullptr && (reads_effort(model.chat->prompts.source().text) ||
                                                       reads_effort(model.chat->prompts.source().tool_text));
   const MessagesChat chat = chat_of_messages(body, takes_effort);
@@ -255,13 +265,15 @@ auto read_chat(const Json& body, const ServedModel& model, const Read& read) {
 
 }  // namespace
 
-ChatRequest parse_messages(const Json& body, const ServedModel& model, std::uint32_t own_seed, std::int64_t key) {
+ChatRequest parse_messages(const Json& body, const ServedModel& model, std::uint32_t own_seed,
+                           std::int64_t key) {
   return read_chat(body, model, [&](const Json& chat) { return parse_chat(chat, model, own_seed, key); });
 }
 
 std::size_t count_tokens_of_messages(Json body, const ServedModel& model, std::int64_t key) {
   body["max_tokens"] = 1;
-  return read_chat(body, model, [&](const Json& chat) { return prompt_of_chat(chat, model, key).tokens.size(); });
+  return read_chat(body, model,
+                   [&](const Json& chat) { return prompt_of_chat(chat, model, key).tokens.size(); });
 }
 
 }  // namespace switchyard::serve
