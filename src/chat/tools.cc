@@ -9,7 +9,7 @@
 namespace switchyard::chat {
 namespace {
 
-constexpr std::size_t kMostTools = 128, kLongestToolName = 64;
+constexpr std::size_t kMostTools = 128, kLongestToolName = 128;
 
 bool is_there(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -34,7 +34,7 @@ void check_tool(const Json& tool, const std::string& field) {
   const Json& function = tool.at("function");
   if (!is_there(function, "name") || !function.at("name").is_string() ||
       !is_tool_name(function.at("name").get<std::string>()))
-    refuse_tool(field + ".function.name", "1 to 64 letters, digits, _, . or -");
+    refuse_tool(field + ".function.name", "1 to 128 letters, digits, _, . or -");
   if (is_there(function, "description") && !function.at("description").is_string())
     refuse_tool(field + ".function.description", "a text");
   if (is_there(function, "parameters") && !function.at("parameters").is_object())

@@ -52,7 +52,7 @@ long prompts are read in chunks between others' tokens.
   chat_template_path=FILE    makes prompts of a chat's messages; without, the template that the model's files have
   chat_template_kwargs={"enable_thinking": false}    what the template gets where a request does not say
   trust_messages=true strict_fields=true page=false protect_metrics=true max_waiting=N request_timeout=SECONDS
-  max_texts_of_key=N max_body=MIB tls_cert=FILE tls_key=FILE    `config --list serve` says what they do
+  max_texts_of_key=N share_prefixes_between_keys=true max_body=MIB tls_cert=FILE tls_key=FILE    `config --list serve` says what they do
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many.
                              Without: 2048, or the context that the model was trained for where that is less
@@ -85,8 +85,8 @@ constexpr std::int64_t kTextsAtOnce = 8;
 void tell_where(const Serving& serving, const http::Options& listening, int port, const Startup& startup,
                 const std::string& json_file) {
   fmt::print(stderr, "{} on {}://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
-             serving.served.name, listening.tls_key.empty() ? "http" : "https", listening.host, port,
-             serving.limits.slots, serving.served.capacity);
+             serving.served.name, listening.tls_key.empty() ? "http" : "https",
+             http::host_in_url(listening.host), port, serving.limits.slots, serving.served.capacity);
   if (const auto& chat = serving.served.chat; chat != nullptr)
     fmt::print(stderr, "chats by {}: calls and reasoning in the format {}\n", chat->prompts.source().origin,
                chat::name_of(chat->format));
@@ -158,6 +158,8 @@ void add_keys_of_config(const Config& config, http::Options& listening) {
   if (listening.protect_metrics) fail_usage("[serve] protect_metrics=true: expected an API key, got none");
   if (config.get_int("max_texts_of_key") >= 0)
     fail_usage("[serve] max_texts_of_key: expected API keys, got none");
+  if (config.get_bool("share_prefixes_between_keys"))
+    fail_usage("[serve] share_prefixes_between_keys=true: expected API keys, got none");
 }
 
 int serve_texts(const Options& options, Processes& processes) {

@@ -17,6 +17,7 @@
 #include "parallel/comm/stop_signal.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
+#include "serve/longest_token.h"
 #include "serve/serve_loop.h"
 #include "train/step_cost.h"
 
@@ -143,6 +144,8 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   served.capacity = config.get_int("max_target_length");
   served.add_bos = config.get_bool("add_bos");
   served.add_eos = config.get_bool("add_eos");
+  served.keys_share_prefixes = config.get_bool("share_prefixes_between_keys");
+  served.longest_token = serve::longest_token_bytes(*run.tokenizer, run.model.vocab);
   const auto vocab =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
   served.sampling = sampling_config(config, vocab);

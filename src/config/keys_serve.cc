@@ -33,6 +33,10 @@ std::vector<KeyDeclaration> serve_keys() {
           "most texts that wait for a slot; more are refused with status 503; -1: 16 a slot, at most 512"),
       integer_key("max_texts_of_key", -1, at_least_or(1, -1),
                   "most texts of one API key that run or wait; more are refused with status 429; -1: any"),
+      boolean_key(
+          "share_prefixes_between_keys", false,
+          "a prompt of one API key may begin with the cached tokens of another's, so that whoever has a key "
+          "can find out what others sent"),
       float_key("request_timeout", 0, at_least(0),
                 "seconds after which a text ends as if it had reached its length; 0: never"),
   };

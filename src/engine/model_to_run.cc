@@ -65,8 +65,9 @@ ModelOnRanks model_to_run(const std::string& command, Processes& processes,
   run.tokenizer = std::move(tokenizer);
   const std::vector<std::string> notices = run.config.notices();
   run.notes.insert(run.notes.begin(), notices.begin(), notices.end());
-  if (command != "eval" && !settings.empty() && is_stored_model(settings[0])) {
-    if (std::string notice = generation_notice_of(settings[0]); !notice.empty())
+  const std::string weights = run.config.get_string("load_parameters_path");
+  if (command != "eval" && is_stored_model(weights)) {
+    if (std::string notice = generation_notice_of(weights); !notice.empty())
       run.notes.push_back(std::move(notice));
   }
   if (!run.fill) run.notes.push_back("random weights: load_parameters_path is not set");

@@ -1,5 +1,7 @@
 #include "grammar/grammar.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "grammar/backend.h"
@@ -33,6 +35,24 @@ std::map<std::string, std::int32_t> special_texts(const Tokenizer& tokenizer, st
   return special;
 }
 
+// Compiling takes time that grows faster than the rules: of so many characters some seconds, which nothing
+// ends.
+constexpr std::size_t kMostCharacters = 200'000;
+
+void require_characters(std::size_t characters) {
+  if (characters > kMostCharacters)
+    throw GrammarError(fmt::format("a grammar of more than {} characters is not kept", kMostCharacters));
+}
+
+// Counts a character that the rules write as \UXXXXXXXX once.
+std::size_t characters_of(const std::string& ebnf) {
+  constexpr std::string_view kEscape = "\\U";
+  std::size_t escapes = 0;
+  for (std::size_t at = ebnf.find(kEscape); at != std::string::npos; at = ebnf.find(kEscape, at + 1))
+    ++escapes;
+  return ebnf.size() - 9 * escapes;
+}
+
 // Makes rules by `build` and compiles them.
 template <typename Build>
 std::shared_ptr<const Grammar> grammar_of(const Vocabulary& vocabulary, const Build& build) {
@@ -42,6 +62,7 @@ std::shared_ptr<const Grammar> grammar_of(const Vocabulary& vocabulary, const Bu
   const std::int32_t root = rules.add(build(json));
   const std::optional<std::string> ebnf = rules.ebnf(root);
   if (!ebnf) throw GrammarError("no text keeps the schema");
+  require_characters(characters_of(*ebnf));
   return compiled(vocabulary, *ebnf);
 }
 
@@ -61,6 +82,7 @@ std::shared_ptr<const Grammar> Grammar::of_json_object(const Vocabulary& vocabul
 }
 
 std::shared_ptr<const Grammar> Grammar::of_regex(const Vocabulary& vocabulary, std::string_view regex) {
+  require_characters(regex.size());
   return grammar_of(vocabulary, [&](JsonRules& json) {
     return as_text(json.rules(), anchored(parse_regex(regex), false));
   });
@@ -68,6 +90,9 @@ std::shared_ptr<const Grammar> Grammar::of_regex(const Vocabulary& vocabulary, s
 
 std::shared_ptr<const Grammar> Grammar::of_choice(const Vocabulary& vocabulary,
                                                   const std::vector<std::string>& texts) {
+  std::size_t characters = 0;
+  for (const std::string& one : texts) characters += one.size();
+  require_characters(characters);
   return grammar_of(vocabulary, [&](JsonRules&) {
     std::vector<Expression> of;
     for (const std::string& one : texts) of.push_back(text(one));

@@ -426,6 +426,23 @@ TEST_F(GrammarTest, TokensBeyondAMarker) {
   EXPECT_TRUE(matcher.may_end());
 }
 
+// What compiling would cost is bounded before it begins: nothing ends it.
+TEST_F(GrammarTest, LongGrammarsAreRefusedAtOnce) {
+  std::string regex = "word";
+  std::vector<std::string> texts;
+  Json names = Json::array();
+  for (int i = 0; i < 40000; ++i) {
+    texts.push_back("word" + std::to_string(i));
+    regex += "|" + texts.back();
+    names.push_back(texts.back());
+  }
+  EXPECT_THROW(Grammar::of_regex(vocabulary(), regex), GrammarError);
+  EXPECT_THROW(Grammar::of_choice(vocabulary(), texts), GrammarError);
+  EXPECT_THROW(Grammar::of_json_schema(vocabulary(), {{"enum", names}}), GrammarError);
+  texts.resize(1000);
+  EXPECT_NE(Grammar::of_choice(vocabulary(), texts), nullptr);
+}
+
 TEST_F(GrammarTest, EqualSchemasAreCompiledOnce) {
   const Json schema = Json::parse(R"({"type":"string","maxLength":3})");
   EXPECT_EQ(Grammar::of_json_schema(vocabulary(), schema), Grammar::of_json_schema(vocabulary(), schema));

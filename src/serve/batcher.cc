@@ -39,7 +39,7 @@ Call Batcher::next(double seconds) {
 }
 
 void Batcher::start(WantedText text, Call& call) {
-  const PrefixCopy copy = slots_.assign(text.request.prompt, text.request.scores_prompt);
+  const PrefixCopy copy = slots_.assign(text.request.prompt, text.request.scores_prompt, text.request.domain);
   statistics_.change([&](Counts& counts) { counts.shared_tokens += copy.tokens; });
   statistics_.time([&](Timings& timings) { timings.queue_seconds.observe(steady_seconds() - text.asked); });
   texts_[copy.slot] = std::make_unique<RunningText>(std::move(text), tokenizer_, ++turns_, copy.tokens);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "serve/answer_reader.h"
 #include "serve/protocol/messages.h"
 #include "serve/protocol/tool_choice.h"
@@ -197,52 +198,13 @@ TEST(Messages, BlocksJoinToTheWholeAnswer) {
   EXPECT_EQ(answer["usage"]["output_tokens"], 4);
 }
 
-TEST(Messages, BecomeAChat) {
-  const Json chat = chat_body_of_messages(Json::parse(R"({
-    "model": "m", "max_tokens": 5, "system": [{"type": "text", "text": "Be brief."}], "stop_sequences": ["END"],
-    "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
-    "tool_choice": {"type": "any", "disable_parallel_tool_use": true}, "metadata": {"user_id": "u"},
-    "thinking": {"type": "enabled", "budget_tokens": 9},
-    "messages": [
-      {"role": "user", "content": "Hi"},
-      {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""}, {"type": "text", "text": "a"},
-                                        {"type": "tool_use", "id": "x", "name": "f", "input": {"b": 1}}]},
-      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "7"}, {"type": "text", "text": "So?"}]}]})"));
-  EXPECT_EQ(chat, Json::parse(R"({
-    "model": "m", "max_tokens": 5, "stop": ["END"],
-    "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}],
-    "tool_choice": "required", "parallel_tool_calls": false, "chat_template_kwargs": {"enable_thinking": true},
-    "max_reasoning_tokens": 9,
-    "messages": [
-      {"role": "system", "content": "Be brief."},
-      {"role": "user", "content": "Hi"},
-      {"role": "assistant", "content": "a",
-       "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{\"b\":1}"}}],
-       "reasoning_content": "t"},
-      {"role": "tool", "tool_call_id": "x", "content": "7"},
-      {"role": "user", "content": "So?"}]})"));
-}
-
-void expect_refused(const char* body, const std::string& field) {
-  try {
-    chat_body_of_messages(Json::parse(body));
-    ADD_FAILURE() << body;
-  } catch (const BadRequest& error) {
-    EXPECT_EQ(error.field, field) << error.what();
-  }
-}
-
-TEST(Messages, RefuseInOneLine) {
-  expect_refused(R"({"messages": [{"role": "user", "content": "a"}]})", "max_tokens");
-  expect_refused(R"({"max_tokens": 1, "messages": []})", "messages");
-  expect_refused(R"({"max_tokens": 1, "messages": [{"role": "system", "content": "a"}]})",
-                 "messages[0].role");
-  expect_refused(R"({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image"}]}]})",
-                 "messages[0].content[0].type");
-  expect_refused(R"({"max_tokens": 1, "tools": [{"type": "bash_20250124", "name": "bash"}], "messages": []})",
-                 "tools[0].type");
-  expect_refused(R"({"max_tokens": 1, "messages": 5})", "messages");
-  expect_refused(R"({"max_tokens": 1, "messages": [7]})", "messages[0].role");
+TEST(Messages, AnAnswerTellsOneText) {
+  const ServedModel model = byte_model();
+  EXPECT_THROW(MessagesAnswer(request_of(2, false), model, "msg_1"), Error);
+  ChatAnswer answer(request_of(1, false), model, "chatcmpl-1", 5);
+  answer.add({.choice = 0, .finish = Finish::stop});
+  EXPECT_THROW(answer.add({.choice = 0, .finish = Finish::stop}), Error);  // else it would never end
+  EXPECT_THROW(answer.add({.choice = 1}), Error);
 }
 
 TEST(AnswerReader, StopsInContentAlone) {

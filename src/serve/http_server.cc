@@ -3,18 +3,23 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <mutex>
 #include <random>
 #include <set>
 
+#include "core/error.h"
 #include "serve/growing_texts.h"
+#include "serve/http/lanes.h"
 #include "serve/http/server.h"
 #include "serve/page.h"
 #include "serve/protocol/chat_answer.h"
 #include "serve/protocol/completions.h"
 #include "serve/protocol/messages.h"
+#include "serve/protocol/messages_request.h"
 #include "serve/protocol/responses_paths.h"
 #include "serve/protocol/token_paths.h"
 
@@ -32,6 +37,23 @@ std::int64_t seconds_of_day() {
       .count();
 }
 
+std::int64_t key_of(const Request& request) {
+  return request.key ? static_cast<std::int64_t>(*request.key) : kNobody;
+}
+
+// Bytes say what a template and a tokenizer have to do. A grammar may cost many times as much as its text;
+// that a body has none is not known where its names may be written with escapes.
+std::size_t cost_of(const Request& request) {
+  constexpr std::size_t kOfGrammars = 64;
+  constexpr std::array kSigns = {"\"response_format\"", "\"structured_outputs\"", "\"guided_",
+                                 "\"output_config\"",   "\"output_format\"",      "\"format\"",
+                                 "\"strict\"",          "\"tool_choice\"",        "\\u00"};
+  const std::string& body = request.body;
+  const bool has_grammar =
+      std::ranges::any_of(kSigns, [&](const char* sign) { return body.find(sign) != body.npos; });
+  return has_grammar ? http::Lanes::kLeastOfSlow + body.size() * kOfGrammars : body.size();
+}
+
 Response json_response(const json& body) {
   return {200, to_text(body) + "\n"};
 }
@@ -46,7 +68,9 @@ class HttpServer::Impl {
         queue_(queue),
         statistics_(statistics),
         started_(seconds_of_day()),
-        server_(options, routes()) {}
+        server_(options, routes(), {{"/v1/messages", [](int status, const http::Problem& problem) {
+                                       return messages_error(status, problem.message);
+                                     }}}) {}
   void start() { server_.start(); }
   int port() const { return server_.port(); }
 
@@ -85,7 +109,7 @@ class HttpServer::Impl {
     for (const Row& row : rows()) {
       if (row.path == std::string_view("/") && !model_.has_page) continue;
       const auto handler = [this, call = row.handler](Request& request) { return (this->*call)(request); };
-      routes.push_back({row.method, row.path, handler, row.access});
+      routes.push_back({row.method, row.path, handler, row.access, cost_of});
     }
     return routes;
   }
@@ -142,39 +166,35 @@ class HttpServer::Impl {
   }
 
   Answer complete(Request& request) {
-    CompletionRequest wanted = parse_completion(request.body, model_, std::random_device()());
+    CompletionRequest wanted =
+        parse_completion(request.body, model_, std::random_device()(), key_of(request));
     auto answer = std::make_unique<CompletionAnswer>(wanted, model_, new_id("cmpl"), seconds_of_day());
     return make_texts(request, std::move(wanted.texts), std::move(answer));
   }
   Answer chat(Request& request) {
-    ChatRequest wanted = parse_chat(parse_chat_body(request.body), model_, std::random_device()());
+    ChatRequest wanted =
+        parse_chat(parse_chat_body(request.body), model_, std::random_device()(), key_of(request));
     auto answer = std::make_unique<ChatAnswer>(wanted, model_, new_id("chatcmpl"), seconds_of_day());
     return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
   }
   Answer message(Request& request) {
-    try {
-      ChatRequest wanted =
-          parse_chat(chat_body_of_messages(parse_chat_body(request.body)), model_, std::random_device()());
-      auto answer = std::make_unique<MessagesAnswer>(wanted, model_, new_id("msg"));
-      return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
-    } catch (const BadRequest& error) {
-      return Response{error.status, messages_error(error.status, error.what())};
-    }
+    ChatRequest wanted =
+        parse_messages(parse_chat_body(request.body), model_, std::random_device()(), key_of(request));
+    auto answer = std::make_unique<MessagesAnswer>(wanted, model_, new_id("msg"));
+    return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
   }
   Answer count_tokens(Request& request) {
-    try {
-      chat::Json body = parse_chat_body(request.body);
-      body["max_tokens"] = 1;
-      const std::size_t tokens = prompt_of_chat(chat_body_of_messages(body), model_).tokens.size();
-      return json_response({{"input_tokens", tokens}});
-    } catch (const BadRequest& error) {
-      return Response{error.status, messages_error(error.status, error.what())};
-    }
+    const std::size_t tokens =
+        count_tokens_of_messages(parse_chat_body(request.body), model_, key_of(request));
+    return json_response({{"input_tokens", tokens}});
+  }
+  Answer tokens_of(Request& request) {
+    return Response{200, tokenize(request.body, model_, key_of(request))};
   }
   Answer respond(Request& request) {
     ResponsesRequest asked =
         read_responses(parse_chat_body(request.body), responses_, request.key, new_hidden_id());
-    ChatRequest wanted = chat_of_responses(asked, model_, std::random_device()());
+    ChatRequest wanted = chat_of_responses(asked, model_, std::random_device()(), key_of(request));
     auto answer = std::make_unique<ResponsesAnswer>(wanted, asked, model_, seconds_of_day(),
                                                     keeper_of(asked, responses_, request.key));
     return make_texts(request, std::move(wanted.texts), std::move(answer), ignored_header(wanted));
@@ -183,7 +203,7 @@ class HttpServer::Impl {
     const ResponsesRequest asked =
         read_responses(parse_chat_body(request.body), responses_, request.key, new_hidden_id());
     return json_response(
-        {{"object", "response.input_tokens"}, {"input_tokens", count_input_tokens(asked, model_)}});
+        {{"object", "response.input_tokens"}, {"input_tokens", count_input_tokens(asked, model_, key_of(request))}});
   }
   Answer show_response(Request& request) {
     return Response{200, show_stored(request.name, request.query, responses_, request.key)};
@@ -191,9 +211,10 @@ class HttpServer::Impl {
   Answer delete_response(Request& request) {
     return Response{200, delete_stored(request.name, responses_, request.key)};
   }
-  Answer tokens_of(Request& request) { return Response{200, tokenize(request.body, model_)}; }
   Answer text_of(Request& request) { return Response{200, detokenize(request.body, model_)}; }
-  Answer prompt_of(Request& request) { return Response{200, apply_template(request.body, model_)}; }
+  Answer prompt_of(Request& request) {
+    return Response{200, apply_template(request.body, model_, key_of(request))};
+  }
   Answer embed(Request&) {
     return http::error_response(
         501,
@@ -225,11 +246,11 @@ class HttpServer::Impl {
   // Queues the texts, and answers with what becomes of them.
   Answer make_texts(const Request& request, std::vector<TextRequest> texts,
                     std::unique_ptr<ProtocolAnswer> answer, http::Headers headers = {}) {
+    CHECK(answer->texts() == texts.size(), "{} texts for an answer of {}", texts.size(), answer->texts());
     const auto pieces = std::make_shared<Pieces>();
     std::vector<WantedText> wanted;
     for (TextRequest& text : texts) wanted.push_back({std::move(text), pieces});
-    const std::int64_t of_key = request.key ? static_cast<std::int64_t>(*request.key) : -1;
-    switch (queue_.submit(std::move(wanted), of_key)) {
+    switch (queue_.submit(std::move(wanted), key_of(request))) {
       case RequestQueue::Submitted::yes:
         break;
       case RequestQueue::Submitted::too_many_of_key:

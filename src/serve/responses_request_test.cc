@@ -86,7 +86,7 @@ void expect_refused_response(const std::string& members, const std::string& fiel
   const ServedModel model = chatting_model();
   try {
     ResponsesRequest request = read_responses(Json::parse("{" + members + "}"), stored, {}, "t");
-    chat_of_responses(request, model, 1);
+    chat_of_responses(request, model, 1, kNobody);
     ADD_FAILURE() << members;
   } catch (const BadRequest& error) {
     EXPECT_EQ(error.field, field) << error.what();
@@ -153,7 +153,7 @@ TEST(Responses, UnknownMembersAreNamed) {
       Json::parse(
           R"({"input": "a", "client_metadata": {}, "text": {"tone": 1}, "service_tier": "auto", "user": "u"})"),
       stored, {}, "t");
-  EXPECT_EQ(chat_of_responses(request, model, 1).ignored,
+  EXPECT_EQ(chat_of_responses(request, model, 1, kNobody).ignored,
             (std::vector<std::string>{"client_metadata", "text.tone"}));
 }
 
@@ -164,13 +164,13 @@ TEST(Responses, ToolsAreStrictWhereTheyCanBe) {
   ResponsesRequest request = read_responses(
       Json::parse(R"({"input": "a", "tools": [{"type": "function", "name": "f"}]})"), stored, {}, "t");
   EXPECT_EQ(request.chat["tools"][0]["function"]["strict"], true);
-  chat_of_responses(request, model, 1);
+  chat_of_responses(request, model, 1, kNobody);
   EXPECT_EQ(request.shown["tools"][0]["strict"], false);
   EXPECT_FALSE(request.chat["tools"][0]["function"].contains("strict"));
   ResponsesRequest strict = read_responses(
       Json::parse(R"({"input": "a", "tools": [{"type": "function", "name": "f", "strict": true}]})"), stored,
       {}, "t");
-  EXPECT_THROW(chat_of_responses(strict, model, 1), BadRequest);
+  EXPECT_THROW(chat_of_responses(strict, model, 1, kNobody), BadRequest);
 }
 
 }  // namespace

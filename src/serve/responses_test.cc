@@ -33,7 +33,7 @@ Answered response_to(const std::string& body, const std::vector<Piece>& pieces) 
   static const ServedModel model = chatting_model();
   StoredResponses stored;
   ResponsesRequest request = read_responses(Json::parse(body), stored, {}, "t");
-  const ChatRequest chat = chat_of_responses(request, model, 1);
+  const ChatRequest chat = chat_of_responses(request, model, 1, kNobody);
   Answered result;
   ResponsesAnswer answer(chat, request, model, 5,
                          [&](const std::string&, const Json& output) { result.kept = output; });

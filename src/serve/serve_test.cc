@@ -213,7 +213,7 @@ TEST(Serve, RequestsAddToTheCommandLine) {
   const auto sampling_of = [&](const json& fields) {
     json request{{"prompt", "a"}};
     request.update(fields);
-    return parse_completion(request.dump(), model, 0).texts[0].sampling;
+    return parse_completion(request.dump(), model, 0, kNobody).texts[0].sampling;
   };
   const SamplingConfig same = sampling_of({{"presence_penalty", 0.5}});
   EXPECT_EQ(same.strategy, SamplingStrategy::topk);
@@ -232,6 +232,25 @@ TEST(Serve, RequestsAddToTheCommandLine) {
 }
 
 // Any of the ends ends a text.
+TEST(Serve, TextsThatCannotFitAreRefusedUnread) {
+  Service service;
+  ServedModel model = service.served();
+  model.longest_token = 4;
+  const auto parse = [&](const json& request) { return parse_completion(request.dump(), model, 0, 3); };
+  EXPECT_EQ(parse({{"prompt", "a"}, {"max_tokens", 1}}).texts[0].domain, (CacheDomain{3}));
+  EXPECT_EQ(parse({{"prompt", "a"}, {"cache_salt", "s"}}).texts[0].domain, (CacheDomain{3, "s"}));
+  model.keys_share_prefixes = true;
+  EXPECT_EQ(parse({{"prompt", "a"}, {"max_tokens", 1}}).texts[0].domain, CacheDomain{});
+  EXPECT_THROW(parse({{"prompt", "a"}, {"cache_salt", ""}}), BadRequest);
+  try {
+    parse({{"prompt", std::string(4 * kCapacity + 4, 'a')}});
+    ADD_FAILURE();
+  } catch (const BadRequest& error) {
+    EXPECT_EQ(error.code, "context_length_exceeded");
+  }
+  EXPECT_THROW(parse({{"prompt", std::vector<int>(kCapacity + 1, 5)}}), BadRequest);
+}
+
 TEST(Serve, EndsAreSeveral) {
   const Limits limits{.slots = 2, .waiting = 8, .ends = {65, 66}};
   Service service("", limits);

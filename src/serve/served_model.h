@@ -41,9 +41,15 @@ struct ServedModel {
   std::shared_ptr<const ChatModel> chat = {};  // null: the model has no chat template
   std::shared_ptr<const grammar::Vocabulary> vocabulary = {};  // null: this build has no grammars
   std::shared_ptr<TokenMemory> memory = {};  // null: answers that come back are encoded anew
+  bool keys_share_prefixes = false;          // the cache has one domain for all keys
+  std::size_t longest_token = 0;             // LongestToken; 0: a token may stand for a text of any length
 
   bool is_named(const std::string& other) const {
     return other == name || std::find(aliases.begin(), aliases.end(), other) != aliases.end();
+  }
+  // Returns whether a prompt's text has more bytes than any tokens that fit.
+  bool cannot_hold(std::size_t text_bytes) const {
+    return longest_token > 0 && text_bytes / longest_token > static_cast<std::size_t>(capacity);
   }
 };
 

@@ -98,11 +98,12 @@ std::optional<Slots::Beginning> Slots::beginning_of(std::size_t source,
 }
 
 // The source with the longest common prefix wins; of several, one that the prompt goes on in.
-PrefixCopy Slots::assign(std::span<const std::int32_t> prompt, bool reads_all) {
+PrefixCopy Slots::assign(std::span<const std::int32_t> prompt, bool reads_all, const CacheDomain& domain) {
   const std::size_t any = free_slot(0, slots_.size());
   CHECK(any < slots_.size(), "no slot is free");
   Beginning best{{any, any, 0}, false};
   for (std::size_t source = 0; source < slots_.size() && shares_prefixes_ && !reads_all; ++source) {
+    if (slots_[source].domain != domain) continue;
     const std::optional<Beginning> found = beginning_of(source, prompt);
     if (found &&
         std::tuple(found->copy.tokens, found->in_place) > std::tuple(best.copy.tokens, best.in_place))
@@ -115,6 +116,7 @@ PrefixCopy Slots::assign(std::span<const std::int32_t> prompt, bool reads_all) {
   slot.used = ++events_;
   slot.prompt = prompt.size();
   slot.in_chunks = !reads_all;
+  slot.domain = domain;
   slot.tokens.assign(prompt.begin(), prompt.begin() + best.copy.tokens);
   return best.copy;
 }

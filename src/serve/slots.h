@@ -15,6 +15,8 @@
 #include <span>
 #include <vector>
 
+#include "serve/cache_domain.h"
+
 namespace switchyard::serve {
 
 // `slot` starts with the first `tokens` cached tokens of `source_slot`.
@@ -39,8 +41,9 @@ class Slots {
   // The copies of all earlier assign() calls are carried out: the cache has what tokens() says.
   void copies_done();
   // Gives a free slot, of which there is one (CHECK), to a prompt, and says with which cached tokens it
-  // starts: none where `reads_all`. The prompt's last token is never among them, since its logits are wanted.
-  PrefixCopy assign(std::span<const std::int32_t> prompt, bool reads_all);
+  // starts: none where `reads_all`, and none that another domain left. The prompt's last token is never among
+  // them, since its logits are wanted.
+  PrefixCopy assign(std::span<const std::int32_t> prompt, bool reads_all, const CacheDomain& domain = {});
   // Returns after how many of a prompt's tokens its state is to be kept for the prompts that begin like it;
   // 0: after none. It is a little before the end, where the next turn of a conversation may have other words:
   // templates put some before an answer that are not there before the same answer later on.
@@ -61,6 +64,7 @@ class Slots {
     std::size_t origin;      // the slot that has its tokens until copies_done()
     std::size_t prompt = 0;  // length of its last prompt
     bool in_chunks = false;  // the prompt is read in chunks of whole_chunks_
+    CacheDomain domain;      // whose tokens they are
     std::vector<std::int32_t> tokens;
   };
   // A beginning that a prompt may start with, and the slot that would get it.

@@ -40,6 +40,25 @@ TEST(Slots, APromptStartsWithTheLongestCachedPrefix) {
   EXPECT_EQ(slots.tokens(2).size(), 41u);
 }
 
+// What one key sent is not found by another, nor under another salt.
+TEST(Slots, DomainsShareNothing) {
+  Slots slots(4, true);
+  const Tokens prompt = count_up(0, 40);
+  const CacheDomain first{0}, second{1}, salted{0, "s"};
+  const auto assigned = [&](const CacheDomain& domain) {
+    slots.copies_done();
+    const PrefixCopy copy = slots.assign(prompt, false, domain);
+    slots.append(copy.slot, std::span(prompt).subspan(static_cast<std::size_t>(copy.tokens)));
+    slots.release(copy.slot);
+    return copy.tokens;
+  };
+  EXPECT_EQ(assigned(first), 0);
+  EXPECT_EQ(assigned(second), 0);
+  EXPECT_EQ(assigned(salted), 0);
+  for (const CacheDomain& domain : {first, second, salted}) EXPECT_EQ(assigned(domain), 39);
+  EXPECT_EQ(assigned({}), 0);
+}
+
 TEST(Slots, ShortPrefixesAndScoredPromptsAreRead) {
   Slots slots(8, true);
   read(slots, count_up(0, 200));

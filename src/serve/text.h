@@ -15,6 +15,7 @@
 #include "chat/answer_parser.h"
 #include "generate/sampling.h"
 #include "grammar/grammar.h"
+#include "serve/cache_domain.h"
 
 namespace switchyard::serve {
 
@@ -48,6 +49,7 @@ struct TextRequest {
   bool grammar_after_reasoning = false;  // that text ends reasoning; else one within reasoning is none
   // The token that may come first although the grammar does not allow it, and begins reasoning.
   std::optional<std::int32_t> reasoning_begin = {};
+  CacheDomain domain = {};
 };
 
 // `failed`: the model's logits are not finite.

@@ -14,8 +14,10 @@ bool touches(std::span<const TextRange> ranges, std::size_t begin, std::size_t e
 
 }  // namespace
 
-void TokenMemory::keep(std::span<const std::int32_t> prompt, std::span<const std::int32_t> made) {
+void TokenMemory::keep(const CacheDomain& domain, std::span<const std::int32_t> prompt,
+                       std::span<const std::int32_t> made) {
   Chat chat;
+  chat.domain = domain;
   chat.tokens.assign(prompt.begin(), prompt.end());
   chat.tokens.insert(chat.tokens.end(), made.begin(), made.end());
   for (const std::int32_t& token : chat.tokens) {
@@ -26,7 +28,7 @@ void TokenMemory::keep(std::span<const std::int32_t> prompt, std::span<const std
   const std::lock_guard lock(mutex_);
   // The chat's earlier turns are parts of it.
   std::erase_if(chats_, [&](const Chat& old) {
-    const bool is_part = chat.text.starts_with(old.text) &&
+    const bool is_part = chat.domain == old.domain && chat.text.starts_with(old.text) &&
                          std::equal(old.tokens.begin(), old.tokens.end(), chat.tokens.begin());
     if (is_part) bytes_ -= old.text.size();
     return is_part;
@@ -39,7 +41,7 @@ void TokenMemory::keep(std::span<const std::int32_t> prompt, std::span<const std
   }
 }
 
-TokenMemory::Beginning TokenMemory::longest_beginning(const std::string& text,
+TokenMemory::Beginning TokenMemory::longest_beginning(const CacheDomain& domain, const std::string& text,
                                                       std::span<const TextRange> plain) {
   Beginning best;
   const std::lock_guard lock(mutex_);
@@ -52,6 +54,7 @@ TokenMemory::Beginning TokenMemory::longest_beginning(const std::string& text,
   };
   auto best_chat = chats_.end();
   for (auto chat = chats_.begin(); chat != chats_.end(); ++chat) {
+    if (chat->domain != domain) continue;
     const std::size_t most = std::min(text.size(), chat->text.size());
     const auto same = static_cast<std::size_t>(
         std::mismatch(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(most), chat->text.begin())
@@ -78,8 +81,9 @@ TokenMemory::Beginning TokenMemory::longest_beginning(const std::string& text,
   return best;
 }
 
-std::vector<std::int32_t> TokenMemory::encode(const std::string& text, std::span<const TextRange> plain) {
-  Beginning beginning = longest_beginning(text, plain);
+std::vector<std::int32_t> TokenMemory::encode(const CacheDomain& domain, const std::string& text,
+                                              std::span<const TextRange> plain) {
+  Beginning beginning = longest_beginning(domain, text, plain);
   std::vector<TextRange> rest;
   for (const TextRange& range : plain) {
     if (range.end > beginning.bytes)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/text_range.h"
+#include "serve/cache_domain.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard::serve {
@@ -23,13 +24,17 @@ class TokenMemory {
       : tokenizer_(tokenizer), most_bytes_(most_bytes) {}
 
   // Keeps a chat: its prompt's tokens and those that the model made.
-  void keep(std::span<const std::int32_t> prompt, std::span<const std::int32_t> made);
-  // Encodes a prompt as Tokenizer::encode_with_special does, but uses a kept chat's tokens for a beginning
-  // that has the same text. A kept chat's special token is never used for text in `plain`.
-  std::vector<std::int32_t> encode(const std::string& text, std::span<const TextRange> plain);
+  void keep(const CacheDomain& domain, std::span<const std::int32_t> prompt,
+            std::span<const std::int32_t> made);
+  // Encodes a prompt as Tokenizer::encode_with_special does, but uses the tokens of a kept chat of the same
+  // domain for a beginning that has the same text. A kept chat's special token is never used for text in
+  // `plain`.
+  std::vector<std::int32_t> encode(const CacheDomain& domain, const std::string& text,
+                                   std::span<const TextRange> plain);
 
  private:
   struct Chat {
+    CacheDomain domain;
     std::string text;
     std::vector<std::int32_t> tokens;
     std::vector<std::size_t> ends;  // of each token in the text
@@ -39,7 +44,8 @@ class TokenMemory {
     std::size_t bytes = 0;
   };
   bool is_special(std::int32_t token) const { return !tokenizer_.token_bytes(token).has_value(); }
-  Beginning longest_beginning(const std::string& text, std::span<const TextRange> plain);
+  Beginning longest_beginning(const CacheDomain& domain, const std::string& text,
+                              std::span<const TextRange> plain);
 
   const Tokenizer& tokenizer_;
   const std::size_t most_bytes_;

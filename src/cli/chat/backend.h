@@ -31,9 +31,12 @@ class EventReader {
  public:
   // Takes the next bytes; calls `on_event` for each whole event but [DONE].
   void add(std::string_view bytes, const std::function<void(const ChatJson& event)>& on_event);
+  // Returns whether the stream came to its end, [DONE], with nothing but JSON before it.
+  bool is_whole() const { return done_ && !broken_; }
 
  private:
   std::string line_;
+  bool done_ = false, broken_ = false;
 };
 
 }  // namespace switchyard

@@ -13,8 +13,13 @@ void EventReader::add(std::string_view bytes, const std::function<void(const Cha
     if (line.starts_with("data:")) {
       line.remove_prefix(5);
       if (line.starts_with(' ')) line.remove_prefix(1);
-      const ChatJson event = ChatJson::parse(line, nullptr, false);
-      if (event.is_object()) on_event(event);
+      const ChatJson event = line == "[DONE]" ? ChatJson() : ChatJson::parse(line, nullptr, false);
+      if (line == "[DONE]")
+        done_ = true;
+      else if (event.is_object())
+        on_event(event);
+      else
+        broken_ = true;
     }
     line_.clear();
   }

@@ -18,7 +18,7 @@ class LocalChat : public ChatBackend {
            const std::function<bool()>& goes_on) override {
     std::optional<serve::ChatRequest> request;
     try {
-      request = serve::parse_chat(body, model_, std::random_device()());
+      request = serve::parse_chat(body, model_, std::random_device()(), serve::kNobody);
     } catch (const serve::BadRequest& error) {
       on_event({{"error", {{"message", error.what()}}}});
       return;
@@ -48,7 +48,7 @@ class LocalChat : public ChatBackend {
 
   std::int64_t count_tokens(const ChatJson& body) override {
     try {
-      return std::ssize(serve::prompt_of_chat(body, model_).tokens);
+      return std::ssize(serve::prompt_of_chat(body, model_, serve::kNobody).tokens);
     } catch (const serve::BadRequest& error) {
       fail_runtime("[chat] {}", error.what());
     }

@@ -14,13 +14,14 @@
 
 #include "cli/chat/backend.h"
 #include "core/error.h"
+#include "serve/http/options.h"
 
 namespace switchyard {
 namespace {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
-namespace http = beast::http;
+namespace beast_http = beast::http;
 using asio::ip::tcp;
 
 struct ServerAddress {
@@ -50,9 +51,16 @@ ServerAddress address_of(const std::string& url) {
   address.port = colon == std::string::npos ? (address.is_secure ? "443" : "80") : rest.substr(colon + 1);
   if (address.host.starts_with('[') && address.host.ends_with(']'))
     address.host = address.host.substr(1, address.host.size() - 2);
+  if (const std::size_t zone = address.host.find("%25"); zone != std::string::npos)
+    address.host.erase(zone + 1, 2);
   if (address.host.empty() || address.port.empty())
     fail_usage("[chat] --url: expected http://HOST:PORT or https://HOST, got {}", url);
   return address;
+}
+
+// A Host header has no zone of an address: it means nothing to the other machine.
+std::string host_header(const ServerAddress& address) {
+  return switchyard::http::host_in_url(address.host.substr(0, address.host.find('%'))) + ":" + address.port;
 }
 
 // A person may have typed text that is not UTF-8.
@@ -74,14 +82,20 @@ class RemoteChat : public ChatBackend {
     if (!asked.contains("model")) asked["model"] = model();
     EventReader events;
     std::string whole;
-    const unsigned status = exchange(http::verb::post, "/v1/chat/completions", text_of(asked), goes_on,
+    const unsigned status = exchange(beast_http::verb::post, "/v1/chat/completions", text_of(asked), goes_on,
                                      [&](unsigned of, std::string_view bytes) {
                                        if (of == 200)
                                          events.add(bytes, on_event);
                                        else
                                          whole += bytes;
                                      });
-    if (status == 200 || status == 0) return;
+    if (status == 0) return;
+    if (status == 200) {
+      if (!events.is_whole())
+        on_event(
+            {{"error", {{"message", fmt::format("{}: the connection ended before the answer did", url_)}}}});
+      return;
+    }
     const ChatJson error = ChatJson::parse(whole, nullptr, false);
     on_event(
         error.is_object() && error.contains("error")
@@ -90,7 +104,7 @@ class RemoteChat : public ChatBackend {
   }
 
   std::int64_t count_tokens(const ChatJson& body) override {
-    const ChatJson answer = json_of(http::verb::post, "/tokenize", text_of(body));
+    const ChatJson answer = json_of(beast_http::verb::post, "/tokenize", text_of(body));
     if (!answer.is_object() || !answer.contains("count"))
       fail_runtime("[chat] {} does not count tokens (/tokenize)", url_);
     return answer["count"].get<std::int64_t>();
@@ -99,13 +113,13 @@ class RemoteChat : public ChatBackend {
  private:
   std::string model() {
     if (!model_.empty()) return model_;
-    const ChatJson list = json_of(http::verb::get, "/v1/models", "");
+    const ChatJson list = json_of(beast_http::verb::get, "/v1/models", "");
     if (!list.is_object() || !list.contains("data") || !list["data"].is_array() || list["data"].empty())
       fail_runtime("[chat] {} names no models (/v1/models)", url_);
     return model_ = list["data"][0].value("id", "");
   }
 
-  ChatJson json_of(http::verb verb, const std::string& path, const std::string& body) {
+  ChatJson json_of(beast_http::verb verb, const std::string& path, const std::string& body) {
     std::string text;
     const unsigned status = exchange(
         verb, path, body, [] { return true; }, [&](unsigned, std::string_view bytes) { text += bytes; });
@@ -117,13 +131,13 @@ class RemoteChat : public ChatBackend {
 
   // Sends a request and gives the answer's bytes away as they come. Returns the status, or 0 where `goes_on`
   // ended the answer early.
-  unsigned exchange(http::verb verb, const std::string& path, const std::string& body,
+  unsigned exchange(beast_http::verb verb, const std::string& path, const std::string& body,
                     const std::function<bool()>& goes_on, const OnBytes& on_bytes) {
-    http::request<http::string_body> request{verb, address_.prefix + path, 11};
-    request.set(http::field::host, address_.host + ":" + address_.port);
-    request.set(http::field::content_type, "application/json");
-    request.set(http::field::connection, "close");
-    if (!key_.empty()) request.set(http::field::authorization, "Bearer " + key_);
+    beast_http::request<beast_http::string_body> request{verb, address_.prefix + path, 11};
+    request.set(beast_http::field::host, host_header(address_));
+    request.set(beast_http::field::content_type, "application/json");
+    request.set(beast_http::field::connection, "close");
+    if (!key_.empty()) request.set(beast_http::field::authorization, "Bearer " + key_);
     request.body() = body;
     request.prepare_payload();
     asio::io_context context;
@@ -147,13 +161,14 @@ class RemoteChat : public ChatBackend {
   }
 
   template <typename Stream>
-  unsigned talk(asio::io_context& context, Stream& stream, http::request<http::string_body>& request,
-                const std::function<bool()>& goes_on, const OnBytes& on_bytes) {
+  unsigned talk(asio::io_context& context, Stream& stream,
+                beast_http::request<beast_http::string_body>& request, const std::function<bool()>& goes_on,
+                const OnBytes& on_bytes) {
     boost::system::error_code failed;
-    http::write(stream, request, failed);
+    beast_http::write(stream, request, failed);
     if (failed) fail_runtime("[chat] {}: {}", url_, failed.message());
     beast::flat_buffer buffer;
-    http::response_parser<http::buffer_body> parser;
+    beast_http::response_parser<beast_http::buffer_body> parser;
     parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // Boost 1.74 takes none for 0
     // Waits in short steps, so that an answer can be ended.
     const auto wait_for = [&](auto&& start) {
@@ -170,7 +185,7 @@ class RemoteChat : public ChatBackend {
       }
       return true;
     };
-    if (!wait_for([&](auto done) { http::async_read_header(stream, buffer, parser, done); })) {
+    if (!wait_for([&](auto done) { beast_http::async_read_header(stream, buffer, parser, done); })) {
       context.stop();
       return 0;
     }
@@ -178,12 +193,12 @@ class RemoteChat : public ChatBackend {
     while (!failed && !parser.is_done()) {
       parser.get().body().data = bytes.data();
       parser.get().body().size = bytes.size();
-      if (!wait_for([&](auto done) { http::async_read_some(stream, buffer, parser, done); })) return 0;
-      if (failed == http::error::need_buffer) failed = {};
+      if (!wait_for([&](auto done) { beast_http::async_read_some(stream, buffer, parser, done); })) return 0;
+      if (failed == beast_http::error::need_buffer) failed = {};
       on_bytes(parser.get().result_int(), {bytes.data(), bytes.size() - parser.get().body().size});
       if (!goes_on()) return 0;
     }
-    if (failed && failed != http::error::end_of_stream && failed != asio::ssl::error::stream_truncated)
+    if (failed && failed != beast_http::error::end_of_stream && failed != asio::ssl::error::stream_truncated)
       fail_runtime("[chat] {}: {}", url_, failed.message());
     return parser.get().result_int();
   }

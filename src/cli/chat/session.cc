@@ -196,6 +196,7 @@ bool ChatSession::answer() {
   asked["stream_options"] = {{"include_usage", true}};
   const double begin = seconds_of_clock();
   double first = 0;
+  bool was_ended = false;  // by the person
   backend_.ask(
       asked,
       [&](const ChatJson& event) {
@@ -219,7 +220,12 @@ bool ChatSession::answer() {
         if (const std::string finish = text_member(choice, "finish_reason"); !finish.empty())
           growing.finish = finish;
       },
-      goes_on_);
+      [&] {
+        was_ended = was_ended || !goes_on_();
+        return !was_ended;
+      });
+  if (growing.finish.empty() && growing.error.empty() && !was_ended)
+    growing.error = "the answer ended without a finish_reason";
   const double end = seconds_of_clock();
   if (in_reasoning && settings_.reasoning == ShownReasoning::show) output_.answer(kPlain);
   for (const ChatJson& call : growing.calls) {

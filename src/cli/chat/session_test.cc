@@ -1,6 +1,7 @@
 // A conversation with a backend of the test's own; messages of several lines; streams that are cut anywhere.
 #include "cli/chat/session.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -9,6 +10,7 @@
 
 #include "cli/chat/input.h"
 #include "core/error.h"
+#include "serve/http/server.h"
 
 namespace switchyard {
 namespace {
@@ -39,11 +41,13 @@ class FakeChat : public ChatBackend {
       on_event(event);
       if (!goes_on()) return;
     }
+    if (finishes) on_event(ChatJson::parse(R"({"choices": [{"delta": {}, "finish_reason": "stop"}]})"));
   }
   std::int64_t count_tokens(const ChatJson& body) override { return std::ssize(body["messages"]) * 10; }
 
   std::vector<std::vector<ChatJson>> answers;
   std::vector<ChatJson> asked;
+  bool finishes = true;
 };
 
 class ChatSessionTest : public ::testing::Test {
@@ -194,6 +198,48 @@ TEST_F(ChatSessionTest, AnErrorDropsTheMessage) {
   EXPECT_EQ(patient.messages().size(), 2u);
 }
 
+TEST_F(ChatSessionTest, AnAnswerWithoutItsEndIsAnError) {
+  ChatSession chat = session();
+  backend.finishes = false;
+  for (const bool has_text : {true, false}) {
+    notes = "";
+    backend.answers.push_back({});
+    if (has_text) backend.answers[0].push_back(delta_event({{"content", "half an ans"}}));
+    chat.take("first");
+    EXPECT_EQ(notes, "error: the answer ended without a finish_reason\n");
+    EXPECT_TRUE(chat.messages().empty());
+  }
+  EXPECT_EQ(out, "half an ans\n");
+  EXPECT_TRUE(chat.has_failed());
+}
+
+// A server that sends these bytes as the stream of an answer, and then ends the connection.
+std::string problem_of_stream(const std::string& bytes) {
+  http::Server server({}, {{"POST", "/v1/chat/completions", [&](http::Request&) {
+                              return http::Response{200, bytes, "text/event-stream"};
+                            }}});
+  server.start();
+  std::string problem;
+  remote_chat(fmt::format("http://127.0.0.1:{}", server.port()), "")
+      ->ask(
+          {{"model", "m"}, {"messages", ChatJson::array()}},
+          [&](const ChatJson& event) {
+            if (event.contains("error")) problem = event["error"]["message"];
+          },
+          [] { return true; });
+  return problem;
+}
+
+TEST(RemoteChatTest, StreamsWithoutTheirEndAreErrors) {
+  const std::string event =
+      "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n";
+  EXPECT_EQ(problem_of_stream(event + "data: [DONE]\n\n"), "");
+  for (const std::string& cut :
+       {std::string(), event, event.substr(0, 40), event + "data: [DO",
+        event.substr(0, 40) + "\n\ndata: [DONE]\n\n", std::string("{\"choices\": []}")})
+    EXPECT_NE(problem_of_stream(cut).find("ended before the answer did"), std::string::npos) << cut;
+}
+
 TEST_F(ChatSessionTest, KeepsAnEndedAnswerAsFarAsItCame) {
   settings.is_terminal = true;
   events_left = 2;
@@ -294,6 +340,7 @@ TEST(EventReaderTest, ReadsEventsHoweverTheyAreCut) {
       for (std::size_t at = first; at < stream.size(); at += length)
         reader.add(std::string_view(stream).substr(at, length), keep);
       ASSERT_EQ(events, want) << first << " " << length;
+      EXPECT_FALSE(reader.is_whole());  // one event was no JSON
     }
   }
 }

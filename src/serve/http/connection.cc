@@ -73,7 +73,8 @@ asio::awaitable<void> Connection::serve() {
     if (step == Step::more) co_return;  // the client has ended, or takes too long
     bool goes_on = false;
     if (step == Step::bad) {
-      const Request none;
+      Request none;
+      none.path = reader.request().path;  // as far as it was read
       co_await send(none, reader.refusal(), false);
     } else {
       goes_on = co_await answer(reader);
@@ -136,7 +137,8 @@ asio::awaitable<bool> Connection::answer(RequestReader& reader) {
 
 asio::awaitable<Answer> Connection::call(const Route& route, Request& request) {
   if (route.method == "GET") co_return shared_.router.call(route, request);
-  co_return co_await asio::co_spawn(shared_.pool.get_executor(), call_here(route, request),
+  const std::size_t cost = route.cost ? route.cost(request) : request.body.size();
+  co_return co_await asio::co_spawn(shared_.lanes.executor_of(cost), call_here(route, request),
                                     asio::use_awaitable);
 }
 
@@ -146,6 +148,7 @@ asio::awaitable<Answer> Connection::call_here(const Route& route, Request& reque
 
 asio::awaitable<bool> Connection::send(const Request& request, Response& response, bool keep_alive) {
   const bool goes_on = keep_alive && !stopping_;
+  shared_.router.shape_error(request.path, response);
   shared_.router.allow_page(request, response.headers);
   std::string bytes = head_text(response, request, response.body.size(), goes_on);
   if (request.method != "HEAD" && response.status != 204) bytes += response.body;
@@ -166,10 +169,12 @@ asio::awaitable<bool> Connection::stream(const Request& request, Growing& growin
   shared_.router.allow_page(request, head.headers);
   std::string bytes = head_text(head, request, {}, goes_on);
   const bool has_comments = head.content_type == "text/event-stream";
-  double written = seconds_now();
+  double written = seconds_now(), news = written;
   for (;;) {
     woken_ = false;  // pieces that come from here on wake again
-    const Growing::Part part = growing.take();
+    Growing::Part part = growing.take();
+    if (!part.texts.empty()) news = seconds_now();
+    if (part.state == Growing::State::growing && gives_up(news)) part.state = Growing::State::broken;
     for (const std::string& text : part.texts) append(bytes, text, in_chunks);
     if (has_comments && bytes.empty() && seconds_now() - written >= shared_.options.quiet_seconds)
       append(bytes, ": wait\n\n", in_chunks);
@@ -192,9 +197,12 @@ asio::awaitable<bool> Connection::stream(const Request& request, Growing& growin
 
 asio::awaitable<bool> Connection::wait_for_whole(const Request& request, Growing& growing, bool keep_alive) {
   std::string body;
+  double news = seconds_now();
   for (;;) {
     woken_ = false;
     Growing::Part part = growing.take();
+    if (!part.texts.empty()) news = seconds_now();
+    if (part.state == Growing::State::growing && gives_up(news)) part.state = Growing::State::broken;
     for (const std::string& text : part.texts) body += text;
     if (part.state == Growing::State::ended) {
       Response whole = growing.head();
@@ -282,6 +290,10 @@ void Connection::clear_deadline() {
   deadline_.cancel();
 }
 
+bool Connection::gives_up(Seconds since) const {
+  return stopping_ && seconds_now() - std::max(since, stopping_since_) >= shared_.options.stop_seconds;
+}
+
 void Connection::close() {
   error_code ignored;
   wire_->socket().close(ignored);
@@ -290,6 +302,7 @@ void Connection::close() {
 void Connection::stop() {
   asio::post(wire_->socket().get_executor(), [self = shared_from_this()] {
     self->stopping_ = true;
+    self->stopping_since_ = seconds_now();
     if (self->idle_) self->close();
     if (self->writing_) self->set_deadline(self->shared_.options.stop_seconds);
   });

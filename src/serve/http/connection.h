@@ -16,10 +16,10 @@
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <memory>
 
 #include "core/running_clock.h"
+#include "serve/http/lanes.h"
 #include "serve/http/options.h"
 #include "serve/http/request_reader.h"
 #include "serve/http/router.h"
@@ -33,7 +33,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Shared {
     const Options& options;
     const Router& router;
-    boost::asio::thread_pool& pool;  // for handlers of POST
+    Lanes& lanes;  // for handlers of POST
   };
   Connection(std::unique_ptr<Wire> wire, const Shared& shared);
 
@@ -74,6 +74,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_deadline(Seconds seconds);
   void close_at(RunningClock::time_point deadline);
   void clear_deadline();
+  // Returns whether the server stops and an answer without news since `since` is given up.
+  bool gives_up(Seconds since) const;
   void close();
 
   const std::unique_ptr<Wire> wire_;
@@ -83,6 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::array<char, 16384> buffer_;
   std::atomic<bool> wake_is_posted_{false};
   bool woken_ = false, stopping_ = false;
+  Seconds stopping_since_ = 0;
   bool idle_ = true;      // nothing is being answered
   bool writing_ = false;  // waits for the client to read
 };

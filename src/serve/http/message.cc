@@ -10,6 +10,8 @@
 namespace switchyard::http {
 namespace {
 
+constexpr std::size_t kLongestMessage = 4000;  // bytes
+
 const char* type_of_error(int status) {
   switch (status) {
     case 401:
@@ -64,11 +66,16 @@ const std::string* Request::header(std::string_view header_name) const {
 Response error_response(int status, const std::string& message, const std::string& field,
                         const std::string& code) {
   using nlohmann::json;
-  const json error{{"message", message},
+  const std::string shown =
+      on_one_line(message.substr(0, kLongestMessage));  // it may hold what a request wrote
+  const json error{{"message", shown},
                    {"type", type_of_error(status)},
                    {"param", field.empty() ? json() : json(field)},
                    {"code", code.empty() ? json() : json(code)}};
-  return {status, json{{"error", error}}.dump(-1, ' ', false, json::error_handler_t::replace) + "\n"};
+  Response response{status,
+                    json{{"error", error}}.dump(-1, ' ', false, json::error_handler_t::replace) + "\n"};
+  response.problem = {shown, field, code};
+  return response;
 }
 
 std::string head_text(const Response& response, const Request& request, std::optional<std::size_t> length,

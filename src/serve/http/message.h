@@ -29,11 +29,23 @@ struct Request {
   const std::string* header(std::string_view header_name) const;
 };
 
+// What an error says, in whatever form the clients of a path read it.
+struct Problem {
+  std::string message, field, code;
+};
+
 struct Response {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
   Headers headers = {};
+  std::optional<Problem> problem = {};  // of an error: the body says it in OpenAI's form
+};
+
+// The form of the errors of `path` and of all paths below it, whoever finds them.
+struct ErrorForm {
+  std::string path;
+  std::function<std::string(int status, const Problem& problem)> body;
 };
 
 // An answer whose text comes bit by bit, made by another thread.
@@ -67,7 +79,8 @@ class Growing {
 
 using Answer = std::variant<Response, std::shared_ptr<Growing>>;
 
-// Returns the JSON that all errors have. The type follows from the status.
+// Returns an error in OpenAI's form. The type follows from the status. Router::shape_error gives it the form
+// of the path that was asked for.
 Response error_response(int status, const std::string& message, const std::string& field = "",
                         const std::string& code = "");
 

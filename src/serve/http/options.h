@@ -12,7 +12,6 @@ struct Options {
   std::string host = "127.0.0.1";
   int port = 0;                                   // 0: any free one
   int io_threads = 2;                             // that read, write, and run the handlers of GET
-  int work_threads = 2;                           // that run the handlers of POST
   std::size_t most_body = std::size_t{16} << 20;  // bytes of a request's body
   std::size_t most_head = std::size_t{64} << 10;  // bytes of its line and headers
 
@@ -32,5 +31,9 @@ struct Options {
 
 // Returns whether only this machine reaches the address.
 bool is_loopback(const std::string& host);
+
+// Returns a host as URLs have it: an IPv6 address stands in brackets, and the % of its zone is %25 (RFC
+// 6874).
+std::string host_in_url(const std::string& host);
 
 }  // namespace switchyard::http

@@ -70,11 +70,24 @@ std::optional<Response> refused_body(const Request& request) {
 }  // namespace
 
 bool is_loopback(const std::string& host) {
-  return equal_words(host, "localhost") || host == "::1" || (is_address(host) && host.starts_with("127."));
+  in6_addr address{};
+  if (::inet_pton(AF_INET6, host.c_str(), &address) == 1)
+    return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
+  return equal_words(host, "localhost") || (is_address(host) && host.starts_with("127."));
 }
 
-Router::Router(const Options& options, std::vector<Route> routes)
-    : options_(options), loopback_(is_loopback(options.host)), routes_(std::move(routes)) {
+std::string host_in_url(const std::string& host) {
+  if (host.find(':') == std::string::npos) return host;
+  std::string shown = host;
+  if (const std::size_t zone = shown.find('%'); zone != std::string::npos) shown.replace(zone, 1, "%25");
+  return "[" + shown + "]";
+}
+
+Router::Router(const Options& options, std::vector<Route> routes, std::vector<ErrorForm> forms)
+    : options_(options),
+      loopback_(is_loopback(options.host)),
+      routes_(std::move(routes)),
+      forms_(std::move(forms)) {
   for (const Route& route : routes_)
     endpoints_ += fmt::format("{}{} {}", endpoints_.empty() ? "" : ", ", route.method, route.path);
 }
@@ -188,6 +201,15 @@ Answer Router::call(const Route& route, Request& request) const {
   } catch (const std::exception& error) {
     fmt::print(stderr, "{} {} failed: {}\n", route.method, route.path, error.what());
     return error_response(500, "the server failed to answer; its log says why");
+  }
+}
+
+void Router::shape_error(const std::string& path, Response& response) const {
+  if (!response.problem) return;
+  for (const ErrorForm& form : forms_) {
+    const bool is_below =
+        path.starts_with(form.path) && (path.size() == form.path.size() || path[form.path.size()] == '/');
+    if (is_below) response.body = form.body(response.status, *response.problem);
   }
 }
 

@@ -20,11 +20,13 @@ struct Route {
   // DELETE run on the pool and may take their time; those of GET hold up other connections.
   std::function<Answer(Request&)> handler;
   Access access = Access::key;
+  // What the handler of a POST will cost, in bytes of a plain body (Lanes); without, the body's bytes.
+  std::function<std::size_t(const Request&)> cost = {};
 };
 
 class Router {
  public:
-  Router(const Options& options, std::vector<Route> routes);
+  Router(const Options& options, std::vector<Route> routes, std::vector<ErrorForm> forms = {});
 
   struct Found {
     const Route* route = nullptr;
@@ -34,6 +36,8 @@ class Router {
   Found find(Request& request) const;
   // Runs the handler. Does not throw.
   Answer call(const Route& route, Request& request) const;
+  // Gives an error the form that the path's clients read. No other place knows which path has which form.
+  void shape_error(const std::string& path, Response& response) const;
   // Adds the headers that let the page that asks read the answer.
   void allow_page(const Request& request, Headers& headers) const;
 
@@ -48,6 +52,7 @@ class Router {
   const Options& options_;
   const bool loopback_;
   std::vector<Route> routes_;
+  std::vector<ErrorForm> forms_;
   std::string endpoints_;
 };
 

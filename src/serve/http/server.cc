@@ -69,13 +69,12 @@ std::optional<asio::ssl::context> tls_of(const Options& options) {
 
 class Server::Impl {
  public:
-  Impl(const Options& options, std::vector<Route> routes)
+  Impl(const Options& options, std::vector<Route> routes, std::vector<ErrorForm> forms)
       : options_(options),
-        router_(options_, std::move(routes)),
+        router_(options_, std::move(routes), std::move(forms)),
         tls_(tls_of(options_)),
         io_(options_.io_threads),
         work_(asio::make_work_guard(io_)),
-        pool_(static_cast<std::size_t>(options_.work_threads)),
         acceptor_(asio::make_strand(io_)),
         pause_(acceptor_.get_executor()) {
     listen();
@@ -89,7 +88,7 @@ class Server::Impl {
     }
     work_.reset();
     for (std::thread& thread : threads_) thread.join();
-    pool_.join();
+    lanes_.join();
   }
 
   void start() {
@@ -154,7 +153,7 @@ class Server::Impl {
     set_options(socket);
     const auto executor = socket.get_executor();
     const auto connection = std::make_shared<Connection>(
-        make_wire(std::move(socket), tls_ ? &*tls_ : nullptr), Connection::Shared{options_, router_, pool_});
+        make_wire(std::move(socket), tls_ ? &*tls_ : nullptr), Connection::Shared{options_, router_, lanes_});
     const std::lock_guard lock(mutex_);
     if (stopping_) return;
     const auto place = connections_.insert(connections_.end(), connection);
@@ -170,7 +169,7 @@ class Server::Impl {
   std::optional<asio::ssl::context> tls_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  asio::thread_pool pool_;
+  Lanes lanes_;
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   int port_ = 0;
@@ -181,8 +180,8 @@ class Server::Impl {
   bool stopping_ = false, accepting_ = false;
 };
 
-Server::Server(const Options& options, std::vector<Route> routes)
-    : impl_(std::make_unique<Impl>(options, std::move(routes))) {}
+Server::Server(const Options& options, std::vector<Route> routes, std::vector<ErrorForm> forms)
+    : impl_(std::make_unique<Impl>(options, std::move(routes), std::move(forms))) {}
 
 Server::~Server() = default;
 

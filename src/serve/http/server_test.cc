@@ -67,7 +67,7 @@ class TestText final : public Growing {
 
 class HttpTest : public ::testing::Test {
  protected:
-  void start(Options options = {}) {
+  void start(Options options = {}, std::vector<ErrorForm> forms = {}) {
     std::vector<Route> routes{
         {"GET", "/health",
          [](Request&) {
@@ -105,7 +105,7 @@ class HttpTest : public ::testing::Test {
            texts_[request.body] = text;
            return text;
          }}};
-    server_ = std::make_unique<Server>(options, std::move(routes));
+    server_ = std::make_unique<Server>(options, std::move(routes), std::move(forms));
     server_->start();
   }
   int port() const { return server_->port(); }
@@ -515,6 +515,90 @@ TEST_F(HttpTest, StopsWhenAnswersAreDone) {
   growing->add("the rest", Growing::State::ended);
   EXPECT_EQ(stream.answer().body, "the rest");
   server_.reset();
+}
+
+// An answer that never ends must not keep the server.
+TEST_F(HttpTest, GivesUpAnswersWithoutNewsOnceItStops) {
+  Options options;
+  options.stop_seconds = 0.3;
+  start(options);
+  ClientConnection stream = connect(), whole = connect();
+  stream.send(post("/grow", "stream"));
+  whole.send(post("/grow", "whole"));
+  text("stream")->add("half");
+  text("whole");
+  const auto begin = std::chrono::steady_clock::now();
+  server_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_FALSE(stream.answer().is_whole);
+  expect_error(whole.answer(), 503, "given this answer up");
+}
+
+// Clients of a path know the form of its errors, whoever finds them.
+TEST_F(HttpTest, APathHasItsOwnFormOfErrors) {
+  Options options;
+  options.keys.add("k");
+  options.most_body = 1000;
+  start(options,
+        {{"/echo",
+          [](int status, const Problem& problem) {
+            return fmt::format("{} own {}|{}|{}", status, problem.message, problem.field, problem.code);
+          }},
+         {"/bad", [](int status, const Problem& problem) {
+            return fmt::format("{} own {}|{}|{}", status, problem.message, problem.field, problem.code);
+          }}});
+  const auto own = [&](const ClientAnswer& answer, int status) {
+    EXPECT_EQ(answer.status, status);
+    EXPECT_TRUE(answer.body.starts_with(fmt::format("{} own ", status))) << answer.body;
+  };
+  const std::string key = "x-api-key: k\r\n";
+  own(client().post("/echo", ""), 401);
+  own(client().request("POST", "/echo/below", key), 404);
+  own(client().request("GET", "/echo", key), 405);
+  own(client().request("POST", "/echo", key, std::string(1001, 'x')), 413);
+  own(client().request("POST", "/echo", key + "Content-Encoding: gzip\r\n", "x"), 415);
+  own(client().request("POST", "/echo", key + "Origin: http://other\r\n", "x"), 403);
+  EXPECT_EQ(client().request("POST", "/bad", key).body, "422 own n: expected one|n|too_many");
+  ClientConnection two_hosts = connect();
+  two_hosts.send("POST /echo HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
+  own(two_hosts.answer(), 400);
+  expect_error(client().request("POST", "/echoes", key), 404, "expected one of");
+}
+
+// What costs much has threads of its own.
+TEST_F(HttpTest, SmallRequestsDoNotWaitForHeavyOnes) {
+  start();
+  std::vector<std::unique_ptr<ClientConnection>> heavy;
+  for (int i = 0; i < 8; ++i) {
+    heavy.push_back(std::make_unique<ClientConnection>(port()));
+    heavy.back()->send(post("/slow", std::string(100000, 'x')));
+  }
+  std::this_thread::sleep_for(50ms);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(client().post("/echo", "small").body, "small");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 600ms);
+  for (const auto& one : heavy) EXPECT_EQ(one->answer().body, "slow");
+}
+
+TEST(Errors, HaveOneLine) {
+  const Response error = error_response(400, "a\nb\r" + std::string(10000, 'x'));
+  const std::string message = json::parse(error.body)["error"]["message"];
+  EXPECT_TRUE(message.starts_with("a b x"));
+  EXPECT_EQ(message.size(), 4000u);
+  EXPECT_EQ(error.problem->message, message);
+}
+
+TEST(Hosts, StandInAddresses) {
+  EXPECT_EQ(host_in_url("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(host_in_url("::1"), "[::1]");
+  EXPECT_EQ(host_in_url("::"), "[::]");
+  EXPECT_EQ(host_in_url("fe80::1%eth0"), "[fe80::1%25eth0]");
+  EXPECT_EQ(host_in_url("::ffff:127.0.0.1"), "[::ffff:127.0.0.1]");
+  for (const char* host :
+       {"127.0.0.1", "127.9.9.9", "localhost", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"})
+    EXPECT_TRUE(is_loopback(host)) << host;
+  for (const char* host : {"0.0.0.0", "::", "::2", "::ffff:10.0.0.1", "fe80::1%eth0", "127.example.org"})
+    EXPECT_FALSE(is_loopback(host)) << host;
 }
 
 TEST_F(HttpTest, RandomBytes) {

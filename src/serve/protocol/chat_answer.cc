@@ -77,6 +77,7 @@ ChatAnswer::ChatAnswer(const ChatRequest& request, const ServedModel& model, con
       shows_reasoning_(request.shows_reasoning),
       with_log_probs_(request.log_probs),
       format_(request.format),
+      domain_(request.texts[0].domain),
       prompt_(request.texts[0].prompt),
       messages_(request.texts.size()),
       log_probs_(request.texts.size(), Json::array()) {
@@ -150,7 +151,8 @@ std::string ChatAnswer::add(const Piece& piece) {
   if (!piece.finish || is_abandoned()) return is_abandoned() ? "" : events;
   message.finish = piece.finish;
   message.problem = piece.problem;
-  if (model_.memory != nullptr && piece.finish != Finish::failed) model_.memory->keep(prompt_, message.made);
+  if (model_.memory != nullptr && piece.finish != Finish::failed)
+    model_.memory->keep(domain_, prompt_, message.made);
   if (piece.finish == Finish::failed) {
     failed_ = true;
     if (stream_) events += text_of(failure_json(piece.problem));

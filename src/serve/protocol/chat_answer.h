@@ -35,6 +35,7 @@ class ChatAnswer : public ProtocolAnswer {
   chat::Json frame_;  // fields that all events have in common
   bool stream_, usage_at_end_, usage_in_all_, shows_reasoning_, with_log_probs_;
   chat::Format format_;
+  CacheDomain domain_;
   std::vector<std::int32_t> prompt_;
   std::vector<ChatMessage> messages_;  // by choice
   std::vector<chat::Json> log_probs_;  // by choice

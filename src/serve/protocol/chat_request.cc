@@ -212,6 +212,27 @@ void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedMo
   }
 }
 
+// Returns how many bytes of text the messages bring at least. Templates drop parts of earlier answers, so
+// these do not count.
+std::size_t text_bytes_of(const Json& body) {
+  const auto messages = body.find("messages");
+  if (messages == body.end() || !messages->is_array()) return 0;
+  std::size_t bytes = 0;
+  const auto add = [&](const Json& object, const char* name) {
+    if (!object.is_object()) return;
+    const auto text = object.find(name);
+    if (text != object.end() && text->is_string()) bytes += text->get_ref<const std::string&>().size();
+  };
+  for (const Json& message : *messages) {
+    if (!message.is_object() || message.value("role", Json()) == "assistant") continue;
+    add(message, "content");
+    if (const auto parts = message.find("content"); parts != message.end() && parts->is_array()) {
+      for (const Json& part : *parts) add(part, "text");
+    }
+  }
+  return bytes;
+}
+
 // Renders the messages by the model's template, or by the request's own where the server allows that.
 chat::Prompt rendered_prompt(const Json& body, const ChatModel& chat) {
   const auto own = body.find("chat_template");
@@ -247,14 +268,17 @@ Json parse_chat_body(const std::string& body) {
   return object;
 }
 
-ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model) {
+ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model, std::int64_t key) {
   if (model.chat == nullptr)
     throw BadRequest("", "this model has no chat template: start the server with chat_template_path=FILE",
                      "no_chat_template");
   ChatPrompt prompt{rendered_prompt(body, *model.chat), {}};
   std::vector<TextRange> plain = prompt.rendered.foreign;
   if (model.chat->trusts_messages) plain.clear();
-  prompt.tokens = model.memory != nullptr ? model.memory->encode(prompt.rendered.text, plain)
+  const auto salt = body.find("cache_salt");
+  const json given = salt == body.end() ? json() : json(*salt);
+  prompt.domain = cache_domain_of(given.is_null() ? nullptr : &given, key, model);
+  prompt.tokens = model.memory != nullptr ? model.memory->encode(prompt.domain, prompt.rendered.text, plain)
                                           : model.tokenizer->encode_with_special(prompt.rendered.text, plain);
   for (const std::int32_t id : prompt.tokens) {
     if (id >= model.vocab)
@@ -265,14 +289,21 @@ ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model) {
   return prompt;
 }
 
-ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t own_seed) {
+ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t own_seed, std::int64_t key) {
   const json object = short_fields(body);
   Fields fields(object);
   if (const json* const name = fields.find("model");
       name != nullptr && !(name->is_string() && model.is_named(name->get<std::string>())))
     throw BadRequest("model", fmt::format("model: expected {}, got {}", model.name, Fields::shown(*name)),
                      "model_not_found", 404);
-  const ChatPrompt prompt = prompt_of_chat(body, model);
+  if (const std::size_t bytes = text_bytes_of(body); model.cannot_hold(bytes))
+    throw BadRequest(
+        "messages",
+        fmt::format("This model's maximum context length is {} tokens. However, your messages have "
+                    "{} bytes of text, and a token stands for at most {}.",
+                    model.capacity, bytes, model.longest_token),
+        "context_length_exceeded");
+  const ChatPrompt prompt = prompt_of_chat(body, model, key);
   const std::int64_t length = std::ssize(prompt.tokens), room = model.capacity - length;
   if (room < 1)
     throw BadRequest(
@@ -286,6 +317,7 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   request.format = chat.format;
   TextRequest text;
   text.prompt = prompt.tokens;
+  text.domain = prompt.domain;
   text.sampling = sampling_of(fields, model);
   text.seed = static_cast<std::uint32_t>(fields.integer(
       "seed", own_seed, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
@@ -320,7 +352,7 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   refuse_what_is_not_built(fields, object, choices);
   for (const char* name : kReadElsewhere) fields.find(name);
   for (const char* name : kWithoutEffect) fields.find(name);
-  fields.find("chat_template");
+  for (const char* name : {"chat_template", "cache_salt"}) fields.find(name);
   request.ignored = unknown_fields(object, fields, chat.strict_fields);
   // The template may show tools in a form of its own: calls in an unknown form stay content.
   if (!choice.tools.is_null() && chat::call_form(chat.format, choice.tools).calls.empty())

@@ -29,15 +29,18 @@ struct ChatRequest {
 struct ChatPrompt {
   chat::Prompt rendered;
   std::vector<std::int32_t> tokens;
+  CacheDomain domain = {};
 };
 
 // Parses a body in the order of its keys, at most 100 levels deep. BadRequest.
 chat::Json parse_chat_body(const std::string& body);
 
-// Reads `messages` and what else shapes the prompt. BadRequest, also where the model has no chat template.
-ChatPrompt prompt_of_chat(const chat::Json& body, const ServedModel& model);
+// Reads `messages` and what else shapes the prompt. `key`: of whoever asks (CacheDomain). BadRequest, also
+// where the model has no chat template.
+ChatPrompt prompt_of_chat(const chat::Json& body, const ServedModel& model, std::int64_t key);
 
 // Reads a whole request. Draws follow `own_seed` where the request has no seed. BadRequest.
-ChatRequest parse_chat(const chat::Json& body, const ServedModel& model, std::uint32_t own_seed);
+ChatRequest parse_chat(const chat::Json& body, const ServedModel& model, std::uint32_t own_seed,
+                       std::int64_t key);
 
 }  // namespace switchyard::serve

@@ -16,12 +16,23 @@ using nlohmann::json;
 constexpr std::int64_t kMostTexts = 128, kMostStops = 16, kMostEnds = 128, kMostLogProbs = 20,
                        kDefaultTokens = 16;
 
+std::int64_t most_texts_of(const ServedModel& model) {
+  return std::min(kMostTexts, model.most_texts);
+}
+
 struct Prompt {
   std::vector<std::int32_t> tokens;
   std::string text;
 };
 
 Prompt prompt_of_text(const std::string& text, const ServedModel& model) {
+  if (model.cannot_hold(text.size()))
+    throw BadRequest(
+        "prompt",
+        fmt::format("This model's maximum context length is {} tokens. However, your prompt has {} "
+                    "bytes, and a token stands for at most {}.",
+                    model.capacity, text.size(), model.longest_token),
+        "context_length_exceeded");
   return {encode_prompt(*model.tokenizer, text, model.add_bos, model.add_eos), text};
 }
 
@@ -46,6 +57,14 @@ Prompt prompt_of_ids(const json& ids, const ServedModel& model) {
 std::vector<Prompt> prompts_of(Fields& fields, const ServedModel& model) {
   const json* const field = fields.find("prompt");
   if (field == nullptr) throw BadRequest("prompt", "prompt: expected a text, got none");
+  const std::int64_t most = field->is_array() && are_numbers(*field) ? model.capacity : most_texts_of(model);
+  if (field->is_array() && std::ssize(*field) > most)
+    throw BadRequest(
+        "prompt", are_numbers(*field)
+                      ? fmt::format("a prompt of {} tokens: expected at most {} together with "
+                                    "max_tokens",
+                                    field->size(), most)
+                      : fmt::format("prompt: expected at most {} texts in all, got {}", most, field->size()));
   std::vector<Prompt> prompts;
   if (field->is_string()) {
     prompts.push_back(prompt_of_text(*field, model));
@@ -99,8 +118,8 @@ json problem_json(const std::string& problem) {
 
 }  // namespace
 
-CompletionRequest parse_completion(const std::string& body, const ServedModel& model,
-                                   std::uint32_t own_seed) {
+CompletionRequest parse_completion(const std::string& body, const ServedModel& model, std::uint32_t own_seed,
+                                   std::int64_t key) {
   const json object = parse_object(body);
   Fields fields(object);
   CompletionRequest request;
@@ -121,6 +140,7 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   if (const json* const ids = fields.find("stop_token_ids")) text.ends = ends_of(*ids, model);
   if (fields.find("logprobs") != nullptr)
     text.log_probs = static_cast<int>(fields.integer("logprobs", 0, 0, kMostLogProbs));
+  text.domain = cache_domain_of(fields.find("cache_salt"), key, model);
   const bool echo = fields.boolean("echo");
   text.scores_prompt = echo && text.log_probs;
   request.stream = fields.boolean("stream");
@@ -140,8 +160,7 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   fields.only("num_beams", 1);  // lm-evaluation-harness sends what a task says for transformers
   fields.find("user");          // is for the client's own records
   fields.refuse_others();
-  if (const std::int64_t most_texts = std::min(kMostTexts, model.most_texts);
-      copies * std::ssize(prompts) > most_texts) {
+  if (const std::int64_t most_texts = most_texts_of(model); copies * std::ssize(prompts) > most_texts) {
     const char* const field = copies > 1 ? "n" : "prompt";
     throw BadRequest(field, fmt::format("{}: expected at most {} texts in all, got {}", field, most_texts,
                                         copies * std::ssize(prompts)));

@@ -22,8 +22,9 @@ struct CompletionRequest {
   bool usage_at_end = false;  // of a stream
 };
 
-// Parses a body. BadRequest. Draws follow `own_seed` where the request has no seed.
-CompletionRequest parse_completion(const std::string& body, const ServedModel& model, std::uint32_t own_seed);
+// Parses a body. BadRequest. Draws follow `own_seed` where the request has no seed. `key`: of whoever asks.
+CompletionRequest parse_completion(const std::string& body, const ServedModel& model, std::uint32_t own_seed,
+                                   std::int64_t key);
 
 class CompletionAnswer final : public ProtocolAnswer {
  public:

@@ -1,5 +1,5 @@
-// POST /v1/messages, in the form of Anthropic's API: a second protocol over the chat's parts. A request
-// becomes the body of a chat; the answer's changes become blocks. docs/serving.md lists the fields.
+// The answer of POST /v1/messages, in the form of Anthropic's API: a second protocol over the chat's parts.
+// The answer's changes become blocks (requests: messages_request.h).
 #pragma once
 
 #include <random>
@@ -11,9 +11,6 @@
 #include "serve/protocol/chat_request.h"
 
 namespace switchyard::serve {
-
-// Returns the body of the chat that a body of /v1/messages asks for. BadRequest.
-chat::Json chat_body_of_messages(const chat::Json& body);
 
 // Returns the body of an error.
 std::string messages_error(int status, const std::string& message);
@@ -43,6 +40,7 @@ class MessagesAnswer : public ProtocolAnswer {
   const std::string id_, model_;
   const bool stream_, shows_reasoning_;
   const chat::Format format_;
+  const CacheDomain domain_;
   const std::vector<std::int32_t> prompt_;
   const std::shared_ptr<TokenMemory> memory_;
   ChatMessage message_;

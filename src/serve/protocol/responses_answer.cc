@@ -21,6 +21,7 @@ ResponsesAnswer::ResponsesAnswer(const ChatRequest& chat, const ResponsesRequest
       shows_reasoning_(chat.shows_reasoning),
       seals_reasoning_(request.seals_reasoning),
       format_(chat.format),
+      domain_(chat.texts[0].domain),
       prompt_(chat.texts[0].prompt),
       created_(created),
       shown_(request.shown),
@@ -190,7 +191,7 @@ std::string ResponsesAnswer::add(const Piece& piece) {
     message_.finish = piece.finish;
     message_.problem = piece.problem;
     failed_ = piece.finish == Finish::failed;
-    if (model_.memory != nullptr && !failed_) model_.memory->keep(prompt_, message_.made);
+    if (model_.memory != nullptr && !failed_) model_.memory->keep(domain_, prompt_, message_.made);
   }
   return stream_ && !is_abandoned() ? events : "";
 }

@@ -45,6 +45,7 @@ class ResponsesAnswer : public ProtocolAnswer {
   const ServedModel& model_;
   const bool stream_, shows_reasoning_, seals_reasoning_;
   const chat::Format format_;
+  const CacheDomain domain_;
   const std::vector<std::int32_t> prompt_;
   const std::int64_t created_;
   const chat::Json shown_;

@@ -335,15 +335,16 @@ void forget_unsaid_strict(ResponsesRequest& request) {
 }
 
 // Where nothing says whether a tool is strict it is, if the server can hold to its schema.
-ChatRequest parse_strict_or_not(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed) {
+ChatRequest parse_strict_or_not(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed,
+                              std::int64_t key) {
   if (!request.unsaid_strict.empty()) {
     try {
-      return parse_chat(request.chat, model, own_seed);
+      return parse_chat(request.chat, model, own_seed, key);
     } catch (const BadRequest&) {
       forget_unsaid_strict(request);  // if that is not the reason, it is refused again
     }
   }
-  return parse_chat(request.chat, model, own_seed);
+  return parse_chat(request.chat, model, own_seed, key);
 }
 
 }  // namespace
@@ -367,9 +368,10 @@ ResponsesRequest read_responses(const Json& body, StoredResponses& stored, Store
   return request;
 }
 
-ChatRequest chat_of_responses(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed) {
+ChatRequest chat_of_responses(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed,
+                              std::int64_t key) {
   try {
-    ChatRequest chat = parse_strict_or_not(request, model, own_seed);
+    ChatRequest chat = parse_strict_or_not(request, model, own_seed, key);
     const SamplingConfig& sampling = chat.texts[0].sampling;
     using enum SamplingStrategy;
     const bool has_nucleus = sampling.strategy == nucleus || sampling.strategy == composite;
@@ -382,9 +384,9 @@ ChatRequest chat_of_responses(ResponsesRequest& request, const ServedModel& mode
   }
 }
 
-std::size_t count_input_tokens(const ResponsesRequest& request, const ServedModel& model) {
+std::size_t count_input_tokens(const ResponsesRequest& request, const ServedModel& model, std::int64_t key) {
   try {
-    return prompt_of_chat(request.chat, model).tokens.size();
+    return prompt_of_chat(request.chat, model, key).tokens.size();
   } catch (const BadRequest& error) {
     throw renamed(error, request.names);
   }

@@ -31,9 +31,10 @@ ResponsesRequest read_responses(const chat::Json& body, StoredResponses& stored,
 
 // Makes the chat's texts. Sets what `shown` has of the model. BadRequest by the request's own names of
 // fields.
-ChatRequest chat_of_responses(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed);
+ChatRequest chat_of_responses(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed,
+                              std::int64_t key);
 
 // Returns the number of tokens of the prompt. BadRequest.
-std::size_t count_input_tokens(const ResponsesRequest& request, const ServedModel& model);
+std::size_t count_input_tokens(const ResponsesRequest& request, const ServedModel& model, std::int64_t key);
 
 }  // namespace switchyard::serve

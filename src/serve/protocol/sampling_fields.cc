@@ -73,4 +73,14 @@ SamplingConfig sampling_of(Fields& fields, const ServedModel& model) {
   return sampling;
 }
 
+CacheDomain cache_domain_of(const json* salt, std::int64_t key, const ServedModel& model) {
+  CacheDomain domain{model.keys_share_prefixes ? kNobody : key};
+  if (salt == nullptr) return domain;
+  if (!salt->is_string() || salt->get_ref<const std::string&>().empty())
+    throw BadRequest("cache_salt", fmt::format("cache_salt: expected a text that is not empty, got {}",
+                                               Fields::shown(*salt)));
+  domain.salt = salt->get<std::string>();
+  return domain;
+}
+
 }  // namespace switchyard::serve

@@ -11,4 +11,7 @@ namespace switchyard::serve {
 // command line's. BadRequest.
 SamplingConfig sampling_of(Fields& fields, const ServedModel& model);
 
+// Whose cached tokens a request may use: those of its key and its cache_salt. `salt` may be null. BadRequest.
+CacheDomain cache_domain_of(const nlohmann::json* salt, std::int64_t key, const ServedModel& model);
+
 }  // namespace switchyard::serve

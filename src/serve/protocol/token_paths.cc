@@ -30,7 +30,7 @@ std::vector<std::int32_t> tokens_of_text(const json& text, Fields& fields, const
 
 }  // namespace
 
-std::string tokenize(const std::string& body, const ServedModel& model) {
+std::string tokenize(const std::string& body, const ServedModel& model, std::int64_t key) {
   const chat::Json whole = parse_chat_body(body);
   const json object(whole);
   Fields fields(object);
@@ -39,7 +39,7 @@ std::string tokenize(const std::string& body, const ServedModel& model) {
   const json* const prompt = fields.find("prompt");
   std::vector<std::int32_t> tokens;
   if (is_chat) {
-    tokens = prompt_of_chat(whole, model).tokens;
+    tokens = prompt_of_chat(whole, model, key).tokens;
   } else if (content != nullptr || prompt != nullptr) {
     tokens = content != nullptr ? tokens_of_text(*content, fields, "content", model)
                                 : tokens_of_text(*prompt, fields, "prompt", model);
@@ -77,8 +77,8 @@ std::string detokenize(const std::string& body, const ServedModel& model) {
   return to_text({{"content", text}, {"prompt", text}}) + "\n";
 }
 
-std::string apply_template(const std::string& body, const ServedModel& model) {
-  return to_text({{"prompt", prompt_of_chat(parse_chat_body(body), model).rendered.text}}) + "\n";
+std::string apply_template(const std::string& body, const ServedModel& model, std::int64_t key) {
+  return to_text({{"prompt", prompt_of_chat(parse_chat_body(body), model, key).rendered.text}}) + "\n";
 }
 
 }  // namespace switchyard::serve

@@ -1,0 +1,17 @@
+// longest_token: how much text a token may stand for, so that a prompt that cannot fit is refused before it
+// is rendered and encoded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard::serve {
+
+// Returns the most bytes of a text that a token stands for, with what the tokenizer may shorten before it
+// looks for tokens; 0 where there is no such number: it drops characters, or has one token for any unknown
+// text.
+std::size_t longest_token_bytes(const Tokenizer& tokenizer, std::int64_t vocab);
+
+}  // namespace switchyard::serve
