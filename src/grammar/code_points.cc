@@ -94,6 +94,12 @@ std::vector<std::uint32_t> code_points_of(std::string_view text) {
   return points;
 }
 
+CodePoints set_of(std::string_view characters) {
+  CodePoints set;
+  for (char c : characters) set.add(static_cast<std::uint32_t>(c), static_cast<std::uint32_t>(c));
+  return set;
+}
+
 std::string utf8_of(std::uint32_t code_point) {
   const auto byte = [](std::uint32_t value) { return static_cast<char>(value); };
   const auto next = [&](int shift) { return byte(0x80 | (code_point >> shift & 0x3F)); };

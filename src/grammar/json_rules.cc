@@ -16,12 +16,6 @@ namespace {
 
 constexpr std::string_view short_escapes = "\"\\\b\f\n\r\t", short_names = "\"\\bfnrt";
 
-CodePoints set_of(std::string_view characters) {
-  CodePoints set;
-  for (char c : characters) set.add(static_cast<std::uint32_t>(c), static_cast<std::uint32_t>(c));
-  return set;
-}
-
 CodePoints must_escape() {
   CodePoints set(0, 0x1F);
   set.add(set_of("\"\\"));

@@ -33,6 +33,8 @@ class CodePoints {
   std::vector<Range> ranges_;
 };
 
+// The set of ASCII characters.
+CodePoints set_of(std::string_view characters);
 // GrammarError where `text` is not UTF-8.
 std::vector<std::uint32_t> code_points_of(std::string_view text);
 std::string utf8_of(std::uint32_t code_point);

@@ -19,12 +19,6 @@ namespace {
 constexpr std::size_t max_leaves = 1'000;
 constexpr int max_choices = 64;  // within each other
 
-CodePoints characters_of(std::string_view characters) {
-  CodePoints set;
-  for (char c : characters) set.add(static_cast<std::uint32_t>(c), static_cast<std::uint32_t>(c));
-  return set;
-}
-
 // The schema once for each way through its choices.
 void add_leaves(SchemaNode node, int choices, std::vector<SchemaNode>& leaves) {
   WorkLimit::check();
@@ -71,12 +65,12 @@ unsigned demanding_kinds(const SchemaNode& leaf) {
 // The characters with which JSON of the kinds, or its Python, begins.
 CodePoints beginnings(unsigned kinds) {
   CodePoints set;
-  if (kinds & kind_number) set.add(characters_of("-0123456789"));
-  if (kinds & kind_array) set.add(characters_of("["));
-  if (kinds & kind_object) set.add(characters_of("{"));
-  if (kinds & kind_boolean) set.add(characters_of("tfTF"));
-  if (kinds & kind_null) set.add(characters_of("nN"));
-  if (!set.empty()) set.add(characters_of(" \t\n\v\f\r<"));
+  if (kinds & kind_number) set.add(set_of("-0123456789"));
+  if (kinds & kind_array) set.add(set_of("["));
+  if (kinds & kind_object) set.add(set_of("{"));
+  if (kinds & kind_boolean) set.add(set_of("tfTF"));
+  if (kinds & kind_null) set.add(set_of("nN"));
+  if (!set.empty()) set.add(set_of(" \t\n\v\f\r<"));
   return set;
 }
 
