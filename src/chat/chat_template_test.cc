@@ -348,7 +348,7 @@ TEST(ChatTools, AreChecked) {
   refused(R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"a b"}}])",
           "tools[1].function.name");
   refused(R"([{"type":"function","function":{"name":""}}])", "tools[0].function.name");
-  refused(R"([{"type":"function","function":{"name":")" + std::string(65, 'a') + R"("}}])",
+  refused(R"([{"type":"function","function":{"name":")" + std::string(129, 'a') + R"("}}])",
           "tools[0].function.name");
   refused(R"([{"type":"function","function":{"name":"f","parameters":[]}}])", "tools[0].function.parameters");
   Json many = Json::array();

@@ -180,7 +180,7 @@ TEST_F(Build, OneBuildAtATime) {
   fs::remove_all(path_ + "/tokens");
   BuildObserver observer;
   observer.progress = [&](std::int64_t) {
-    EXPECT_NE(message_of([&] { build_token_folder(options(0, 1000), pool_); }).find("another process"),
+    EXPECT_NE(message_of([&] { build_token_folder(options(0, 1000), pool_); }).find("is being written by"),
               std::string::npos);
   };
   EXPECT_TRUE(build_token_folder(options(0, 1000), pool_, observer).complete);
