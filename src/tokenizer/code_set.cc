@@ -138,7 +138,7 @@ bool in_ranges(std::span<const CodeRange> ranges, std::uint32_t c) {
 }
 
 CodeSet::CodeSet(std::vector<CodeRange> ranges) {
-  std::ranges::sort(ranges, {}, &CodeRange::first);
+  if (!std::ranges::is_sorted(ranges, {}, &CodeRange::first)) std::ranges::sort(ranges, {}, &CodeRange::first);
   for (CodeRange range : ranges) {
     // A range over the surrogates is one before and one behind them.
     for (const CodeRange part : {CodeRange{range.first, std::min(range.last, kSurrogates.first - 1)},
@@ -153,8 +153,8 @@ CodeSet::CodeSet(std::vector<CodeRange> ranges) {
 }
 
 CodeSet CodeSet::operator|(const CodeSet& other) const {
-  std::vector<CodeRange> all = ranges_;
-  all.insert(all.end(), other.ranges_.begin(), other.ranges_.end());
+  std::vector<CodeRange> all(ranges_.size() + other.ranges_.size());
+  std::ranges::merge(ranges_, other.ranges_, all.begin(), {}, &CodeRange::first, &CodeRange::first);
   return CodeSet(std::move(all));
 }
 

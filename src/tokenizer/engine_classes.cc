@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <memory>
@@ -69,9 +70,63 @@ std::array<CodeSet, kCategoryCount> read_categories() {
   return sets;
 }
 
-const std::array<CodeSet, kCategoryCount>& engine_categories() {
-  static const std::array<CodeSet, kCategoryCount> sets = read_categories();
-  return sets;
+// All characters in order, as runs of one category of PCRE2.
+struct Run {
+  CodeRange range;
+  std::size_t category;
+  bool space;  // \s has it
+};
+
+struct Engine {
+  CodeSet disputed;
+  std::vector<Run> all, undisputed;
+};
+
+std::vector<Run> runs_of(const std::array<CodeSet, kCategoryCount>& sets) {
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < kCategoryCount; ++i) {
+    for (const CodeRange& range : sets[i].ranges()) runs.push_back({range, i, false});
+  }
+  std::ranges::sort(runs, {}, [](const Run& run) { return run.range.first; });
+  return runs;
+}
+
+// Calls visit(run, part, whether the set has the part) for the parts of all runs, in order.
+template <typename Visit>
+void for_parts(const std::vector<Run>& runs, const CodeSet& set, const Visit& visit) {
+  auto in = set.ranges().begin();
+  for (const Run& run : runs) {
+    for (std::uint32_t at = run.range.first; at <= run.range.last;) {
+      while (in != set.ranges().end() && in->last < at) ++in;
+      const bool inside = in != set.ranges().end() && in->first <= at;
+      std::uint32_t last = run.range.last;
+      if (in != set.ranges().end()) last = std::min(last, inside ? in->last : in->first - 1);
+      visit(run, CodeRange{at, last}, inside);
+      at = last + 1;
+    }
+  }
+}
+
+const Engine& engine() {
+  static const Engine made = [] {
+    Engine of;
+    std::array<CodeSet, kCategoryCount> categories = read_categories();
+    of.all = runs_of(categories);
+    std::vector<CodeRange> disputed{{0x180e, 0x180e}};  // \s has it whatever its category
+    for (std::size_t i = 0; i < kCategoryCount; ++i) {
+      const CodeSet other = categories[i] - *class_named(kCategoryNames[i]);
+      disputed.insert(disputed.end(), other.ranges().begin(), other.ranges().end());
+    }
+    of.disputed = CodeSet(std::move(disputed));
+    const CodeSet undisputed = of.disputed.complement();
+    for (CodeSet& category : categories) category = category & undisputed;
+    const std::vector<Run> runs = runs_of(categories);
+    for_parts(runs, *class_named("space"), [&of](const Run& run, const CodeRange& part, bool space) {
+      of.undisputed.push_back({part, run.category, space});
+    });
+    return of;
+  }();
+  return made;
 }
 
 std::string character(std::uint32_t c) {
@@ -79,9 +134,9 @@ std::string character(std::uint32_t c) {
   return plain ? std::string(1, static_cast<char>(c)) : fmt::format("\\x{{{:x}}}", c);
 }
 
-std::string ranges_text(const CodeSet& set) {
+std::string ranges_text(const std::vector<CodeRange>& ranges) {
   std::string text;
-  for (const CodeRange& range : set.ranges()) {
+  for (const CodeRange& range : ranges) {
     text += character(range.first);
     if (range.last > range.first + 1) text += '-';
     if (range.last > range.first) text += character(range.last);
@@ -89,51 +144,104 @@ std::string ranges_text(const CodeSet& set) {
   return text;
 }
 
-// Categories that a set has for the most part, what it has beside them, and what it lacks of them.
+// What a set has for the most part (\s and categories), what it has beside that, and what it lacks of it.
 struct ClassParts {
-  std::string categories;
-  CodeSet beside, lacking;
-  std::size_t cost = 0;
+  std::string common;
+  std::vector<CodeRange> beside, lacking;
+  std::size_t words = 0;  // of `common`
+  std::size_t cost() const { return words + beside.size() + 3 * lacking.size(); }
 };
 
-ClassParts parts_of(const CodeSet& set) {
+ClassParts parts_of(const std::vector<Run>& runs, const CodeSet& set) {
+  std::array<std::size_t, kCategoryCount> inside{}, outside{};
+  bool spaces = false, no_space = false;
+  for_parts(runs, set, [&](const Run& run, const CodeRange&, bool in) {
+    if (run.space) (in ? spaces : no_space) = true;
+    ++(in ? inside : outside)[run.category];
+  });
+  spaces = spaces && !no_space;  // all of them
   std::array<bool, kCategoryCount> taken{};
-  CodeSet covered;
-  const CodeSet others = set.complement();
   for (std::size_t i = 0; i < kCategoryCount; ++i) {
-    const CodeSet& category = engine_categories()[i];
-    const std::size_t inside = (category & set).ranges().size(), outside = (category & others).ranges().size();
-    taken[i] = outside < inside && inside > 1;
-    if (taken[i]) covered = covered | category;
+    const bool blank = kCategoryNames[i][0] == 'Z' && spaces;
+    taken[i] = outside[i] < inside[i] && inside[i] > 1 && !blank;
   }
-  ClassParts parts{{}, set - covered, covered - set};
+  ClassParts parts;
+  // Ranges go on over characters that are no matter: surrogates and disputed ones.
+  std::vector<CodeRange>* open = nullptr;
+  for_parts(runs, set, [&](const Run& run, const CodeRange& part, bool in) {
+    if (run.space && spaces) {
+      if (open == &parts.lacking) open = nullptr;
+      return;
+    }
+    std::vector<CodeRange>* const list = in == taken[run.category] ? nullptr : in ? &parts.beside : &parts.lacking;
+    if (list != nullptr && list == open)
+      list->back().last = part.last;
+    else if (list != nullptr)
+      list->push_back(part);
+    open = list;
+  });
+  if (spaces) {
+    parts.common = "\\s";
+    ++parts.words;
+  }
   for (std::size_t i = 0; i < kCategoryCount;) {
     std::size_t end = i;
     bool all = true;
     for (; end < kCategoryCount && kCategoryNames[end][0] == kCategoryNames[i][0]; ++end) all = all && taken[end];
     for (std::size_t k = i; k < end; ++k) {
       if (!taken[k] || (all && k > i)) continue;
-      parts.categories += fmt::format("\\p{{{}}}", all ? kCategoryNames[k].substr(0, 1) : kCategoryNames[k]);
-      ++parts.cost;
+      parts.common += fmt::format("\\p{{{}}}", all ? kCategoryNames[k].substr(0, 1) : kCategoryNames[k]);
+      ++parts.words;
     }
     i = end;
   }
-  parts.cost += parts.beside.ranges().size() + 3 * parts.lacking.ranges().size();
   return parts;
 }
 
 }  // namespace
 
-std::string pcre2_class(const CodeSet& set) {
+bool has_disputed(std::string_view text) {
+  static const CodeSet& disputed = engine().disputed;
+  static const std::vector<bool> pages = [] {
+    std::vector<bool> has(0x1100);
+    for (const CodeRange& range : disputed.ranges()) {
+      for (std::uint32_t page = range.first >> 8; page <= range.last >> 8; ++page) has[page] = true;
+    }
+    return has;
+  }();
+  static const auto least = static_cast<unsigned char>(utf8_of(disputed.ranges()[0].first)[0]);
+  constexpr std::size_t kBlock = 32;
+  for (std::size_t begin = 0; begin < text.size(); begin += kBlock) {
+    const std::string_view block = text.substr(begin, kBlock);
+    unsigned char most = 0;
+    for (const char c : block) most = std::max(most, static_cast<unsigned char>(c));
+    for (std::size_t i = 0; most >= least && i < block.size(); ++i) {
+      const auto lead = static_cast<unsigned char>(block[i]);
+      if (lead < least || lead < 0xc0) continue;
+      const std::uint32_t c = code_point(text.substr(begin + i));
+      if (pages[c >> 8] && disputed.contains(c)) return true;
+    }
+  }
+  return false;
+}
+
+std::string pcre2_class(const CodeSet& set, Texts texts) {
   const auto& ranges = set.ranges();
   if (set.empty()) return "(?!)";
   if (ranges.size() == 1 && ranges[0].first == ranges[0].last) return character(ranges[0].first);
   const CodeSet others = set.complement();
   if (others.empty()) return "(?s:.)";
-  const ClassParts has = parts_of(set), lacks = parts_of(others);
-  const bool negated = lacks.cost < has.cost;
+  const std::vector<Run>& runs = texts == Texts::all ? engine().all : engine().undisputed;
+  const ClassParts has = parts_of(runs, set), lacks = parts_of(runs, others);
+  const bool negated = lacks.cost() < has.cost();
   const ClassParts& parts = negated ? lacks : has;
-  const std::string text = (negated ? "[^" : "[") + parts.categories + ranges_text(parts.beside) + "]";
+  if (parts.cost() == 0) return negated ? "(?s:.)" : "(?!)";  // of disputed characters only
+  std::string text = (negated ? "[^" : "[") + parts.common + ranges_text(parts.beside) + "]";
+  // One class alone is matched faster than a set of it.
+  if (parts.words == 1 && parts.beside.empty()) {
+    text = parts.common;
+    if (negated) text[1] = static_cast<char>(text[1] - 'a' + 'A');
+  }
   if (parts.lacking.empty()) return text;
   const std::string odd = "[" + ranges_text(parts.lacking) + "]";
   return negated ? "(?:" + text + "|" + odd + ")" : "(?:(?!" + odd + ")" + text + ")";

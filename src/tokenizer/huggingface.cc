@@ -92,10 +92,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     std::vector<std::string> tokens;
     for (std::int32_t id : ids) {
       const auto found = tokens_.find(id);
-      if (found == tokens_.end())
-        tokens.emplace_back("\xef\xbf\xbd");
-      else if (!leave_out(id))
-        tokens.push_back(found->second);
+      if (found != tokens_.end() && !leave_out(id)) tokens.push_back(found->second);
     }
     std::string text;
     for (const std::string& part : decode_(std::move(tokens))) text += part;

@@ -26,6 +26,7 @@ std::string filter(const std::string& text, Keep keep) {
 }
 
 std::string replace_all(const std::string& text, const Regex& regex, const std::string& content) {
+  if (text.empty()) return "";  // with nothing in it, also where the pattern matches nothing
   std::string out;
   std::size_t at = 0;
   for (const auto& [begin, end] : regex.matches(text)) {

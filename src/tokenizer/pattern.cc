@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "tokenizer/code_set.h"
-#include "tokenizer/engine_classes.h"
 #include "tokenizer/unicode.h"
 
 namespace switchyard {
@@ -22,7 +21,8 @@ struct Flags {
 
 class Translation {
  public:
-  Translation(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {
+  Translation(std::string_view pattern, const std::string& where, Texts texts)
+      : pattern_(pattern), where_(where), texts_(texts) {
     for (std::size_t at = 0; at < pattern.size(); at += utf8_length(pattern, at)) {
       if (utf8_length(pattern, at) == 0) fail_usage("[tokenizer] {}: a pattern is not UTF-8 (byte {})", where, at);
     }
@@ -35,6 +35,7 @@ class Translation {
   }
 
  private:
+  std::string one_of(const CodeSet& set) const { return pcre2_class(set, texts_); }
   bool done() const { return at_ >= pattern_.size(); }
   char peek(std::size_t ahead = 0) const { return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0'; }
   bool begins(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
@@ -81,7 +82,7 @@ class Translation {
       case '(':
         return group(flags);
       case '[':
-        return pcre2_class(set(flags.fold));
+        return one_of(set(flags.fold));
       case '\\':
         return escape(flags);
       case '.':
@@ -198,7 +199,7 @@ class Translation {
 
   // A letter, or several in a row that are one letter where case does not matter: "ss" is "\u00df" as well.
   std::string letters(std::uint32_t c, Flags flags) {
-    if (!flags.fold) return pcre2_class(CodeSet(c, c));
+    if (!flags.fold) return one_of(CodeSet(c, c));
     struct Fold {
       std::string_view row;
       std::array<std::uint32_t, 2> letters;
@@ -209,7 +210,7 @@ class Translation {
     const auto row_text = [&](std::string_view row) {
       std::string text;
       for (const char letter : row)
-        text += pcre2_class(CodeSet(static_cast<std::uint32_t>(letter), static_cast<std::uint32_t>(letter)).folded());
+        text += one_of(CodeSet(static_cast<std::uint32_t>(letter), static_cast<std::uint32_t>(letter)).folded());
       return text;
     };
     for (const Fold& fold : kFolds) {
@@ -223,10 +224,10 @@ class Translation {
       }
       if (!in_row && !whole.contains(c)) continue;
       if (in_row) at_ += fold.row.size() - 1;
-      return "(?:" + row_text(fold.row) + "|" + pcre2_class(whole) + ")";
+      return "(?:" + row_text(fold.row) + "|" + one_of(whole) + ")";
     }
     if (has_long_fold(c)) refuse(fmt::format("{} without regard to case", in_quotes(utf8_of(c))));
-    return pcre2_class(CodeSet(c, c).folded());
+    return one_of(CodeSet(c, c).folded());
   }
 
   // Characters that are several of the other case.
@@ -243,9 +244,9 @@ class Translation {
 
   std::string escape(Flags flags) {
     const std::size_t begin = at_;
-    if (const auto found = class_escape(class_alone)) return pcre2_class(*found);
+    if (const auto found = class_escape(class_alone)) return one_of(*found);
     const char letter = peek(1);
-    static const std::string word = pcre2_class(*class_alone("word"));
+    const std::string word = letter == 'b' || letter == 'B' ? one_of(*class_alone("word")) : "";
     switch (letter) {
       case 'b':
         at_ += 2;
@@ -432,14 +433,15 @@ class Translation {
 
   std::string_view pattern_;
   const std::string& where_;
+  Texts texts_;
   std::size_t at_ = 0;
   int depth_ = 0;
 };
 
 }  // namespace
 
-std::string pcre2_pattern(std::string_view pattern, const std::string& where) {
-  return Translation(pattern, where).whole();
+std::string pcre2_pattern(std::string_view pattern, const std::string& where, Texts texts) {
+  return Translation(pattern, where, texts).whole();
 }
 
 }  // namespace switchyard

@@ -31,11 +31,10 @@ struct Range {
   bool match;
 };
 
-// Cuts the text into alternating matches and gaps, joined as `behavior` says.
+// Cuts the text into matches and gaps, joined as `behavior` says. An empty match cuts, too.
 std::vector<Range> split_ranges(std::string_view text, const Regex& regex, Behavior behavior, bool invert) {
   std::vector<Range> ranges;
   const auto add = [&](std::size_t begin, std::size_t end, bool match) {
-    if (begin == end) return;
     match = match != invert;
     Range* last = ranges.empty() ? nullptr : &ranges.back();
     const bool join =
@@ -53,11 +52,12 @@ std::vector<Range> split_ranges(std::string_view text, const Regex& regex, Behav
   };
   std::size_t at = 0;
   for (const auto& [begin, end] : regex.matches(text)) {
-    add(at, begin, false);
+    if (begin > at) add(at, begin, false);
     add(begin, end, true);
     at = end;
   }
-  add(at, text.size(), false);
+  if (at < text.size()) add(at, text.size(), false);
+  std::erase_if(ranges, [](const Range& range) { return range.begin == range.end; });
   return ranges;
 }
 

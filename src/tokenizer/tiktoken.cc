@@ -83,6 +83,7 @@ class TiktokenTokenizer : public Tokenizer {
   void encode_part(std::string valid, std::vector<std::int32_t>& ids) const {
     if (kind_.composed) valid = normal_form(valid, NormalForm::nfc);
     for (const auto& [begin, end] : pattern_->matches(valid)) {
+      if (begin == end) continue;
       const std::string_view piece = std::string_view(valid).substr(begin, end - begin);
       piece_cache().get(owner_, piece, ids,
                         [&](std::vector<std::int32_t>& out) { encode_piece(std::string(piece), out); });

@@ -20,7 +20,7 @@ class Tokenizer {
   // Encodes a text, without special tokens at its beginning and end. Bytes that are not UTF-8 are encoded as
   // U+FFFD, except by the byte tokenizer, which keeps them.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  // Decodes ids. Special tokens give no text, ids outside the vocabulary give U+FFFD.
+  // Decodes ids. Special tokens give no text. Ids outside the vocabulary give U+FFFD, with a tokenizer.json nothing.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
   // Encodes as encode() does, but texts of added and of special tokens become their ids, also where encode()
   // does not look for them. An occurrence that touches a byte of a range in `plain` is text: whoever wrote

@@ -30,8 +30,9 @@ TEST(Pattern, MatchesAsTheLibraryDoes) {
   const auto text = cases.at("text").get<std::string>();
   for (const json& row : cases.at("matches")) {
     json found = json::array();
-    for (const auto& [begin, end] : Regex(row[0].get<std::string>(), "test").matches(text))
-      found.push_back(text.substr(begin, end - begin));
+    for (const auto& [begin, end] : Regex(row[0].get<std::string>(), "test").matches(text)) {
+      if (begin < end) found.push_back(text.substr(begin, end - begin));
+    }
     EXPECT_EQ(found, row[1]) << row[0];
   }
 }
@@ -46,7 +47,7 @@ TEST(Pattern, NamesWhatIsNotUnderstood) {
       {R"((?i:İ))", "without regard"},    {R"((?i:[ß]))", "without regard"},   {R"((?i:(a)\1))", "a reference"}};
   for (const auto& [pattern, message] : patterns) {
     try {
-      pcre2_pattern(pattern, "test");
+      pcre2_pattern(pattern, "test", Texts::all);
       ADD_FAILURE() << pattern << " is accepted";
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what();
@@ -88,6 +89,29 @@ TEST(EngineClasses, HaveExactlyTheSet) {
   }
 }
 
+// Texts of characters that all agree on are matched by PCRE2's own classes, others by exact ones, to the same end.
+TEST(EngineClasses, AreShortWhereNothingIsDisputed) {
+  EXPECT_EQ(pcre2_pattern(R"([^\s\p{L}\p{N}]+|\p{L}|\s+(?!\S))", "test", Texts::undisputed),
+            R"([^\s\p{L}\p{N}]+|\p{L}|\s+(?!\S))");
+  EXPECT_FALSE(has_disputed("plain caf\u00e9 \u4e2d\u6587 \U0001f642 \u0600"));
+  EXPECT_TRUE(has_disputed("a long text of many letters, and \u180e in it"));
+  for (const char* pattern : {R"(\s)", R"([^\s])", R"([\p{L}&&[^a]])", R"((?i:[k\p{Lu}]))", R"(\p{P})", R"(\p{Cn})"}) {
+    const Regex regex(pattern, "test");
+    for (std::uint32_t page = 0; page < 0x20000; page += 0x100) {
+      if (page >= 0xd800 && page < 0xe000) continue;
+      std::string text;
+      for (std::uint32_t c = page; c < page + 0x100; ++c) text += has_disputed(utf8_of(c)) ? "" : utf8_of(c);
+      // A disputed character in front makes the exact classes match.
+      const std::string front = "\u180e";
+      const auto found = regex.matches(text);
+      auto exact = regex.matches(front + text);
+      if (!exact.empty() && exact[0].first == 0) exact.erase(exact.begin());
+      ASSERT_EQ(exact.size(), found.size()) << pattern << " from " << page;
+      for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(exact[i].first, found[i].first + front.size()) << pattern;
+    }
+  }
+}
+
 TEST(Normalizers, OfNewCharacters) {
   const json cases = golden().at("normalizers");
   for (const json& row : cases.at("normal"))
@@ -102,6 +126,36 @@ TEST(PreTokenizers, OfNewCharacters) {
       pieces.push_back(piece.text);
     EXPECT_EQ(pieces, row[1]) << row[0];
   }
+}
+
+// Where a pattern matches nothing, Replace puts its content and Split cuts (expected: what the library makes of it).
+TEST(EmptyMatches, AreReplacedAndCut) {
+  const auto replaced = [](const char* pattern, const char* text) {
+    const json entry = {{"type", "Replace"}, {"pattern", {{"Regex", pattern}}}, {"content", "-"}};
+    return make_normalizer(JsonReader(entry, "test"))(text);
+  };
+  EXPECT_EQ(replaced("a*", "baab"), "-b-b-");
+  EXPECT_EQ(replaced("a*", ""), "");
+  EXPECT_EQ(replaced("^", "éB\nc"), "-éB\n-c");
+  EXPECT_EQ(replaced("$", "éB\nc"), "éB-\nc-");
+  EXPECT_EQ(replaced("(?=[A-Z])", "éB\nc"), "é-B\nc");
+  const auto pieces = [](const char* pattern, const char* behavior, bool invert) {
+    const json entry = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", behavior}, {"invert", invert}};
+    std::string joined;
+    for (const TextPiece& piece : make_pre_tokenizer(JsonReader(entry, "test")).split({{"fooBarB é", true}}))
+      joined += (joined.empty() ? "" : "|") + piece.text;
+    return joined;
+  };
+  for (const char* behavior : {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"})
+    EXPECT_EQ(pieces("(?=[A-Z])", behavior, false), "foo|Bar|B é") << behavior;
+  EXPECT_EQ(pieces("(?=[A-Z])", "Removed", true), "");
+  EXPECT_EQ(pieces("o*", "Isolated", false), "f|oo|B|a|r|B| |é");
+  EXPECT_EQ(pieces("o*", "Removed", false), "f|B|a|r|B| |é");
+  EXPECT_EQ(pieces("o*", "Removed", true), "oo");
+  EXPECT_EQ(pieces("o*", "MergedWithPrevious", false), "foo|B|a|r|B| |é");
+  EXPECT_EQ(pieces("o*", "MergedWithPrevious", true), "f|ooB|a|r|B| |é");
+  EXPECT_EQ(pieces("o*", "MergedWithNext", false), "f|ooB|a|r|B| |é");
+  EXPECT_EQ(pieces("o*", "MergedWithNext", true), "foo|B|a|r|B| |é");
 }
 
 }  // namespace
