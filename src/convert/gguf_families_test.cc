@@ -6,12 +6,15 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
 #include "convert/gguf_testing.h"
+#include "convert/inspect.h"
 #include "convert/logits.h"
+#include "convert/tensor_source.h"
 #include "core/error.h"
 #include "core/json_file.h"
 #include "core/testing.h"
@@ -67,14 +70,26 @@ class GgufConfig {
     file_.number(architecture_ + "." + key, value);
     return *this;
   }
+  GgufConfig& flag(const std::string& key, bool value) {
+    file_.flag(architecture_ + "." + key, value);
+    return *this;
+  }
+  GgufConfig& flags(const std::string& key, const std::vector<bool>& values) {
+    file_.flags(architecture_ + "." + key, values);
+    return *this;
+  }
   GgufConfig& tensor(const std::string& name, const Shape& shape) {
     file_.tensor(name, shape, Tensor::zeros(DType::f32, shape));
     return *this;
   }
-  GgufFile open() {
+  fs::path write() {
     tensor("token_embd.weight", {3, 16});
-    const fs::path path = fs::temp_directory_path() / fmt::format("config_{}.gguf", ::getpid());
+    fs::path path = fs::temp_directory_path() / fmt::format("config_{}.gguf", ::getpid());
     std::ofstream(path, std::ios::binary) << file_.bytes();
+    return path;
+  }
+  GgufFile open() {
+    const fs::path path = write();
     GgufFile file = GgufFile::open(path);
     fs::remove(path);
     return file;
@@ -233,6 +248,196 @@ TEST(GgufConfig, ManyBlocksAreRefusedBeforeTheyAreListed) {
   GgufConfig file("llama4");
   file.integer("block_count", 4'000'000'000u).integer("interleave_moe_layer_step", 1);
   EXPECT_NE(file.refusal().find("block_count=4000000000: expected at most 65536"), std::string::npos);
+}
+
+constexpr const char* kArchitectures[] = {"llama",    "llama4",     "qwen2",     "qwen2moe",  "qwen3",
+                                          "qwen3moe", "qwen3vlmoe", "qwen3next", "qwen35moe", "deepseek2",
+                                          "glm4moe",  "minimax-m2", "olmoe",     "gpt-oss"};
+
+// A model of an architecture, as small as its keys allow.
+GgufConfig smallest(const std::string& architecture) {
+  GgufConfig file(architecture, architecture == "qwen2" || architecture == "qwen3" ? 0 : 4);
+  file.integer("block_count", 2).integer("expert_feed_forward_length", 12);
+  if (architecture == "llama4") file.integer("interleave_moe_layer_step", 2);
+  if (architecture == "gpt-oss") file.integer("attention.sliding_window", 8);
+  if (architecture == "qwen2moe") file.tensor("blk.0.ffn_down_shexp.weight", {16, 20});
+  if (architecture == "deepseek2")
+    file.integer("attention.key_length", 8)
+        .integer("attention.value_length", 8)
+        .integer("attention.kv_lora_rank", 4)
+        .integer("rope.dimension_count", 4);
+  if (architecture == "qwen3next" || architecture == "qwen35moe")
+    file.integer("attention.key_length", 8)
+        .integer("expert_shared_feed_forward_length", 12)
+        .integer("ssm.time_step_rank", 2)
+        .integer("ssm.inner_size", 8)
+        .integer("ssm.group_count", 1)
+        .integer("ssm.state_size", 4)
+        .integer("ssm.conv_kernel", 4);
+  return file;
+}
+
+TEST(GgufConfig, KeysOfWhatAModelLacksAreRefused) {
+  const std::map<std::string, float> keys{{"embedding_scale", 2.f},
+                                          {"residual_scale", 0.5f},
+                                          {"logit_scale", 0.5f},
+                                          {"attention.scale", 0.5f},
+                                          {"attention.output_scale", 0.5f},
+                                          {"attention.value_scale", 0.5f},
+                                          {"attention.temperature_scale", 0.1f},
+                                          {"attn_logit_softcapping", 30.f},
+                                          {"router_logit_softcapping", 30.f},
+                                          {"final_logit_softcapping", 30.f},
+                                          {"attention.max_alibi_bias", 8.f},
+                                          {"attention.layer_norm_epsilon", 1e-5f},
+                                          {"attention.clamp_kqv", -1.f},
+                                          {"attention.value_length", 5.f},
+                                          {"attention.shared_kv_layers", 1.f},
+                                          {"attention.indexer.top_k", 4.f},
+                                          {"rope.freq_base_swa", 5.f},
+                                          {"rope.scaling.alpha", 2.f},
+                                          {"rope.scaling.yarn_ext_factor", 0.f},
+                                          {"swiglu_clamp_exp", 2.f},
+                                          {"moe_latent_size", 8.f},
+                                          {"expert_chunk_feed_forward_length", 8.f},
+                                          {"expert_group_scale", 0.5f},
+                                          {"expert_gating_func", 9.f},
+                                          {"moe_every_n_layers", 2.f}};
+  for (const std::string architecture : kArchitectures) {
+    SCOPED_TRACE(architecture);
+    EXPECT_TRUE(smallest(architecture).config().is_object());
+    for (const auto& [key, value] : keys) {
+      if (architecture == "deepseek2" && key == "attention.value_length") continue;
+      const std::string told = smallest(architecture).number(key, value).refusal();
+      EXPECT_NE(told.find(fmt::format(": {}.{}=", architecture, key)), std::string::npos)
+          << key << ": " << told;
+      EXPECT_EQ(told.find('\n'), std::string::npos) << told;
+    }
+    const std::string causal = smallest(architecture).flag("attention.causal", false).refusal();
+    EXPECT_NE(causal.find("attention.causal=false: expected true"), std::string::npos) << causal;
+  }
+}
+
+// Whatever a key says that changes nothing, no line is told; one that nobody knows is.
+TEST(GgufConfig, KeysThatChangeNothingAreTaken) {
+  for (const std::string architecture : kArchitectures) {
+    SCOPED_TRACE(architecture);
+    GgufConfig file = smallest(architecture);
+    for (const char* key : {"embedding_scale", "residual_scale", "logit_scale", "attention.output_scale"})
+      file.number(key, 1);
+    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "attention.scale",
+                            "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_scale"})
+      file.number(key, 0);
+    for (const char* key : {"vocab_size", "pooling_type", "n_deepstack_layers", "expert_shared_count"})
+      file.integer(key, 1);
+    file.flag("attention.causal", true)
+        .flag("rope.scaling.finetuned", true)
+        .flag("use_parallel_residual", false);
+    file.integer("expert_gating_func", 0);
+    std::string notice = "none";
+    hub_config_of(file.open(), &notice);
+    EXPECT_EQ(notice, "");
+    hub_config_of(smallest(architecture).integer("key_of_nobody", 3).number("another", 1).open(), &notice);
+    EXPECT_NE(
+        notice.find(fmt::format("without effect: \"{0}.another\", \"{0}.key_of_nobody\"", architecture)),
+        std::string::npos)
+        << notice;
+  }
+}
+
+// What a file says of a router is done, or refused where no model of the architecture is like that.
+TEST(GgufConfig, RoutersAreAsTheKeysSay) {
+  for (const std::string architecture : {"qwen2moe", "qwen3moe", "qwen3vlmoe", "qwen3next", "olmoe"}) {
+    for (const bool divides : {false, true})
+      EXPECT_EQ(smallest(architecture).flag("expert_weights_norm", divides).config()["norm_topk_prob"],
+                divides)
+          << architecture;
+  }
+  for (const std::string architecture : {"llama", "minimax-m2", "gpt-oss", "qwen35moe"})
+    EXPECT_NE(smallest(architecture)
+                  .flag("expert_weights_norm", false)
+                  .refusal()
+                  .find("expert_weights_norm=false: expected true"),
+              std::string::npos)
+        << architecture;
+  for (const std::string architecture : {"llama4", "deepseek2"})
+    EXPECT_NE(smallest(architecture)
+                  .flag("expert_weights_norm", true)
+                  .refusal()
+                  .find("expert_weights_norm=true: expected false"),
+              std::string::npos)
+        << architecture;
+  for (const std::string architecture : {"llama", "llama4", "qwen3moe", "minimax-m2", "olmoe", "gpt-oss"})
+    EXPECT_NE(smallest(architecture)
+                  .number("expert_weights_scale", 2.5f)
+                  .refusal()
+                  .find("expert_weights_scale=2.5: expected 0 or 1"),
+              std::string::npos)
+        << architecture;
+  for (const std::string architecture : {"deepseek2", "glm4moe"}) {
+    EXPECT_EQ(smallest(architecture).number("expert_weights_scale", 2.5f).config()["routed_scaling_factor"],
+              2.5);
+    EXPECT_EQ(smallest(architecture).number("expert_weights_scale", 0).config()["routed_scaling_factor"], 1);
+  }
+  for (const std::string architecture : {"deepseek2", "glm4moe"}) {
+    const std::string told = smallest(architecture).integer("leading_dense_block_count", 2).refusal();
+    EXPECT_NE(told.find("leading_dense_block_count=2: expected fewer than the 2 layers"), std::string::npos)
+        << told;
+  }
+  const std::map<std::string, std::uint32_t> gating{{"llama", 1},   {"qwen3moe", 1},   {"llama4", 2},
+                                                    {"glm4moe", 2}, {"minimax-m2", 2}, {"gpt-oss", 3}};
+  for (const auto& [architecture, own] : gating) {
+    for (std::uint32_t other = 1; other < 5; ++other) {
+      const std::string told = smallest(architecture).integer("expert_gating_func", other).refusal();
+      EXPECT_EQ(told.find("expert_gating_func=") == std::string::npos, other == own) << told;
+    }
+  }
+}
+
+TEST(GgufConfig, WindowsAreThoseOfThePattern) {
+  const auto kinds = [](GgufConfig file) {
+    std::string layers;
+    const json config = file.config();
+    for (const json& kind : config.at("layer_types")) layers += kind == "sliding_attention" ? 'w' : '-';
+    return layers;
+  };
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  const auto oss = [] {
+    GgufConfig file("gpt-oss");
+    file.integer("block_count", 4)
+        .integer("expert_feed_forward_length", 12)
+        .integer("attention.sliding_window", 8);
+    return file;
+  };
+  EXPECT_EQ(kinds(oss()), "w-w-");
+  EXPECT_EQ(kinds(oss().integer(kPattern, 3)), "ww-w");
+  EXPECT_EQ(kinds(oss().integer(kPattern, 0)), "wwww");
+  EXPECT_EQ(kinds(oss().integer(kPattern, 1)), "----");
+  EXPECT_EQ(kinds(oss().flags(kPattern, {false, true, true, false})), "-ww-");
+  EXPECT_NE(oss().flags(kPattern, {true}).refusal().find("a flag for each of 4 layers"), std::string::npos);
+  EXPECT_NE(smallest("llama4").integer(kPattern, 2).refusal().find("pattern=2: expected 4"),
+            std::string::npos);
+  EXPECT_NE(
+      smallest("llama").integer("attention.sliding_window", 8).refusal().find("sliding_window=8: expected 0"),
+      std::string::npos);
+  EXPECT_TRUE(smallest("llama").integer("attention.sliding_window", 64).config().is_object());
+}
+
+// A file whose model cannot be told is looked at, and the reason stands beside its tensors.
+TEST(GgufConfig, InspectionSaysWhyAModelIsUnknown) {
+  const auto look = [](GgufConfig file, const std::string& reason) {
+    const fs::path path = file.write();
+    const TensorSource source = TensorSource::open(path);
+    const Inspection inspection = inspect(source, {});
+    const std::string text = inspection_text(source, inspection, {});
+    fs::remove(path);
+    EXPECT_NE(text.find("  model       [gguf] " + path.string() + ": " + reason), std::string::npos) << text;
+    EXPECT_NE(text.find("token_embd.weight"), std::string::npos) << text;
+    EXPECT_NE(inspection_json(source, inspection)["problem"].dump().find(reason), std::string::npos);
+  };
+  look(smallest("qwen3moe").number("logit_scale", 0.5f), "qwen3moe.logit_scale=0.5: expected 0 or 1");
+  look(GgufConfig("qwen3moe"), "the metadata has no ");
+  look(GgufConfig("clip"), "general.architecture=");
 }
 
 TEST(GgufConfig, OtherArchitecturesAreRefusedByName) {

@@ -20,6 +20,7 @@ class GgufWriter {
   }
   void integer(const std::string& key, std::uint32_t value) { begin(key, 4), add(metadata_, value); }
   void number(const std::string& key, float value) { begin(key, 6), add(metadata_, value); }
+  void flag(const std::string& key, bool value) { begin(key, 7), metadata_ += static_cast<char>(value); }
   void flags(const std::string& key, const std::vector<bool>& values) {
     begin(key, 9), add(metadata_, std::uint32_t{7});
     add(metadata_, static_cast<std::uint64_t>(values.size()));

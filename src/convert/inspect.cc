@@ -91,6 +91,7 @@ struct DescribedModel {
 
 DescribedModel described_model(const TensorSource& source) {
   DescribedModel model;
+  model.problem = source.problem();
   try {
     if (source.kind() == SourceKind::checkpoint) {
       const Config config = config_of_stored(source.config(), source.path());
@@ -285,7 +286,8 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
   }
   nlohmann::json architecture, hash, stated = nlohmann::json::object();
   for (const auto& [name, value] : stated_facts(source)) stated[name] = value;
-  if (const DescribedModel model = described_model(source); model.architecture) {
+  const DescribedModel model = described_model(source);
+  if (model.architecture) {
     architecture = architecture_json(*model.architecture);
     hash = architecture_hash(*model.architecture);
   }
@@ -298,6 +300,7 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
           {"config", source.config()},
           {"architecture", architecture},
           {"architecture_hash", hash},
+          {"problem", model.problem.empty() ? nlohmann::json() : nlohmann::json(model.problem)},
           {"details", source.details()},
           {"stated", stated},
           {"tensors", tensors}};

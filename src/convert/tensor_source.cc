@@ -86,7 +86,8 @@ void TensorSource::open_gguf() {
     items_.emplace(tensor, Item{std::string(entry.type->name), entry.shape, entry.part});
   try {
     config_ = hub_config_of(*gguf_);
-  } catch (const Error&) {  // of a family that is not known here: its tensors can be looked at all the same
+  } catch (const Error& error) {  // its tensors can be looked at all the same
+    problem_ = error.what();
   }
 }
 

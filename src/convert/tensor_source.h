@@ -50,6 +50,8 @@ class TensorSource {
   // config.json of a Hugging Face folder, or its equivalent for a GGUF file of a known family; for a
   // checkpoint the values of its keys; else null.
   const nlohmann::json& config() const { return config_; }
+  // Why config() is null, where a GGUF file's model cannot be told from its metadata; else empty.
+  const std::string& problem() const { return problem_; }
   // A checkpoint's step, version, model, mesh, ranks, data and rng, from its manifest; else null.
   const nlohmann::json& details() const { return details_; }
   const GgufFile* gguf() const { return gguf_.get(); }  // null for the other kinds
@@ -73,6 +75,7 @@ class TensorSource {
   std::vector<File> files_;
   std::map<std::string, Item, NaturalOrder> items_;
   nlohmann::json config_, details_;
+  std::string problem_;
 };
 
 }  // namespace switchyard

@@ -11,8 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-enum Gating { kSoftmax = 1, kSigmoid = 2 };  // expert_gating_func
-
 constexpr GgufExperts kExpertsOfMixtral{"block_sparse_moe.experts.", "w1.weight", "w3.weight", "w2.weight"};
 
 constexpr GgufName kMixtralNames[] = {{"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"}};
@@ -91,7 +89,7 @@ void add_experts_of_qwen(const GgufFile& file, const GgufMetadata& metadata, jso
 
 void add_qwen2_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
   config["model_type"] = "qwen2_moe";
-  config["norm_topk_prob"] = false;  // of all models of this architecture
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", false);
   config["shared_expert_intermediate_size"] = file.at("blk.0.ffn_down_shexp.weight").shape.back();
   add_experts_of_qwen(file, metadata, config);
 }
@@ -99,27 +97,32 @@ void add_qwen2_moe(const GgufFile& file, const GgufMetadata& metadata, json& con
 // Qwen3-VL's decoder is Qwen3's for a text: its sections of a rotation have the same position.
 void add_qwen3_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
   config["model_type"] = "qwen3_moe";
-  config["norm_topk_prob"] = true;  // of all models of these architectures
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", true);
   add_experts_of_qwen(file, metadata, config);
 }
 
 // Router, first dense layers and shared experts as in DeepSeek-V3.
 void add_experts_of_deepseek(const GgufMetadata& metadata, json& config) {
-  config["first_k_dense_replace"] = metadata.integer("leading_dense_block_count", 0);
+  const std::int64_t dense = metadata.integer("leading_dense_block_count", 0);
+  if (dense >= config["num_hidden_layers"].get<std::int64_t>())
+    metadata.wrong("leading_dense_block_count",
+                   fmt::format("fewer than the {} layers", config["num_hidden_layers"].dump()));
+  config["first_k_dense_replace"] = dense;
   config["n_routed_experts"] = metadata.integer("expert_count");
   config["n_shared_experts"] = metadata.integer("expert_shared_count", 0);
   config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
-  config["routed_scaling_factor"] = metadata.number("expert_weights_scale", 1);
+  const double scale = metadata.number("expert_weights_scale", 1);
+  config["routed_scaling_factor"] = scale == 0 ? 1 : scale;  // 0 is as good as none
   config["norm_topk_prob"] = metadata.flag("expert_weights_norm", false);
   config["n_group"] = metadata.integer("expert_group_count", 1);
   config["topk_group"] = metadata.integer("expert_group_used_count", 1);
 }
 
 void add_deepseek(const GgufFile&, const GgufMetadata& metadata, json& config) {
-  const std::int64_t gating = metadata.integer("expert_gating_func", kSoftmax);
-  if (gating != kSoftmax && gating != kSigmoid)
+  const std::int64_t gating = metadata.integer("expert_gating_func", 0);
+  if (gating != 0 && gating != kGgufSoftmax && gating != kGgufSigmoid)
     metadata.wrong("expert_gating_func", "1 (softmax) or 2 (sigmoid)");
-  const bool third = gating == kSigmoid;
+  const bool third = gating == kGgufSigmoid;
   config["model_type"] = third ? "deepseek_v3" : "deepseek_v2";
   config["num_key_value_heads"] = config["num_attention_heads"];
   const std::int64_t rope = metadata.integer("rope.dimension_count");
@@ -135,6 +138,8 @@ void add_deepseek(const GgufFile&, const GgufMetadata& metadata, json& config) {
   if (const std::int64_t rank = metadata.integer("attention.q_lora_rank", 0); rank > 0)
     config["q_lora_rank"] = rank;
   add_experts_of_deepseek(metadata, config);
+  if (!third && config["norm_topk_prob"] == true)
+    metadata.wrong("expert_weights_norm", "false, as expert_gating_func is 1 (softmax)");
   config["scoring_func"] = third ? "sigmoid" : "softmax";
   config["topk_method"] = third ? "noaux_tc" : config["n_group"] > 1 ? "group_limited_greedy" : "greedy";
   config.erase("head_dim");
@@ -146,15 +151,19 @@ void add_gpt_oss(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
   config["sliding_window"] = metadata.integer("attention.sliding_window");
   config["rope_parameters"]["truncate"] = false;  // of all models of this architecture
-}
-
-void require_sigmoid(const GgufMetadata& metadata) {
-  constexpr const char* kKey = "expert_gating_func";
-  if (metadata.integer(kKey, kSigmoid) != kSigmoid) metadata.wrong(kKey, "2 (sigmoid)");
+  // A flag for each layer with a window, or a period, of whose layers the last has none; 0: all have one.
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  const std::int64_t layers = config["num_hidden_layers"].get<std::int64_t>(),
+                     period = metadata.is_list(kPattern) ? 0 : metadata.integer(kPattern, 2);
+  std::vector<bool> windows(static_cast<std::size_t>(layers));
+  for (std::int64_t i = 0; i < layers; ++i)
+    windows[static_cast<std::size_t>(i)] = period == 0 || i % period < period - 1;
+  if (metadata.is_list(kPattern)) windows = metadata.flags(kPattern, layers);
+  for (const bool window : windows)
+    config["layer_types"].push_back(window ? "sliding_attention" : "full_attention");
 }
 
 void add_glm4_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
-  require_sigmoid(metadata);
   config["model_type"] = "glm4_moe";
   config["use_qk_norm"] = has_tensor(file, "blk.0.attn_q_norm.weight");
   add_rotated_share(metadata, config);
@@ -162,7 +171,6 @@ void add_glm4_moe(const GgufFile& file, const GgufMetadata& metadata, json& conf
 }
 
 void add_minimax(const GgufFile&, const GgufMetadata& metadata, json& config) {
-  require_sigmoid(metadata);
   config["model_type"] = "minimax_m2";
   config["num_local_experts"] = metadata.integer("expert_count");
   config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
@@ -172,14 +180,18 @@ void add_minimax(const GgufFile&, const GgufMetadata& metadata, json& config) {
 void add_olmoe(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config["model_type"] = "olmoe";
   config["num_experts"] = metadata.integer("expert_count");
-  config["norm_topk_prob"] = false;  // of all models of this architecture
-  if (metadata.has("attention.clamp_kqv")) config["clip_qkv"] = metadata.number("attention.clamp_kqv");
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", false);
+  const double clamp = metadata.number("attention.clamp_kqv", 0);  // 0 is as good as none
+  if (clamp < 0) metadata.wrong("attention.clamp_kqv", "0 (none) or more");
+  if (clamp > 0) config["clip_qkv"] = clamp;
 }
 
 // A file does not state chunks, layers without rotation, the growth of queries, and whether queries and keys
 // have a norm. The published models have these numbers in common, and llama.cpp has them in its code.
 void add_llama4(const GgufFile&, const GgufMetadata& metadata, json& config) {
   constexpr std::int64_t kChunk = 8192, kExpertsWithoutNorm = 128, kInterval = 4;
+  if (metadata.integer("attention.sliding_window_pattern", kInterval) != kInterval)
+    metadata.wrong("attention.sliding_window_pattern", fmt::format("{}", kInterval));
   const std::int64_t experts = metadata.integer("expert_count"),
                      layers = config["num_hidden_layers"].get<std::int64_t>(),
                      window = metadata.integer("attention.sliding_window", kChunk);
@@ -203,12 +215,14 @@ constexpr GgufArchitecture kArchitectures[] = {
     {.name = "llama",  // Llama, Mistral, Mixtral
      .tensors = kMixtralNames,
      .experts = kExpertsOfMixtral,
+     .divides_weights = true,
      .alternating_halves = true,
      .rope_factors = true,
      .add = add_llama},
     {.name = "llama4",
      .tensors = kLlama4Names,
      .experts = kExpertsOfLlama4,
+     .gating = kGgufSigmoid,
      .rope_factors = true,
      .add = add_llama4},
     {.name = "qwen2", .add = add_qwen2},
@@ -227,14 +241,24 @@ constexpr GgufArchitecture kArchitectures[] = {
      .rotates_part = true,
      .add = add_delta_net_config},
     {.name = "deepseek2", .rotates_part = true, .add = add_deepseek},
-    {.name = "glm4moe", .tensors = kGlm4Names, .rotates_part = true, .add = add_glm4_moe},
+    {.name = "glm4moe",
+     .tensors = kGlm4Names,
+     .gating = kGgufSigmoid,
+     .rotates_part = true,
+     .add = add_glm4_moe},
     {.name = "minimax-m2",
      .tensors = kMinimaxNames,
      .experts = kExpertsOfMixtral,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
      .rotates_part = true,
      .add = add_minimax},
     {.name = "olmoe", .add = add_olmoe},
-    {.name = "gpt-oss", .tensors = kGptOssNames, .add = add_gpt_oss},
+    {.name = "gpt-oss",
+     .tensors = kGptOssNames,
+     .gating = kGgufSoftmaxOfChosen,
+     .divides_weights = true,
+     .add = add_gpt_oss},
 };
 
 }  // namespace
@@ -257,8 +281,6 @@ void add_rotated_share(const GgufMetadata& metadata, json& config) {
                              : heads > 0                 ? integer("hidden_size") / heads
                                                          : 0,
                      rotated = metadata.integer("rope.dimension_count", width);
-  if (metadata.integer("attention.value_length", width) != width)
-    metadata.wrong("attention.value_length", fmt::format("attention.key_length, {}", width));
   if (width == 0 || rotated == 0 || rotated > width)
     metadata.wrong("rope.dimension_count", fmt::format("1 to the {} values of a head", width));
   config["rope_parameters"]["partial_rotary_factor"] =

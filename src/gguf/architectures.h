@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "gguf/gguf_file.h"
@@ -21,15 +22,21 @@ struct GgufExperts {
   std::string_view gate = "gate_proj.weight", up = "up_proj.weight", down = "down_proj.weight";
 };
 
+// Numbers of `expert_gating_func`: how a router makes weights.
+enum GgufGating : std::int64_t { kGgufSoftmax = 1, kGgufSigmoid = 2, kGgufSoftmaxOfChosen = 3 };
+
 struct GgufArchitecture {
   std::string_view name;
   std::span<const GgufName> tensors = {};  // with names that differ from most architectures'
   GgufExperts experts = {};
-  bool alternating_halves =
-      false;                    // in the file, a head's query and key rows alternate between its halves
-  bool norms_plus_one = false;  // the file stores 1 + weight for each norm
-  bool rotates_part = false;    // `add` reads a head's rotated share; otherwise all of it is rotated
-  bool rope_factors = false;    // a file may have rope_freqs.weight
+  // What files may state of a router where `add` does not read it: the weights, and whether those of the
+  // chosen experts are divided by their sum.
+  GgufGating gating = kGgufSoftmax;
+  bool divides_weights = false;
+  bool alternating_halves = false;  // in the file, a head's query and key rows alternate between its halves
+  bool norms_plus_one = false;      // the file stores 1 + weight for each norm
+  bool rotates_part = false;        // `add` reads a head's rotated share; otherwise all of it is rotated
+  bool rope_factors = false;        // a file may have rope_freqs.weight
   // Adds `model_type` to a config.json of transformers, and settings that hub_config_of() does not read for
   // all architectures. Error(usage) naming the key for a value that config.json cannot express.
   void (*add)(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
@@ -37,6 +44,11 @@ struct GgufArchitecture {
 
 // Error(usage) listing all known architectures when the file has another one.
 const GgufArchitecture& architecture_of(const GgufFile& file);
+
+// Looks at the keys of an architecture that nobody has read, when its `config` is made. Error(usage) naming a
+// key that changes what the model computes. Returns a line that names those without a meaning here, or "".
+std::string check_other_keys(const GgufFile& file, const GgufArchitecture& architecture,
+                             const GgufMetadata& metadata, const nlohmann::json& config);
 
 // Adds the settings of qwen3next and qwen35moe (gguf_delta_net.cc).
 void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);

@@ -98,13 +98,15 @@ const char* attention_biases_of(const GgufFile& file) {
 
 }  // namespace
 
-json hub_config_of(const GgufFile& file) {
+json hub_config_of(const GgufFile& file, std::string* notice) {
   const GgufArchitecture& architecture = architecture_of(file);
   const GgufMetadata metadata(file, std::string(architecture.name));
   const std::int64_t heads = metadata.integer("attention.head_count"),
                      width = metadata.integer("embedding_length"),
                      predictions = metadata.integer("nextn_predict_layers", 0),
                      blocks = metadata.integer("block_count");
+  const double epsilon = metadata.number("attention.layer_norm_rms_epsilon");
+  if (epsilon < 0) metadata.wrong("attention.layer_norm_rms_epsilon", "0 or more");
   constexpr std::int64_t kMostBlocks = 1 << 16;  // some settings become a list of so many
   if (blocks > kMostBlocks) metadata.wrong("block_count", fmt::format("at most {}", kMostBlocks));
   // Prediction layers are the last blocks; they are left out.
@@ -115,7 +117,7 @@ json hub_config_of(const GgufFile& file) {
               {"num_key_value_heads", metadata.integer("attention.head_count_kv", heads)},
               {"intermediate_size", metadata.integer("feed_forward_length", 0)},
               {"num_hidden_layers", blocks - predictions},
-              {"rms_norm_eps", metadata.number("attention.layer_norm_rms_epsilon")},
+              {"rms_norm_eps", epsilon},
               {"max_position_embeddings", metadata.integer("context_length")},
               {"vocab_size", file.at("token_embd.weight").shape[0]},
               {"tie_word_embeddings", !file.entries().contains("output.weight")},
@@ -133,6 +135,11 @@ json hub_config_of(const GgufFile& file) {
   add_divisors(file, metadata, architecture, rotated, config["rope_parameters"]);
   architecture.add(file, metadata, config);
   config[kGgufAttentionBiases] = attention_biases_of(file);
+  const bool latent = config.contains("kv_lora_rank");
+  if (!latent && metadata.integer("attention.value_length", head) != head)
+    metadata.wrong("attention.value_length", fmt::format("{}, the width of a head", head));
+  const std::string others = check_other_keys(file, architecture, metadata, config);
+  if (notice != nullptr) *notice = others;
   return config;
 }
 

@@ -18,21 +18,14 @@ json layer_types_of(const GgufMetadata& metadata, std::int64_t layers) {
   const auto add = [&](bool recurrent) {
     kinds.push_back(recurrent ? "linear_attention" : "full_attention");
   };
-  if (!metadata.has(kRecurrent)) {
-    constexpr std::int64_t kUsualInterval = 4;
-    const std::int64_t interval = metadata.integer("full_attention_interval", kUsualInterval);
-    if (interval == 0) metadata.wrong("full_attention_interval", "at least 1");
-    for (std::int64_t i = 0; i < layers; ++i) add((i + 1) % interval != 0);
+  constexpr std::int64_t kUsualInterval = 4;
+  const std::int64_t interval = metadata.integer("full_attention_interval", kUsualInterval);
+  if (metadata.has(kRecurrent)) {
+    for (const bool recurrent : metadata.flags(kRecurrent, layers)) add(recurrent);
     return kinds;
   }
-  const json& flags = metadata.list(kRecurrent);
-  if (std::ssize(flags) < layers)
-    metadata.wrong(kRecurrent, fmt::format("a flag for each of {} layers", layers));
-  for (std::int64_t i = 0; i < layers; ++i) {
-    const json& flag = flags[static_cast<std::size_t>(i)];
-    if (!flag.is_boolean() && flag != 0 && flag != 1) metadata.wrong(kRecurrent, "flags");
-    add(flag.is_boolean() ? flag.get<bool>() : flag == 1);
-  }
+  if (interval == 0) metadata.wrong("full_attention_interval", "at least 1");
+  for (std::int64_t i = 0; i < layers; ++i) add((i + 1) % interval != 0);
   return kinds;
 }
 
@@ -57,7 +50,9 @@ void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, js
   config["num_experts"] = metadata.integer("expert_count");
   config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
   config["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length");
-  config["norm_topk_prob"] = true;  // of all models of these architectures
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", true);
+  if (config["model_type"] == "qwen3_5_moe_text" && config["norm_topk_prob"] == false)
+    metadata.wrong("expert_weights_norm", "true");
   if (config["intermediate_size"] == 0) config["intermediate_size"] = config["moe_intermediate_size"];
 }
 

@@ -20,8 +20,9 @@
 namespace switchyard {
 
 // The model's config.json as transformers would have it. Error(usage) naming the key for an unknown
-// architecture or a value that config.json cannot express.
-nlohmann::json hub_config_of(const GgufFile& file);
+// architecture, a value that config.json cannot express, or a key of something that is not computed here.
+// `notice`: gets a line that names the keys without a meaning here, or "".
+nlohmann::json hub_config_of(const GgufFile& file, std::string* notice = nullptr);
 
 // A field that no published config.json has: "none", "inputs" or "inputs and output" of attention have
 // biases, as the tensors say. It counts for every family.

@@ -1,5 +1,7 @@
 #include "gguf/metadata.h"
 
+#include <cmath>
+
 #include "core/error.h"
 #include "core/json_file.h"
 
@@ -11,6 +13,7 @@ const json& GgufMetadata::at(std::string_view key) const {
   const auto found = file_.metadata().find(full(key));
   if (found == file_.metadata().end())
     fail_usage("[gguf] {}: the metadata has no {}", file_.path(), in_quotes(full(key)));
+  read_.emplace(key);
   return found->second;
 }
 
@@ -36,7 +39,7 @@ std::int64_t GgufMetadata::integer(std::string_view key) const {
 
 double GgufMetadata::number(std::string_view key) const {
   const json& value = one(key);
-  if (!value.is_number()) wrong(key, "a number");
+  if (!value.is_number() || !std::isfinite(value.get<float>())) wrong(key, "a finite number");
   return std::stod(fmt::format("{}", value.get<float>()));
 }
 
@@ -55,6 +58,28 @@ std::string GgufMetadata::text(std::string_view key) const {
 const json& GgufMetadata::list(std::string_view key) const {
   if (!at(key).is_array()) wrong(key, "a list");
   return at(key);
+}
+
+std::vector<bool> GgufMetadata::flags(std::string_view key, std::int64_t count) const {
+  const json& values = list(key);
+  if (std::ssize(values) < count) wrong(key, fmt::format("a flag for each of {} layers", count));
+  std::vector<bool> flags;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const json& flag = values[static_cast<std::size_t>(i)];
+    if (!flag.is_boolean() && flag != 0 && flag != 1) wrong(key, "flags");
+    flags.push_back(flag.is_boolean() ? flag.get<bool>() : flag == 1);
+  }
+  return flags;
+}
+
+std::vector<std::string> GgufMetadata::unread() const {
+  std::vector<std::string> keys;
+  const std::string begin = full("");
+  for (const auto& [key, value] : file_.metadata()) {
+    if (key.starts_with(begin) && !read_.contains(std::string_view(key).substr(begin.size())))
+      keys.push_back(key.substr(begin.size()));
+  }
+  return keys;
 }
 
 std::optional<std::size_t> GgufMetadata::id(std::string_view key, std::size_t ids) const {

@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gguf/gguf_file.h"
 
@@ -28,6 +31,13 @@ class GgufMetadata {
   bool flag(std::string_view key, bool absent) const;
   std::string text(std::string_view key) const;
   const nlohmann::json& list(std::string_view key) const;
+  // The first `count` flags of a list that has at least as many; numbers 0 and 1 are flags, too.
+  std::vector<bool> flags(std::string_view key, std::int64_t count) const;
+  // The value, or null.
+  nlohmann::json value(std::string_view key) const { return has(key) ? at(key) : nlohmann::json(); }
+  bool is_list(std::string_view key) const { return value(key).is_array(); }
+  // The keys below the prefix whose values nobody has asked for.
+  std::vector<std::string> unread() const;
   // An id below `ids`; empty without the key.
   std::optional<std::size_t> id(std::string_view key, std::size_t ids) const;
 
@@ -40,6 +50,7 @@ class GgufMetadata {
 
   const GgufFile& file_;
   std::string prefix_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 }  // namespace switchyard

@@ -229,10 +229,23 @@ void for_fields(const HubFields& fields, const std::function<void(const HubField
 }
 
 constexpr std::string_view kGroupedRead[] = {"head_dim", "attention_bias"};
+constexpr std::string_view kExpertNames[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+
+void check_names_of_experts(const HubConfig& hub) {
+  const char* first = nullptr;
+  for (const std::string_view name : kExpertNames) {
+    const char* const key = name.data();
+    if (!hub.has(key)) continue;
+    if (first != nullptr && hub.at(key) != hub.at(first))
+      hub.wrong(key, fmt::format("none, or {}={}", first, hub.at(first).dump()));
+    if (first == nullptr) first = key;
+  }
+}
 
 }  // namespace
 
 const HubFields kGroupedFields{.read = kGroupedRead};
+const HubFields kNamesOfExperts{.unused = kExpertNames};
 
 const HubFields& common_fields() {
   static constexpr HubFields kFields{.read = kCommonRead, .refused = kCommonRefused, .unused = kCommonUnused};
@@ -252,6 +265,7 @@ void check_fields(const HubConfig& hub, const ModelFamily& family) {
   };
   check(common_fields());
   for_fields(family.fields, check);
+  if (family.block->experts) check_names_of_experts(hub);
 }
 
 std::string unknown_fields_notice(const json& hub_config) {
@@ -301,6 +315,7 @@ void read_common(const HubConfig& hub, ConfigKeys& ours) {
   ours["base_mlp_dim"] = hub.positive("intermediate_size");
   ours["base_num_decoder_layers"] = hub.positive("num_hidden_layers");
   ours["normalization_layer_epsilon"] = hub.number("rms_norm_eps");
+  if (!(hub.number("rms_norm_eps") >= 0)) hub.wrong("rms_norm_eps", "0 or more");
   ours["mlp_activations"] = {"silu", "linear"};
   ours["logits_via_embedding"] = hub.flag("tie_word_embeddings", false);
   ours["normalize_embedding_logits"] = false;
@@ -380,14 +395,29 @@ void read_grouped_attention(const HubConfig& hub, const GroupedAttention& family
   }
 }
 
+const nlohmann::json& list_of_layers(const HubConfig& hub, const char* key, std::string_view what) {
+  const std::int64_t layers = hub.positive("num_hidden_layers");
+  const json& list = hub.at(key);
+  if (!list.is_array() || std::ssize(list) != layers)
+    hub.wrong(key, fmt::format("{} for each of {} layers", what, layers));
+  return list;
+}
+
+void check_all_layers(const HubConfig& hub, const char* key, const nlohmann::json& only,
+                      std::string_view what) {
+  if (!hub.has(key)) return;
+  for (const json& value : list_of_layers(hub, key, what)) {
+    if (value != only) hub.wrong(key, fmt::format("{} for every layer", what));
+  }
+}
+
 nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char* yes, const char* no) {
-  const json& words = hub.at(key);
-  const std::string expected =
-      fmt::format("{} or {} for each of {} layers", yes, no, hub.positive("num_hidden_layers"));
-  if (!words.is_array() || std::ssize(words) != hub.positive("num_hidden_layers")) hub.wrong(key, expected);
+  const std::string expected = fmt::format("{} or {}", yes, no);
+  const json& words = list_of_layers(hub, key, expected);
   json numbers = json::array();
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] != yes && words[i] != no) hub.wrong(key, expected);
+    if (words[i] != yes && words[i] != no)
+      hub.wrong(key, fmt::format("{} for each of {} layers", expected, words.size()));
     if (words[i] == yes) numbers.push_back(i);
   }
   return numbers;
@@ -410,10 +440,7 @@ void read_window_of_all(const HubConfig& hub, std::int64_t usual, ConfigKeys& ou
 }
 
 void refuse_windows(const HubConfig& hub, const char* kind_of_layers) {
-  if (!hub.has("layer_types")) return;
-  for (const json& kind : hub.at("layer_types")) {
-    if (kind != kind_of_layers) hub.wrong("layer_types", fmt::format("{} in every layer", kind_of_layers));
-  }
+  check_all_layers(hub, "layer_types", kind_of_layers, kind_of_layers);
 }
 
 namespace {

@@ -14,6 +14,8 @@ const HubFields& common_fields();
 extern const HubFields kGroupedFields;
 // The value of a field whose null means false, and whose default may be true.
 bool flag_or_null(const HubConfig& hub, const char* key, bool absent);
+// Other names of the number of experts, which some classes take for it: where several are stated, they agree.
+extern const HubFields kNamesOfExperts;
 // Error(usage) for a field whose value `family` does not compute.
 void check_fields(const HubConfig& hub, const ModelFamily& family);
 
@@ -35,6 +37,11 @@ struct GroupedAttention {
   bool biases = false;  // the family reads attention_bias
 };
 void read_grouped_attention(const HubConfig& hub, const GroupedAttention& family, ConfigKeys& keys);
+// The list `key`, which has a value for each layer. `what` begins the message for another one.
+const nlohmann::json& list_of_layers(const HubConfig& hub, const char* key, std::string_view what);
+// Error(usage) for a list `key` that is not `only` for each layer; `what` says it in the message.
+void check_all_layers(const HubConfig& hub, const char* key, const nlohmann::json& only,
+                      std::string_view what);
 // The numbers of the layers for which the list `key` has the word `yes`. The list has one word for each
 // layer, and all other words must be `no`.
 nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char* yes, const char* no);

@@ -2,6 +2,8 @@
 // experts. The two generations differ in how the router scores and selects.
 #include "models/families/deepseek.h"
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 
 namespace switchyard {
@@ -33,6 +35,23 @@ void write_latent_attention(const ModelConfig& model, HubJson& hub) {
   hub["v_head_dim"] = model.v_dim;
 }
 
+void read_first_expert_layer(const HubConfig& hub, std::optional<std::int64_t> absent, ConfigKeys& keys) {
+  constexpr const char* kKey = "first_k_dense_replace";
+  const std::int64_t layers = hub.positive("num_hidden_layers"),
+                     dense = absent ? hub.integer(kKey, *absent) : hub.integer(kKey);
+  if (dense >= layers)
+    hub.wrong(hub.has(kKey) ? kKey : "num_hidden_layers",
+              fmt::format("a layer with experts after {} dense ones", dense));
+  keys["first_num_dense_layers"] = dense;
+}
+
+void read_expert_layers(const HubConfig& hub, std::int64_t absent, ConfigKeys& keys) {
+  if (!hub.has("mlp_layer_types")) return read_first_expert_layer(hub, absent, keys);
+  const nlohmann::json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
+  if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
+  keys["moe_layers"] = layers;
+}
+
 void write_predictions(const ModelConfig& model, HubJson& hub) {
   if (model.predictions > 0) hub["num_nextn_predict_layers"] = model.predictions;
 }
@@ -50,7 +69,8 @@ constexpr std::string_view kExpertsRead[] = {
 constexpr FixedField kExpertsRefused[] = {{"use_sliding_window", "false"}, {"moe_layer_freq", "1"}};
 // Losses and layouts of the training that made a model.
 constexpr std::string_view kExpertsUnused[] = {"aux_loss_alpha", "seq_aux", "ep_size"};
-constexpr HubFields kExpertFields{.read = kExpertsRead, .refused = kExpertsRefused, .unused = kExpertsUnused};
+constexpr HubFields kExpertFields{
+    .read = kExpertsRead, .refused = kExpertsRefused, .unused = kExpertsUnused, .more = {&kNamesOfExperts}};
 constexpr FixedField kExpertsOfDeepseek2Refused[] = {{"scoring_func", R"("softmax")"},
                                                      {"norm_topk_prob", "false"}};
 constexpr std::string_view kExpertsOfDeepseek3Read[] = {"num_nextn_predict_layers"};
@@ -100,7 +120,7 @@ void read_experts(const HubConfig& hub, bool second, const ExpertDefaults& defau
 void read_attention_and_layers(const HubConfig& hub, bool states_pairs, ConfigKeys& keys) {
   read_rope(hub, {.latent = true, .states_pairs = states_pairs, .usual_theta = 10000}, keys);
   read_latent_attention(hub, keys);
-  keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
+  read_first_expert_layer(hub, {}, keys);
 }
 
 void read_deepseek_v2(const HubConfig& hub, ConfigKeys& keys) {

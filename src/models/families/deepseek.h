@@ -1,6 +1,8 @@
 // Reads and writes the parts of config.json that later families took over from DeepSeek-V3.
 #pragma once
 
+#include <optional>
+
 #include "models/families/common.h"
 
 namespace switchyard {
@@ -18,6 +20,12 @@ bool has_hub_latent_epsilon(const ModelConfig& model);
 // Reads multi-head latent attention.
 void read_latent_attention(const HubConfig& hub, ConfigKeys& keys);
 void write_latent_attention(const ModelConfig& model, HubJson& hub);
+
+// Reads first_k_dense_replace: the layers before the first with experts. `absent`: of a file that does not
+// state it; none: it must.
+void read_first_expert_layer(const HubConfig& hub, std::optional<std::int64_t> absent, ConfigKeys& keys);
+// The same, but for a file with mlp_layer_types, a word for each layer.
+void read_expert_layers(const HubConfig& hub, std::int64_t absent, ConfigKeys& keys);
 
 // Writes the number of prediction layers, for a model that has some.
 void write_predictions(const ModelConfig& model, HubJson& hub);

@@ -5,8 +5,6 @@
 namespace switchyard {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::string_view kIndexedRead[] = {"index_n_heads", "index_head_dim", "index_topk",
                                              "mlp_layer_types"};
 constexpr FixedField kIndexedRefused[] = {{"rope_interleave", "true"}};
@@ -27,34 +25,24 @@ void read_indexed_attention(const HubConfig& hub, bool interleaved, ConfigKeys& 
   keys["indexer_rope_interleave"] = interleaved;
 }
 
-void read_expert_layers(const HubConfig& hub, ConfigKeys& keys) {
-  if (!hub.has("mlp_layer_types")) {
-    keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace", 3);
-    return;
-  }
-  const json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
-  if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
-  keys["moe_layers"] = layers;
-}
+// Of a file that does not say it.
+constexpr std::int64_t kUsualDenseLayers = 3;
 
 void read_deepseek_v32(const HubConfig& hub, ConfigKeys& keys) {
   read_indexed_attention(hub, false, keys);
-  read_expert_layers(hub, keys);
+  read_expert_layers(hub, kUsualDenseLayers, keys);
   read_experts_of_deepseek3(hub, {}, keys);
 }
 
 void read_glm_moe_dsa(const HubConfig& hub, ConfigKeys& keys) {
   read_indexed_attention(hub, true, keys);
-  read_expert_layers(hub, keys);
+  read_expert_layers(hub, kUsualDenseLayers, keys);
   read_experts_of_deepseek3(hub, {.groups = 1}, keys);
   // A layer without an indexer of its own would take the keys of the layer before.
   constexpr const char* kEach = "an indexer in every layer; shared choices are not supported";
   if (hub.integer("index_topk_freq", 1) > 1) hub.wrong("index_topk_freq", kEach);
   if (hub.has("index_topk_pattern")) hub.wrong("index_topk_pattern", kEach);
-  if (!hub.has("indexer_types")) return;
-  for (const json& kind : hub.at("indexer_types")) {
-    if (kind != "full") hub.wrong("indexer_types", kEach);
-  }
+  check_all_layers(hub, "indexer_types", "full", "full (an indexer of its own)");
 }
 
 void write_indexed(const Config& config, const ModelConfig& model, HubJson& hub) {

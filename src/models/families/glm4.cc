@@ -1,12 +1,12 @@
 // GLM-4.5 and 4.6 (glm4_moe) and GLM-4.7-Flash (glm4_moe_lite): DeepSeek-V3's router,
 // dense first layers and shared experts. glm4_moe has grouped queries with biases and
 // rotates part of each head; glm4_moe_lite has DeepSeek's latent attention.
+#include <fmt/format.h>
+
 #include "models/families/deepseek.h"
 
 namespace switchyard {
 namespace {
-
-using nlohmann::json;
 
 constexpr DecoderBlock kGlm4Block{.name = "glm4_moe", .experts = true};
 constexpr DecoderBlock kGlm4LiteBlock{.name = "glm4_moe_lite", .experts = true, .latent_attention = true};
@@ -18,7 +18,7 @@ void read_glm4_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_share = 0.5}, keys);
   read_grouped_attention(hub, {.qk_norm = hub.flag("use_qk_norm", false), .biases = true}, keys);
   keys["attention_output_bias"] = false;
-  keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
+  read_first_expert_layer(hub, {}, keys);
   read_experts_of_deepseek3(hub, {.groups = 1, .scaling = 1}, keys);
 }
 
@@ -38,13 +38,10 @@ bool writes_glm4_moe(const ModelConfig& model) {
 void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.latent = true, .states_pairs = true}, keys);
   read_latent_attention(hub, keys);
-  if (hub.has("mlp_layer_types")) {
-    const json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
-    if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
-    keys["moe_layers"] = layers;
-  } else {
-    keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace", 1);
-  }
+  // Its class takes it for another name.
+  if (hub.has("head_dim") && hub.at("head_dim") != hub.at("qk_rope_head_dim"))
+    hub.wrong("head_dim", fmt::format("none, or qk_rope_head_dim={}", hub.positive("qk_rope_head_dim")));
+  read_expert_layers(hub, 1, keys);
   read_experts_of_deepseek3(hub, {.groups = 1, .scaling = 1.8}, keys);
 }
 

@@ -76,14 +76,15 @@ bool writes_gpt_oss(const ModelConfig&) {
 
 }  // namespace
 
-const ModelFamily kGptOss{.type = "gpt_oss",
-                          .architecture = "GptOssForCausalLM",
-                          .block = &kGptOssBlock,
-                          .tensors = kGptOssTensors,
-                          .fused = kGptOssFused,
-                          .fields = {.read = kGptOssRead, .unused = kGptOssUnused, .more = {&kGroupedFields}},
-                          .read = read_gpt_oss,
-                          .write = write_gpt_oss,
-                          .writes = writes_gpt_oss};
+const ModelFamily kGptOss{
+    .type = "gpt_oss",
+    .architecture = "GptOssForCausalLM",
+    .block = &kGptOssBlock,
+    .tensors = kGptOssTensors,
+    .fused = kGptOssFused,
+    .fields = {.read = kGptOssRead, .unused = kGptOssUnused, .more = {&kGroupedFields, &kNamesOfExperts}},
+    .read = read_gpt_oss,
+    .write = write_gpt_oss,
+    .writes = writes_gpt_oss};
 
 }  // namespace switchyard

@@ -53,7 +53,9 @@ HubSource open_hub_source(const std::string& path) {
   HubSource source;
   if (GgufFile::is_gguf(path)) {
     GgufFile file = GgufFile::open(path);
-    source.config = hub_config_of(file);
+    std::string notice;
+    source.config = hub_config_of(file, &notice);
+    if (!notice.empty()) source.notices.push_back(std::move(notice));
     source.files = file.paths();
     source.weights = std::make_shared<GgufWeights>(std::move(file), source.config);
     return source;

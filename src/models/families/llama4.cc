@@ -55,11 +55,8 @@ std::vector<bool> rotated_layers(const HubConfig& hub) {
     for (std::int64_t i = 0; i < layers; ++i) rotated.push_back((i + 1) % interval != 0);
     return rotated;
   }
-  const json& list = hub.at(kList);
-  const std::string expected = fmt::format("0 or 1 for each of {} layers", layers);
-  if (!list.is_array() || std::ssize(list) != layers) hub.wrong(kList, expected);
-  for (const json& rotates : list) {
-    if (rotates != 0 && rotates != 1) hub.wrong(kList, expected);
+  for (const json& rotates : list_of_layers(hub, kList, "0 or 1")) {
+    if (rotates != 0 && rotates != 1) hub.wrong(kList, fmt::format("0 or 1 for each of {} layers", layers));
     rotated.push_back(rotates == 1);
   }
   return rotated;
@@ -199,7 +196,7 @@ const ModelFamily kLlama4{.type = "llama4_text",
                           .fields = {.read = kLlama4Read,
                                      .refused = kLlama4Refused,
                                      .unused = kLlama4Unused,
-                                     .more = {&kGroupedFields}},
+                                     .more = {&kGroupedFields, &kNamesOfExperts}},
                           .read = read_llama4,
                           .write = write_llama4,
                           .writes = writes_llama4};

@@ -44,13 +44,6 @@ constexpr FixedField kMinimaxRefused[] = {{"attention_bias", "false"},
 constexpr std::string_view kMinimaxUnused[] = {"mlp_intermediate_size", "mtp_transformer_layers",
                                                "num_mtp_modules", "use_mtp", "shared_moe_mode"};
 
-void check_attention_of_layers(const HubConfig& hub) {
-  if (!hub.has("attn_type_list")) return;
-  for (const nlohmann::json& kind : hub.at("attn_type_list")) {
-    if (kind != 1) hub.wrong("attn_type_list", "1 (full attention) in every layer");
-  }
-}
-
 // Whether the file states the rotated share of a head.
 bool states_share(const HubConfig& hub) {
   constexpr const char* kShare = "partial_rotary_factor";
@@ -62,7 +55,7 @@ bool states_share(const HubConfig& hub) {
 }
 
 void read_minimax_m2(const HubConfig& hub, ConfigKeys& keys) {
-  check_attention_of_layers(hub);
+  check_all_layers(hub, "attn_type_list", 1, "1 (full attention)");
   read_rope(hub, {.usual_share = 1}, keys);
   constexpr std::int64_t kUsualHeadDim = 128;
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true}, keys);
@@ -108,7 +101,7 @@ const ModelFamily kMinimaxM2{.type = "minimax_m2",
                              .fields = {.read = kMinimaxRead,
                                         .refused = kMinimaxRefused,
                                         .unused = kMinimaxUnused,
-                                        .more = {&kGroupedFields}},
+                                        .more = {&kGroupedFields, &kNamesOfExperts}},
                              .read = read_minimax_m2,
                              .write = write_minimax_m2,
                              .writes = writes_minimax_m2};

@@ -65,7 +65,7 @@ const ModelFamily kMixtral{
     .block = &kMixtralBlock,
     .tensors = kMixtralTensors,
     .fused = kMixtralInMemory,
-    .fields = {.read = kMixtralRead, .refused = kMixtralRefused, .more = {&kGroupedFields}},
+    .fields = {.read = kMixtralRead, .refused = kMixtralRefused, .more = {&kGroupedFields, &kNamesOfExperts}},
     .read = read_mixtral,
     .write = write_mixtral,
     .writes = writes_mixtral,

@@ -39,14 +39,15 @@ bool writes_olmoe(const ModelConfig&) {
 
 }  // namespace
 
-const ModelFamily kOlmoe{.type = "olmoe",
-                         .architecture = "OlmoeForCausalLM",
-                         .block = &kOlmoeBlock,
-                         .tensors = {},
-                         .fused = kExpertsInMemory,
-                         .fields = {.read = kOlmoeRead, .refused = kOlmoeRefused, .more = {&kGroupedFields}},
-                         .read = read_olmoe,
-                         .write = write_olmoe,
-                         .writes = writes_olmoe};
+const ModelFamily kOlmoe{
+    .type = "olmoe",
+    .architecture = "OlmoeForCausalLM",
+    .block = &kOlmoeBlock,
+    .tensors = {},
+    .fused = kExpertsInMemory,
+    .fields = {.read = kOlmoeRead, .refused = kOlmoeRefused, .more = {&kGroupedFields, &kNamesOfExperts}},
+    .read = read_olmoe,
+    .write = write_olmoe,
+    .writes = writes_olmoe};
 
 }  // namespace switchyard

@@ -47,9 +47,11 @@ json sparse_layers(const HubConfig& hub) {
   const std::int64_t layers = hub.positive("num_hidden_layers"), step = hub.integer("decoder_sparse_step", 1);
   if (step < 1 || step > layers) hub.wrong("decoder_sparse_step", "1 to num_hidden_layers");
   std::vector<bool> dense(static_cast<std::size_t>(layers));
-  for (const json& layer : hub.has("mlp_only_layers") ? hub.at("mlp_only_layers") : json::array()) {
-    if (!layer.is_number_integer() || layer < 0 || layer >= layers)
-      hub.wrong("mlp_only_layers", "numbers of layers, from 0 on");
+  const json listed = hub.has("mlp_only_layers") ? hub.at("mlp_only_layers") : json::array();
+  constexpr const char* kNumbers = "a list of numbers of layers, from 0 on";
+  if (!listed.is_array()) hub.wrong("mlp_only_layers", kNumbers);
+  for (const json& layer : listed) {
+    if (!layer.is_number_integer() || layer < 0 || layer >= layers) hub.wrong("mlp_only_layers", kNumbers);
     dense[layer.get<std::size_t>()] = true;
   }
   json sparse = json::array();

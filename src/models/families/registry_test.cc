@@ -39,7 +39,16 @@ const std::vector<Unknown> no_family_has = {{"hidden_act", "gelu"},
                                             {"mlp_bias", true},
                                             {"attention_dropout", 0.1},
                                             {"router_jitter_noise", 0.1},
-                                            {"is_causal", false}};
+                                            {"is_causal", false},
+                                            {"rms_norm_eps", -1.0},
+                                            {"layer_types", "full_attention"},
+                                            {"layer_types", {"full_attention"}},
+                                            {"layer_types", {{"0", "full_attention"}}},
+                                            {"layer_types", {"full_attention", 1}},
+                                            {"num_attention_heads", {4, 4}},
+                                            {"num_key_value_heads", {2, 1}},
+                                            {"intermediate_size", {96, 48}},
+                                            {"rms_norm_eps", {1e-5, 1e-6}}};
 
 std::map<std::string, FamilyCase> family_cases() {
   const Unknown types{"layer_types", {"full_attention", "sliding_attention"}},
@@ -49,8 +58,10 @@ std::map<std::string, FamilyCase> family_cases() {
       {"kv_lora_rank", 32},    {"qk_nope_head_dim", 24},     {"qk_rope_head_dim", 16},     {"v_head_dim", 20},
       {"n_routed_experts", 8}, {"first_k_dense_replace", 1}, {"n_shared_experts", 1},      {"n_group", 1},
       {"topk_group", 1},       {"num_experts_per_tok", 2},   {"moe_intermediate_size", 16}};
-  const std::vector<Unknown> third = {
-      {"moe_layer_freq", 2}, {"scoring_func", "softmax"}, {"topk_method", "greedy"}};
+  const std::vector<Unknown> third = {{"moe_layer_freq", 2},        {"moe_layer_freq", {0, 1}},
+                                      {"first_k_dense_replace", 2}, {"first_k_dense_replace", {0, 1}},
+                                      {"scoring_func", "softmax"},  {"topk_method", "greedy"},
+                                      {"num_local_experts", 4}};
   Json later = latent;
   later.update({{"norm_topk_prob", true}, {"routed_scaling_factor", 1.5}});
   Json later_full = later;  // with full attention
@@ -62,8 +73,11 @@ std::map<std::string, FamilyCase> family_cases() {
   of_indexed.push_back({"rope_interleave", false});
   of_indexed.push_back({"layer_types", {"full_attention", "full_attention"}});
   of_indexed.push_back({"mlp_layer_types", {"dense", "dense"}});
+  of_indexed.push_back({"mlp_layer_types", {"dense"}});
   std::vector<Unknown> of_shared = of_indexed;
   of_shared.push_back({"indexer_types", {"full", "shared"}});
+  of_shared.push_back({"indexer_types", {"full"}});
+  of_shared.push_back({"indexer_types", "full"});
   of_shared.push_back({"index_topk_freq", 4});
   of_shared.push_back({"index_topk_pattern", "FS"});
   of_shared.push_back({"indexer_rope_interleave", false});
@@ -72,7 +86,7 @@ std::map<std::string, FamilyCase> family_cases() {
       {"mistral", {Json::object(), {bias, part, types, use}}},
       {"mixtral",
        {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}},
-        {bias, types, use, {"num_experts_per_tok", 9}}}},
+        {bias, types, use, {"num_experts_per_tok", 9}, {"num_experts", 4}}}},
       {"qwen2", {Json::object(), {part, types}}},
       {"qwen2_moe",
        {{{"num_experts", 8},
@@ -92,6 +106,11 @@ std::map<std::string, FamilyCase> family_cases() {
          {"decoder_sparse_step", 3},
          {"mlp_only_layers", {0, 1}},
          {"mlp_only_layers", {2}},
+         {"mlp_only_layers", {-1}},
+         {"mlp_only_layers", {true}},
+         {"mlp_only_layers", 0},
+         {"mlp_only_layers", {{"0", 0}}},
+         {"num_local_experts", 4},
          {"num_experts_per_tok", 9}}}},
       {"qwen3_vl_moe_text",
        {{{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}},
@@ -99,6 +118,7 @@ std::map<std::string, FamilyCase> family_cases() {
       {"deepseek_v2",
        {latent,
         {{"moe_layer_freq", 2},
+         {"moe_layer_freq", {0, 1}},
          {"scoring_func", "sigmoid"},
          {"topk_method", "noaux_tc"},
          {"norm_topk_prob", true}}}},
@@ -106,13 +126,16 @@ std::map<std::string, FamilyCase> family_cases() {
       {"kimi_k2", {latent, third}},
       {"deepseek_v32", {indexed, of_indexed}},
       {"glm_moe_dsa", {indexed, of_shared}},
-      {"glm4_moe", {later_full, {too_much, types, use, {"scoring_func", "softmax"}}}},
+      {"glm4_moe",
+       {later_full, {{"first_k_dense_replace", 5}, too_much, types, use, {"scoring_func", "softmax"}}}},
       {"glm4_moe_lite",
        {later,
         {part,
          {"mlp_layer_types", {"dense", "dense"}},
          {"mlp_layer_types", {"dense", "other"}},
-         {"mlp_layer_types", {"sparse"}}}}},
+         {"mlp_layer_types", {"sparse"}},
+         {"mlp_layer_types", "sparse"},
+         {"head_dim", 24}}}},
       {"olmoe",
        {{{"num_experts", 8}, {"num_experts_per_tok", 2}},
         {part, types, use, {"clip_qkv", -1.0}, {"clip_qkv", 0}, {"num_experts_per_tok", 9}}}},
@@ -187,6 +210,8 @@ std::map<std::string, FamilyCase> family_cases() {
          {"use_routing_bias", false},
          {"shared_intermediate_size", 32},
          {"attn_type_list", {1, 0}},
+         {"attn_type_list", {1}},
+         {"attn_type_list", 1},
          {"num_experts_per_tok", 9}}}}};
 }
 
@@ -325,6 +350,10 @@ TEST(ModelFamilies, FieldsHaveTheMeaningsOfTheirClasses) {
       {"deepseek_v3", Json::object(), "norm_topk_prob", true},
       {"deepseek_v3", {{"norm_topk_prob", nullptr}}, "norm_topk_prob", false},
       {"deepseek_v3", {{"rope_scaling", llama3}}, "mscale", 0},  // no scores are scaled
+      {"mixtral", {{"num_experts", 8}}, "num_experts", 8},
+      {"gpt_oss", {{"num_experts", 8}}, "num_experts", 8},
+      {"deepseek_v3", {{"num_local_experts", 8}}, "num_experts", 8},
+      {"glm4_moe_lite", {{"head_dim", 16}}, "qk_rope_head_dim", 16},
   };
   for (const auto& [type, fields, key, value] : cases) {
     SCOPED_TRACE(std::string(type) + " " + fields.dump());
