@@ -13,7 +13,6 @@
 
 #include "core/error.h"
 #include "serve/growing_texts.h"
-#include "serve/http/lanes.h"
 #include "serve/http/server.h"
 #include "serve/page.h"
 #include "serve/protocol/chat_answer.h"
@@ -22,6 +21,7 @@
 #include "serve/protocol/messages_request.h"
 #include "serve/protocol/responses_paths.h"
 #include "serve/protocol/token_paths.h"
+#include "serve/request_cost.h"
 
 namespace switchyard::serve {
 namespace {
@@ -41,19 +41,6 @@ std::int64_t key_of(const Request& request) {
   return request.key ? static_cast<std::int64_t>(*request.key) : kNobody;
 }
 
-// Bytes say what a template and a tokenizer have to do. A grammar may cost many times as much as its text;
-// that a body has none is not known where its names may be written with escapes.
-std::size_t cost_of(const Request& request) {
-  constexpr std::size_t kOfGrammars = 64;
-  constexpr std::array kSigns = {"\"response_format\"", "\"structured_outputs\"", "\"guided_",
-                                 "\"output_config\"",   "\"output_format\"",      "\"format\"",
-                                 "\"strict\"",          "\"tool_choice\"",        "\\u00"};
-  const std::string& body = request.body;
-  const bool has_grammar =
-      std::ranges::any_of(kSigns, [&](const char* sign) { return body.find(sign) != body.npos; });
-  return has_grammar ? http::Lanes::kLeastOfSlow + body.size() * kOfGrammars : body.size();
-}
-
 Response json_response(const json& body) {
   return {200, to_text(body) + "\n"};
 }
@@ -69,7 +56,7 @@ class HttpServer::Impl {
         statistics_(statistics),
         started_(seconds_of_day()),
         server_(options, routes(), {{"/v1/messages", [](int status, const http::Problem& problem) {
-                                       return messages_error(status, problem.message);
+                                       return messages_error(status, problem.message, problem.code);
                                      }}}) {}
   void start() { server_.start(); }
   int port() const { return server_.port(); }
@@ -202,8 +189,8 @@ class HttpServer::Impl {
   Answer count_input(Request& request) {
     const ResponsesRequest asked =
         read_responses(parse_chat_body(request.body), responses_, request.key, new_hidden_id());
-    return json_response(
-        {{"object", "response.input_tokens"}, {"input_tokens", count_input_tokens(asked, model_, key_of(request))}});
+    return json_response({{"object", "response.input_tokens"},
+                          {"input_tokens", count_input_tokens(asked, model_, key_of(request))}});
   }
   Answer show_response(Request& request) {
     return Response{200, show_stored(request.name, request.query, responses_, request.key)};

@@ -129,6 +129,8 @@ TEST(Responses, RefuseInOneLineByName) {
   expect_refused_response(R"("input": "a", "conversation": "conv_1")", "conversation");
   expect_refused_response(R"("input": "a", "prompt": {"id": "p"})", "prompt");
   expect_refused_response(R"("input": "a", "n": 2)", "n");
+  expect_refused_response(R"("input": "a", "prompt_cache_options": {"prewarm": true})",
+                          "prompt_cache_options.prewarm");
   expect_refused_response(R"("input": "a", "max_tokens": 5)", "max_tokens");
   expect_refused_response(R"("input": "a", "response_format": {"type": "text"})", "response_format");
   expect_refused_response(R"("input": "a", "max_output_tokens": 0)", "max_output_tokens");
@@ -144,6 +146,25 @@ TEST(Responses, RefuseInOneLineByName) {
                           "text.format.schema");
   expect_refused_response(R"("input": "a", "previous_response_id": "resp_0")", "previous_response_id");
   expect_refused_response(R"("input": "a", "model": "large")", "model", 404);
+}
+
+// References are short, and what they stand for may be long.
+TEST(Responses, ReferToSoMuchOnly) {
+  StoredResponses stored;
+  const Json item{{"type", "message"},
+                  {"id", "msg_1"},
+                  {"role", "user"},
+                  {"content", {{{"type", "input_text"}, {"text", std::string(9 << 20, 'a')}}}}};
+  stored.keep({}, "resp_1",
+              {.text = "{}", .conversation = {stored_item(item)}, .input_begin = 0, .input_end = 1});
+  const std::string reference = R"({"type": "item_reference", "id": "msg_1"})";
+  EXPECT_EQ(chat_of("{\"input\": [" + reference + "]}", stored)["messages"].size(), 1U);
+  try {
+    chat_of("{\"input\": [" + reference + ", " + reference + "]}", stored);
+    ADD_FAILURE();
+  } catch (const BadRequest& error) {
+    EXPECT_EQ(error.field, "input[1]") << error.what();
+  }
 }
 
 TEST(Responses, UnknownMembersAreNamed) {

@@ -1,8 +1,8 @@
-"""OpenAI's Python client against `switchyard serve` on a tiny model with random weights.
+"""OpenAI's and Anthropic's Python clients against `switchyard serve` on a tiny model with random weights.
 
     python3 tests/clients/openai_client.py --build build/release
 
-Makes a virtual environment in the build folder with the client of requirements.txt, and runs itself in it. Exit
+Makes a virtual environment in the build folder with the clients of requirements.txt, and runs itself in it. Exit
 status 77 where PyPI cannot be reached, 1 where a check failed or fewer ran than are expected.
 """
 
@@ -18,7 +18,7 @@ import venv
 
 import serving
 
-LEAST_CHECKS = 81
+LEAST_CHECKS = 86
 SKIPPED = 77
 KEY = "a key of this test"
 INSTALL_SECONDS, SILENCE_SECONDS = 300, 15
@@ -57,6 +57,7 @@ def run_checks(args):
     import checks
     import chat_checks  # noqa: F401: their checks register themselves
     import error_checks  # noqa: F401
+    import messages_checks  # noqa: F401
     import path_checks  # noqa: F401
     import responses_checks  # noqa: F401
 

@@ -3,9 +3,11 @@
 python3 tests/peers/fuzz_requests.py --url http://127.0.0.1:8000 [--seconds 60] [--seed 1] [--key KEY] [--pid PID]
 
 Each request must end within --patience seconds with a documented status, whole JSON or a whole stream, and errors in
-the form of their path. With --pid the server must still be there at the end, and end on SIGTERM. Python's own library only.
+the form of their path. Conversations grow by the server's own answers (fuzz_conversations.py): sent as they are they must be
+answered, and with one place changed they are requests like the others. With --pid the server must still be there at the end, and end on SIGTERM. Python's own library only.
 """
 import argparse, copy, http.client, json, os, random, signal, string, sys, threading, time, urllib.parse
+from fuzz_conversations import Talks
 
 STATUSES = {200, 204, 400, 401, 403, 404, 405, 413, 415, 422, 429, 431, 500, 501, 503, 505}
 SCHEMAS = [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}, {"type": "string", "maxLength": 5},
@@ -24,10 +26,16 @@ MESSAGES = {"max_tokens": 8, "system": [{"type": "text", "text": "Be brief."}], 
             "tools": [{"name": "f", "input_schema": SCHEMAS[0]}], "tool_choice": {"type": "any"}, "thinking": {"type": "enabled", "budget_tokens": 5},
             "output_config": {"format": {"type": "json_schema", "schema": SCHEMAS[0]}, "effort": "high"}, "metadata": {"user_id": "u"}}
 COMPLETION = {"prompt": ["to be", [1, 2, 3]], "max_tokens": 6, "n": 2, "echo": True, "logprobs": 2, "stream": True, "stop": ["x"], "temperature": 1, "seed": 3, "stop_token_ids": [5], "ignore_eos": True, "cache_salt": "s"}
-RESPONSES = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}], "instructions": "Be brief.", "max_output_tokens": 8, "stream": True, "temperature": 0.5,
-             "tools": [{"type": "function", "name": "f", "parameters": SCHEMAS[0]}], "tool_choice": "auto", "text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMAS[0]}}, "reasoning": {"effort": "low"}}
+RESPONSES = {"input": [{"role": "developer", "content": "In verse."}, {"role": "user", "content": [{"type": "input_text", "text": "Hello!"}]},
+                       {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "content": [{"type": "reasoning_text", "text": "t"}], "encrypted_content": "switchyard:YQ=="},
+                       {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{\"a\": 1}"}, {"type": "function_call_output", "call_id": "c", "output": "7"},
+                       {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes", "annotations": []}]}, USER],
+             "instructions": "Be brief.", "max_output_tokens": 8, "stream": True, "temperature": 0.5, "store": False, "previous_response_id": None, "metadata": {"a": "b"}, "truncation": "disabled",
+             "include": ["message.output_text.logprobs", "reasoning.encrypted_content"], "top_logprobs": 2, "stream_options": {"include_obfuscation": False}, "parallel_tool_calls": False,
+             "tools": [{"type": "function", "name": "f", "parameters": SCHEMAS[0], "strict": True}, {"type": "function", "name": "g"}], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+             "text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMAS[0]}, "verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}, "background": False, "cache_salt": "s"}
 POSTS = {"/v1/chat/completions": CHAT, "/chat/completions": CHAT, "/v1/messages": MESSAGES, "/v1/messages/count_tokens": MESSAGES, "/v1/completions": COMPLETION,
-         "/v1/responses": RESPONSES, "/tokenize": {**CHAT, "with_pieces": True}, "/detokenize": {"tokens": [1, 2, 3]}, "/apply-template": CHAT, "/v1/embeddings": {"input": "a"}}
+         "/v1/responses": RESPONSES, "/v1/responses/input_tokens": RESPONSES, "/tokenize": {**CHAT, "with_pieces": True}, "/detokenize": {"tokens": [1, 2, 3]}, "/apply-template": CHAT, "/v1/embeddings": {"input": "a"}}
 GETS = ["/health", "/metrics", "/v1/models", "/models", "/v1/models/x", "/props", "/", "/nowhere"]
 SCALARS = [None, True, False, 0, 1, -1, 2, 1e308, -0.0, 2**31, 2**63, 2**64, -2**63, 0.5, "", "a", "auto", "none", "required", "text", "user", "assistant", "tool", "json_schema", "\u20ac\U0001f984", "\ud800",
            "<|im_end|>", "{{ x }}", "x" * 3000, [], {}, [[]], {"type": "text"}, {"type": "function"}, ["a", None], [0], {"a": {"b": []}}]
@@ -38,6 +46,7 @@ class Fuzzer:
         self.options, self.random = options, random.Random(seed)
         self.url = urllib.parse.urlsplit(options.url)
         self.counts, self.faults = {}, []
+        self.talks, self.stored = Talks(self.random), ["resp_0"]
 
     def value(self):
         pick = self.random.random()
@@ -63,14 +72,31 @@ class Fuzzer:
             return value
         return self.value()
 
+    def query_of_stored(self):
+        """A path to a response that is stored, or was, or never was."""
+        pick, path = self.random.random(), "/v1/responses/" + self.random.choice(self.stored[-20:])
+        if pick < 0.1:
+            return path + self.random.choice(["x", "/", "/nothing", "?stream=true", "?include=a", "%00", "%2Finput_items"])
+        if pick < 0.5:
+            return path
+        some = [f"{name}={self.random.choice(values)}" for name, values in
+                {"limit": [1, 2, 100, 0, 101, -1, "x", ""], "order": ["asc", "desc", "up"], "after": ["msg_1", "fc_1", "", "%20"]}.items() if self.random.random() < 0.4]
+        return path + "/input_items" + ("?" + "&".join(some) if some else "")
+
     def request(self):
         """Returns a method, a path, headers and a body."""
         headers = {"Content-Type": "application/json"}
         if self.options.key and self.random.random() < 0.95:
             headers[self.random.choice(["Authorization", "x-api-key"])] = ""
             headers = {name: ("Bearer " if name == "Authorization" else "") + self.options.key if not text else text for name, text in headers.items()}
+        if self.random.random() < 0.05:
+            return self.random.choice(["GET", "GET", "GET", "DELETE", "HEAD", "POST"]), self.query_of_stored(), headers, b""
         if self.random.random() < 0.06:
             return self.random.choice(["GET", "HEAD", "OPTIONS", "DELETE", "POST"]), self.random.choice(GETS + list(POSTS)), headers, b""
+        if self.random.random() < 0.3:  # a right one with one place changed
+            talk, body = self.talks.next()
+            body["stream"] = self.random.random() < 0.5
+            return "POST", talk.path, headers, json.dumps(self.mutate(body, list(POSTS[talk.path]))).encode("utf-8", "surrogatepass")
         path = self.random.choice(list(POSTS))
         whole = POSTS[path]
         must = {"messages", "max_tokens", "prompt", "tokens", "input", "max_output_tokens"}
@@ -93,7 +119,7 @@ class Fuzzer:
             text = text + b" " * (1 << 20) if self.random.random() < 0.5 else json.dumps({"messages": [{"role": "user", "content": "word " * 400000}], "prompt": "word " * 400000, "max_tokens": 1}).encode()
         return "POST", path, headers, text
 
-    def look(self, path, status, kind, body, leaves):
+    def look(self, path, status, kind, body):
         """Returns what is wrong with an answer."""
         if status not in STATUSES:
             return f"status {status}"
@@ -108,44 +134,71 @@ class Fuzzer:
             if own != (json.loads(body).get("type") == "error") or not isinstance(error.get("message"), str) or not error["message"] or "\n" in error["message"].strip():
                 return f"an error of another form: {body[:200]!r}"
         elif kind.startswith("text/event-stream"):
-            events = [line[5:].strip() for line in body.decode().splitlines() if line.startswith("data:")]
-            for event in events:
-                if event != "[DONE]":
-                    json.loads(event)
-            if path == "/v1/messages":
-                ends = [event for event in events if event != "[DONE]" and json.loads(event).get("type") in ("message_stop", "error")]
-            elif path == "/v1/responses":
-                ends = [event for event in events if event != "[DONE]" and json.loads(event).get("type") in ("response.completed", "response.incomplete", "response.failed", "error")]
-            else:
-                ends = [event for event in events if event == "[DONE]"]
-            if len(ends) != 1:
-                return f"a stream with {len(ends)} ends"
+            return self.look_at_stream(path, [line[5:].strip() for line in body.decode().splitlines() if line.startswith("data:")])
         elif kind.startswith("application/json") and body:
             json.loads(body)
         return None
 
-    def one(self):
-        method, path, headers, body = self.request()
-        leaves = self.random.random() < 0.03  # without waiting for the answer
-        begin, problem = time.monotonic(), None
+    def look_at_stream(self, path, texts):
+        events = [json.loads(text) for text in texts if text != "[DONE]"]
+        names = [event.get("type") for event in events]
+        if path == "/v1/messages":
+            ends = [name for name in names if name in ("message_stop", "error")]
+            if names.count("content_block_start") != names.count("content_block_stop") and "error" not in names:
+                return f"blocks without an end: {names}"
+        elif path == "/v1/responses":
+            ends = [name for name in names if name in ("response.completed", "response.incomplete", "response.failed", "error")]
+            if [event["sequence_number"] for event in events] != list(range(len(events))):
+                return "sequence numbers that are none"
+            items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+            if "response.failed" not in names and items != events[-1]["response"]["output"]:
+                return f"items that are not the response's: {items}"
+        else:
+            ends = [text for text in texts if text == "[DONE]"]
+        return f"a stream with {len(ends)} ends" if len(ends) != 1 else None
+
+    def go_on(self):
+        """A right request: it must be answered."""
+        talk, body = self.talks.next()
+        headers = {"Content-Type": "application/json", "Authorization": "Bearer " + self.options.key}
+        answer, data = self.send("POST", talk.path, headers, json.dumps(body).encode())
+        problem = self.look(talk.path, answer.status, answer.headers.get("Content-Type", ""), data) or self.talks.took(talk, answer.status, data)
+        if talk.path == "/v1/responses" and answer.status == 200:
+            self.stored.append(json.loads(data)["id"])
+        return problem and f"{problem}\n  POST {talk.path} {json.dumps(body)[:3000]}"
+
+    def send(self, method, path, headers, body, leaves=False):
         connection = http.client.HTTPConnection(self.url.hostname, self.url.port, timeout=self.options.patience)
         try:
             connection.request(method, path, body if method == "POST" else None, headers)
             if leaves:
-                return
+                return None, b""
             answer = connection.getresponse()
             data = answer.read()
-            self.counts[path, answer.status] = self.counts.get((path, answer.status), 0) + 1
-            if method == "POST":
-                problem = self.look(path, answer.status, answer.headers.get("Content-Type", ""), data, leaves)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
+            shown = "/v1/responses/ID" + ("/input_items" if "input_items" in path else "") if path.startswith("/v1/responses/") and "input_tokens" not in path else path
+            self.counts[f"{method} {shown}", answer.status] = self.counts.get((f"{method} {shown}", answer.status), 0) + 1
+            return answer, data
         finally:
             connection.close()
+
+    def one(self):
+        begin, problem = time.monotonic(), None
+        is_right = self.random.random() < 0.2
+        method, path, headers, body = ("", "", {}, b"") if is_right else self.request()
+        leaves = self.random.random() < 0.03  # without waiting for the answer
+        try:
+            if is_right:
+                problem = self.go_on()
+            else:
+                answer, data = self.send(method, path, headers, body, leaves)
+                if answer is not None and method not in ("HEAD", "OPTIONS"):
+                    problem = self.look(urllib.parse.urlsplit(path).path, answer.status, answer.headers.get("Content-Type", ""), data)
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            problem = f"{type(error).__name__}: {error}"
         if time.monotonic() - begin > self.options.patience:
             problem = problem or f"took {time.monotonic() - begin:.1f} s"
         if problem:
-            self.faults.append(f"{problem}\n  {method} {path} {body[:1500]!r}")
+            self.faults.append(problem if is_right else f"{problem}\n  {method} {path} {body[:1500]!r}")
 
     def run(self, end):
         while time.monotonic() < end and len(self.faults) < 10:

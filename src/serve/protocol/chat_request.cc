@@ -88,6 +88,9 @@ void refuse_what_is_not_built(Fields& fields, const json& object, std::int64_t c
   if (const json* const kinds = fields.find("modalities");
       kinds != nullptr && *kinds != json::array({"text"}))
     refuse_not_built("modalities");
+  if (const json* const cache = fields.find("prompt_cache_options");
+      cache != nullptr && cache->is_object() && cache->value("prewarm", json()) == true)
+    refuse_not_built("prompt_cache_options.prewarm");  // asks for no answer
 }
 
 std::int64_t most_tokens_of(Fields& fields, std::int64_t room) {

@@ -25,7 +25,7 @@ Json input_of(const std::string& arguments) {
 
 }  // namespace
 
-std::string messages_error(int status, const std::string& message) {
+std::string messages_error(int status, const std::string& message, const std::string& code) {
   const char* const type = status == 401   ? "authentication_error"
                            : status == 403 ? "permission_error"
                            : status == 404 ? "not_found_error"
@@ -35,7 +35,8 @@ std::string messages_error(int status, const std::string& message) {
                            : status == 504 ? "timeout_error"
                            : status >= 500 ? "api_error"
                                            : "invalid_request_error";
-  const Json body{{"type", "error"}, {"error", {{"type", type}, {"message", message}}}};
+  Json body{{"type", "error"}, {"error", {{"type", type}, {"message", message}}}};
+  if (code == kNoThreads) body["error"]["details"] = {{"error_code", code}};
   return body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

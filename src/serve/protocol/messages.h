@@ -12,8 +12,11 @@
 
 namespace switchyard::serve {
 
+// The code of an error by which Anthropic's clients know that they must send whole conversations.
+inline constexpr const char* kNoThreads = "thread_unsupported_request";
+
 // Returns the body of an error.
-std::string messages_error(int status, const std::string& message);
+std::string messages_error(int status, const std::string& message, const std::string& code = "");
 
 class MessagesAnswer : public ProtocolAnswer {
  public:

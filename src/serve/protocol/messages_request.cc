@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "serve/protocol/message_blocks.h"
+#include "serve/protocol/messages.h"
 
 namespace switchyard::serve {
 namespace {
@@ -14,8 +15,11 @@ namespace {
 using chat::Json;
 
 // Fields without effect here: for the client's own records, or for services that this server is not.
-constexpr std::array kSilent = {"metadata", "service_tier",  "anthropic_version", "anthropic_beta",
-                                "betas",    "inference_geo", "cache_control",     "speed"};
+constexpr std::array kSilent = {
+    "metadata",        "service_tier",         "anthropic_version", "anthropic_beta",
+    "betas",           "inference_geo",        "cache_control",     "speed",
+    "user_profile_id", "workspace_id",         "billing_policy",    "diagnostics",
+    "fallbacks",       "fallback_credit_token"};
 // Fields of the other APIs that this one has not, or has under another name.
 constexpr std::array kOfOtherApis = {"n",
                                      "best_of",
@@ -56,8 +60,8 @@ constexpr std::array kOfOtherApis = {"n",
                                      "truncation",
                                      "max_tool_calls"};
 
-[[noreturn]] void refuse_unbuilt(const std::string& name) {
-  throw BadRequest(name, fmt::format("{}: is not built, and would change the answer", name));
+[[noreturn]] void refuse_unbuilt(const std::string& name, const std::string& code = "") {
+  throw BadRequest(name, fmt::format("{}: is not built, and would change the answer", name), code);
 }
 
 void set_tools(const Json& list, MessagesChat& chat) {
@@ -213,6 +217,12 @@ MessagesChat chat_of_messages(const Json& body, bool takes_effort) {
       set_output_config(value, takes_effort, chat);
     } else if (name == "mcp_servers" || name == "container" || name == "context_management") {
       if (!is_empty(name, value)) refuse_unbuilt(name);
+    } else if (name == "compaction") {
+      refuse_unbuilt(name);
+    } else if (name == "thread") {
+      // A client would go on with a part of the conversation. By the code it knows that it must send all of
+      // it.
+      refuse_unbuilt(name, kNoThreads);
     } else {
       chat.body[name] = value;  // others are treated as a chat's
     }

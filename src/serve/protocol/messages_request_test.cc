@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "serve/protocol/messages.h"
+
 namespace switchyard::serve {
 namespace {
 
@@ -124,8 +126,26 @@ TEST(Messages, ServicesThatAreNotHereMustBeUnused) {
     EXPECT_EQ(chat_of(field).size(), 2u) << field;
   expect_field_refused(R"("mcp_servers": [{"type": "url"}])", "mcp_servers");
   expect_field_refused(R"("container": "c")", "container");
+  expect_field_refused(R"("compaction": {"type": "x"})", "compaction");
   expect_field_refused(R"("context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]})",
                        "context_management");
+}
+
+// Without the code of its own a client would send the next turn alone.
+TEST(Messages, ThreadsAreRefusedByTheirCode) {
+  for (const char* thread :
+       {R"({"type": "create"})", R"({"type": "continue", "previous_message_id": "msg_1"})"}) {
+    try {
+      chat_of(fmt::format(R"("thread": {})", thread));
+      ADD_FAILURE() << thread;
+    } catch (const BadRequest& error) {
+      EXPECT_EQ(error.field, "thread");
+      const Json body = Json::parse(messages_error(error.status, error.what(), error.code));
+      EXPECT_EQ(body["error"]["details"]["error_code"], "thread_unsupported_request");
+    }
+  }
+  EXPECT_FALSE(Json::parse(messages_error(400, "bad", "invalid_value"))["error"].contains("details"));
+  EXPECT_EQ(chat_of(R"("thread": null, "fallbacks": [], "user_profile_id": "u")").size(), 2u);
 }
 
 TEST(Messages, BlocksThatAreTexts) {

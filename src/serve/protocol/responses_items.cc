@@ -15,6 +15,7 @@ namespace {
 using chat::Json;
 
 constexpr std::string_view kSeal = "switchyard:";
+constexpr std::size_t kMostReferredBytes = std::size_t{16} << 20;  // as a body has at most
 constexpr std::array kItemRoles = {"user", "assistant", "system", "developer"};
 
 [[noreturn]] void refuse_item(const std::string& place, const std::string& expected) {
@@ -194,6 +195,7 @@ std::vector<Json> read_input_items(const Json& input, StoredResponses& stored, S
   if (!input.is_array()) refuse_item("input", "a text or a list of items");
   const std::map<std::string, std::string> known = stored.find_items(key, referred_ids(input));
   std::vector<Json> items;
+  std::size_t referred = 0;
   for (std::size_t i = 0; i < input.size(); ++i) {
     const std::string place = fmt::format("input[{}]", i);
     if (type_of_item(input[i], place) != "item_reference") {
@@ -205,6 +207,9 @@ std::vector<Json> read_input_items(const Json& input, StoredResponses& stored, S
     if (found == known.end())
       throw BadRequest(place + ".id", fmt::format("{}.id: there is no stored item {}", place, id),
                        "item_not_found", 404);
+    referred += found->second.size();
+    if (referred > kMostReferredBytes)
+      refuse_item(place, fmt::format("items of at most {} bytes behind all references", kMostReferredBytes));
     items.push_back(Json::parse(found->second));
   }
   return items;

@@ -51,12 +51,15 @@ std::string input_items_text(const StoredResponse& response, const std::string& 
     items.erase(items.begin(), found + 1);
   }
   const std::size_t shown = std::min(items.size(), wanted_items(query));
-  Json list{{"object", "list"}, {"data", Json::array()}, {"has_more", shown < items.size()}};
+  const bool has_more = shown < items.size();
   items.resize(shown);
-  for (const auto& item : items) list["data"].push_back(Json::parse(item->text));
-  list["first_id"] = items.empty() ? Json() : Json(items.front()->id);
-  list["last_id"] = items.empty() ? Json() : Json(items.back()->id);
-  return list.dump() + "\n";
+  std::string data;  // items are JSON already, and may be long
+  for (const auto& item : items) data += (data.empty() ? "" : ",") + item->text;
+  const std::string first = items.empty() ? "null" : Json(items.front()->id).dump();
+  const std::string last = items.empty() ? "null" : Json(items.back()->id).dump();
+  return fmt::format(R"({{"object":"list","data":[{}],"has_more":{},"first_id":{},"last_id":{}}})", data,
+                     has_more, first, last) +
+         "\n";
 }
 
 [[noreturn]] void refuse_unknown_response(const std::string& id) {
