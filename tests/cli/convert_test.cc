@@ -289,7 +289,7 @@ TEST_F(Convert, ARunsModelGoesOut) {
        {Arguments{},
         Arguments{"decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8", "qk_nope_head_dim=8",
                   "qk_rope_head_dim=4", "v_head_dim=8", "routed_score_func=sigmoid", "routed_bias=true",
-                  "routed_bias_update_rate=0.1", "max_position_embeddings=64"}}) {
+                  "routed_bias_update_rate=0.1", "max_position_embeddings=64", "latent_norm_epsilon=1e-6"}}) {
     fs::remove_all(path("out"));
     fs::remove_all(path("exported"));
     train(model + Arguments{"steps=2", "enable_checkpointing=true"});
@@ -365,7 +365,8 @@ TEST_F(Convert, ARunsModelInAnotherForm) {
   const Arguments latent{
       "decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8",           "qk_nope_head_dim=8",
       "qk_rope_head_dim=4",     "v_head_dim=8",       "norm_topk_prob=true",      "n_routing_groups=2",
-      "topk_routing_group=1",   "mscale=0",           "routed_score_func=sigmoid"};
+      "topk_routing_group=1",   "mscale=0",           "routed_score_func=sigmoid",
+      "latent_norm_epsilon=1e-6"};
   struct Form {
     Arguments keys, export_options;
     std::string notice, verdict;
@@ -379,6 +380,7 @@ TEST_F(Convert, ARunsModelInAnotherForm) {
         Form{compat, {}, "head_dim", near},
         Form{compat + Arguments{"head_dim=16"}, {"--dtype", "bfloat16"}, "exact", near},
         Form{latent, {}, "bias of zeros", same},
+        Form{latent + Arguments{"latent_norm_epsilon=1e-4"}, {}, "latents with the epsilon 0.0001", near},
         Form{latent + Arguments{"mscale=1"}, {}, "the query holds", near}}) {
     SCOPED_TRACE(::testing::PrintToString(form.keys));
     for (const char* folder : {"out", "exported", "again"}) fs::remove_all(path(folder));

@@ -225,10 +225,12 @@ TEST_F(DataProgram, BuildNamesWhatIsWrong) {
   const Arguments build{"data", "build", "tokenizer_type=byte"};
   expect_refused(build, {"--out"});
   expect_refused(build + Arguments{"--out", "tokens"}, {"data_path"});
-  expect_refused(build + Arguments{"--out", "tokens", "data_path=lines.jsonl"},
-                 {"lines.jsonl:2", "\"text\""});
-  EXPECT_EQ(
-      run(build + Arguments{"--out", "named", "data_path=lines.jsonl", "train_data_columns=txt"}).status, 2);
+  const Arguments strictly = build + Arguments{"data_path=lines.jsonl", "records_without_text=refuse"};
+  expect_refused(strictly + Arguments{"--out", "tokens"}, {"lines.jsonl:2", "\"text\""});
+  expect_refused(strictly + Arguments{"--out", "tokens", "train_data_columns=txt"}, {"lines.jsonl:1", "\"txt\""});
+  const Finished skipped = run(build + Arguments{"--out", "some", "data_path=lines.jsonl"});
+  EXPECT_EQ(skipped.status, 0) << skipped.err;
+  EXPECT_NE(skipped.err.find("skipped 1 records without a text"), std::string::npos) << skipped.err;
   expect_refused({"data", "build", "data_path=lines.jsonl", "--out", "tokens", "tokenizer_path=absent.model"},
                  {"absent.model"});
   expect_refused({"data", "list"}, {"expected build or show", "list"});

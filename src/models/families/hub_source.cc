@@ -60,10 +60,12 @@ HubSource open_hub_source(const std::string& path) {
     source.weights = std::make_shared<GgufWeights>(std::move(file), source.config);
     return source;
   }
-  source.config = decoder_part(read_json_file(path + "/config.json"));
-  check_quantization_of(path, source.config);  // before tensors are taken for a form that is read
+  const std::string config = path + "/config.json";
+  // Before tensors are taken for a form that is read. A folder without this file lacks its weights first of all.
+  if (is_hub_source(path)) check_quantization_of(path, decoder_part(read_json_file(config)));
   auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
-  source.files = {path + "/config.json"};
+  source.config = decoder_part(read_json_file(config));
+  source.files = {config};
   for (const SafetensorsFile& file : folder->files()) source.files.push_back(file.path());
   source.weights = std::move(folder);
   if (const ModelFamily* family = find_family(source.config))
