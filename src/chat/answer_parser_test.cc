@@ -133,9 +133,9 @@ void expect_case(const Json& expected, const Joined& joined, TextEnd end) {
   ASSERT_EQ(joined.calls.size(), expected["tool_calls"].size());
   for (std::size_t i = 0; i < joined.calls.size(); ++i) {
     const Json& call = expected["tool_calls"][i];
-    EXPECT_EQ(joined.calls[i].name, call["name"]);
+    EXPECT_EQ(joined.calls[i].name, call["name"].get<std::string>());
     if (call.contains("id")) {
-      EXPECT_EQ(joined.calls[i].id, call["id"]);
+      EXPECT_EQ(joined.calls[i].id, call["id"].get<std::string>());
     }
     expect_arguments(joined.calls[i].arguments, call["arguments"], end);
   }
