@@ -377,7 +377,7 @@ TEST(Serve, StreamsScores) {
     for (const auto& [name, list] : choice["logprobs"].items())
       for (const json& value : list) log_probs[name].push_back(value);
   }
-  EXPECT_EQ(streamed, whole["text"]);
+  EXPECT_EQ(streamed, whole["text"].get<std::string>());
   EXPECT_EQ(log_probs, whole["logprobs"]);
 }
 
