@@ -197,7 +197,7 @@ class Rendering {
   Rendering(const jinja::Template& program, const Json& trusted, const ChatTemplate::Options& options)
       : program_(program), trusted_(trusted), options_(render_options(options)) {}
 
-  // Where the template fails for want of what may be left out, that is filled in. BadRequest.
+  // Fills in optional members where the template fails without them. BadRequest.
   jinja::Rendered rendered_or_refused(Json& given) const {
     try {
       return program_.render(trusted_, given, options_);

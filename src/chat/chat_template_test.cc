@@ -104,7 +104,7 @@ ChatTemplate template_of(const std::string& text) {
   return {source, {}};
 }
 
-// What a model wrote stays in the conversation, whatever it is.
+// Arguments of earlier calls stay in the conversation, whatever a model wrote.
 TEST(ChatTemplate, ArgumentsThatAreNoObject) {
   const auto prompt_of = [](const ChatTemplate& chat, const std::string& arguments) {
     return prompt_text(chat, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,

@@ -69,7 +69,7 @@ std::string python_json(const Json& value) {
   return writer.render(Json::object(), {{"value", value}}, {}).text;
 }
 
-// What a model wrote as arguments may be no object: it is part of the conversation all the same.
+// A model may have written arguments that are no object. They stay in the conversation as they are.
 void pass_arguments(Json& function, const TemplateTakes& takes) {
   Json& arguments = function["arguments"];
   if (arguments.is_null()) arguments = Json::object();

@@ -1,4 +1,4 @@
-// What a request gives and its prompt does not have is refused by name.
+// Refuses, by name, parts of a request that the prompt does not show.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace switchyard::chat {
 
 using Json = nlohmann::ordered_json;
 
-// What a template is known to show, as probes found out. False: a request tells.
+// The parts that a template is known to show, by trial renderings. False: each request is tried.
 struct TemplateShows {
   bool tools = false, calls = false, results = false, system = false;
 };

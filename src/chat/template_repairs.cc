@@ -91,8 +91,7 @@ void take_one_type(Json& given) {
   });
 }
 
-// Ids and types of calls, and the names of their results. Some templates take only ids of nine letters or
-// digits.
+// Fills in ids and types of calls, and names of their results. Some templates take ids of nine letters or digits only.
 void fill_calls(Json& given) {
   struct Call {
     std::string id, name;

@@ -1,5 +1,4 @@
-// What a template reads of a request though requests may leave it out: filled in where the template fails
-// without.
+// Fills in optional members of a request that a template reads, where the template fails without them.
 #pragma once
 
 #include <nlohmann/json.hpp>

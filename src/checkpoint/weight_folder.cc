@@ -35,7 +35,7 @@ std::map<std::string, std::set<std::string>> read_index(const std::string& path)
   return shards;
 }
 
-// What a folder's config.json says of how its weights are stored; an object.
+// Returns the quantization_config of a folder's config.json; an empty object where there is none.
 nlohmann::json stated_quantization(const std::string& folder) {
   const fs::path config = fs::path(folder) / "config.json";
   std::error_code ignored;

@@ -72,7 +72,7 @@ constexpr std::string_view kCase = "case";  // the source of keys that are no us
 constexpr const char* kBaseFile = "base.yml";
 constexpr std::string_view kEnvironment = "M_";
 
-// Whether one is the other but for two letters at one place: a slip of the pen, and no word of its own.
+// Returns whether `word` differs from `meant` in at most two letters at one place, as a typing error does.
 bool is_slip(const std::string& word, const std::string& meant) {
   const std::size_t shorter = std::min(word.size(), meant.size());
   std::size_t same = 0, at_end = 0;

@@ -41,7 +41,7 @@ class Config {
   // (`key=value …`) on top. `expert_parallelism` means ici_expert_parallelism here.
   static Config from_map(const std::map<std::string, nlohmann::json>& keys,
                          std::span<const std::string> overrides);
-  // The same, with the environment's keys, for a command line whose model describes itself.
+  // from_map with the environment's keys, for a command line whose model describes itself.
   static Config from_map_and_environment(const std::map<std::string, nlohmann::json>& keys,
                                          std::span<const std::string> overrides);
 

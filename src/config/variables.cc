@@ -71,7 +71,7 @@ class Filling {
     refuse(text.substr(begin), "it has no end");
   }
 
-  // What stands between ${ and }.
+  // Returns the value of the variable whose text between ${ and } is `inside`.
   Json variable(std::string_view inside) {
     constexpr std::string_view kOfEnvironment = "oc.env:";
     const std::string_view name = without_spaces(inside);
@@ -91,7 +91,7 @@ class Filling {
     return in_environment(without_spaces(rest.substr(comma + 1)));
   }
 
-  // What stands in place of a variable that is not set, with quotes or without.
+  // Returns the fallback of a variable that is not set, with quotes or without.
   Json in_environment(std::string_view other) {
     const bool quoted =
         other.size() >= 2 && (other[0] == '\'' || other[0] == '"') && other.back() == other[0];

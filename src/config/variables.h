@@ -14,7 +14,7 @@ namespace switchyard {
 using KeyLookup = std::function<nlohmann::json(const std::string& key)>;
 
 // Fills in the variables of all texts in `value`, lists and maps included. A text that is nothing but a
-// variable becomes what the variable stands for, a list too. Error(usage) that names `key` and `source` for
+// variable becomes the variable's value, which may be a list. Error(usage) that names `key` and `source` for
 // any other ${, for a name that the environment lacks, and for keys that lead back to themselves.
 nlohmann::json filled_in(std::string_view key, const nlohmann::json& value, std::string_view source,
                          const KeyLookup& value_of_key);

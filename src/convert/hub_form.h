@@ -15,7 +15,7 @@ struct HubForm {
   Config config;  // config of the model as it is written; the input of config_to_hub()
   // End of a parameter's name ("attention.query") -> the factor on its elements.
   std::map<std::string, float> factors;
-  // The same ends -> how many columns of the last dim have the factor, where not all have it.
+  // End of a parameter's name -> how many columns of the last dim have the factor, where not all have it.
   std::map<std::string, std::int64_t> columns;
   // True when both models give the same bits: factors are powers of two, and operations keep their order.
   bool same_bits = true;

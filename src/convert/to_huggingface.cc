@@ -161,8 +161,8 @@ class ToHuggingFace {
     return files;
   }
 
-  // What a text begins, ends and is padded with. Of a model that was trained here from the beginning no file
-  // says it yet.
+  // Adds the tokens that begin, end and pad a text. A model trained from random weights has no file that
+  // states them.
   void add_special_ids() {
     const Json ids = special_ids(checkpoint_);
     hub_config_.update(ids);

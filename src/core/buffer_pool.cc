@@ -49,7 +49,7 @@ SizeClass size_class(std::size_t bytes) {
 
 }  // namespace
 
-// As many addresses as the machine has memory, but at most half of what a limit leaves: stacks, mapped files and
+// Reserves as many addresses as the machine has memory, but at most half of what a limit leaves: stacks, mapped files and
 // the C library need some, too, and blocks for which the range has no room come from there.
 void BufferPool::reserve() {
   tried_ = true;

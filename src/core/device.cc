@@ -33,8 +33,8 @@ BufferPool& pool() {
   return *instance;
 }
 
-// Where all abstract buffers lie: addresses that no access survives. Nothing is reserved for them, which a limit
-// of the address space could refuse just where a plan is to say that a model does not fit.
+// The address of all abstract buffers: no access to it survives. No range is reserved: a limit of the address
+// space could refuse the range, and then no plan could say that a model does not fit.
 std::byte* abstract_address() {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(kFence));
 }

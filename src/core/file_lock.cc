@@ -35,7 +35,7 @@ long holder_of(int descriptor) {
   return 0;
 }
 
-// Whether a process was killed and is on its way out: it has a SIGKILL waiting, or no memory any more.
+// Returns whether a process was killed and is about to end: it has a pending SIGKILL, or no memory any more.
 bool is_ending(long process) {
   const std::string folder = "/proc/" + std::to_string(process);
   std::ifstream status(folder + "/status"), command(folder + "/cmdline");

@@ -2,8 +2,8 @@
 //
 // A batch system's suspension (SIGSTOP), a paused container, a debugger or a frozen machine stops a process
 // for any time, and then nothing that it waits for is late. A thread of the clock ticks; of a gap between two
-// ticks at most kMostGap counts. So what waits for a deadline needs no slices of its own: where the steady
-// clock says that it is over, it asks this clock, and waits on for what is left.
+// ticks at most kMostGap counts. So a waiting thread needs no slices of its own: when the steady clock has
+// passed the deadline, the thread asks RunningClock and waits on for the rest.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ struct RunningClock {
   using time_point = std::chrono::time_point<RunningClock, duration>;
   static constexpr bool is_steady = true;
 
-  // What a gap between two ticks counts at most.
+  // The most that a gap between two ticks counts.
   static constexpr std::chrono::milliseconds kMostGap{200};
 
   static time_point now() noexcept;

@@ -45,7 +45,7 @@ class RecordReader {
   TextPosition at_;
 };
 
-// A record's text, or what stands in its place.
+// A record's text, or the reason why the record has none.
 struct RecordText {
   const std::string* found = nullptr;
   std::string kind;  // "null", "a number", "none" for no such key, "an empty text"

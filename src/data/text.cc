@@ -14,7 +14,7 @@
 namespace switchyard {
 namespace {
 
-// The line at which `token` stands in the document, or else that at which the document begins.
+// Returns the line of `token` in the document, or the document's first line where the token is not found.
 std::int64_t line_of(const std::string& token, const std::string& document, const TextPosition& begin) {
   const std::size_t place = token.empty() ? std::string::npos : document.find(token);
   const auto end =

@@ -232,7 +232,7 @@ void for_sections(const std::string& path, const TextSelection& selection, TextP
   const std::string ending = lower_ending(path);
   const bool named_lines = names_lines(ending);
   if (text.empty()) return notes.add("skipped, it is empty", path);
-  // A JSON text has no NUL byte, and a broken one is told of with its line.
+  // JSON is checked by its first bytes alone: its parser names the line of an error.
   const std::string reason = reason_against(named_lines ? text.substr(0, 16) : text);
   if (!reason.empty()) return notes.add("skipped, it " + reason, path);
   const std::optional<RecordForm> form =

@@ -23,8 +23,7 @@ struct TextSelection {
   bool skip_records = true;     // records without a text are skipped; false: refused
 };
 
-// What was passed over while files were read. Each reason is told in one line on stderr, with the first
-// place.
+// TextNotes: the files and records that were skipped. Each reason is one line on stderr, with the first place.
 class TextNotes {
  public:
   // `count` further cases of a reason, such as "skipped, it is empty".

@@ -20,7 +20,7 @@ class ObjectCalls : public CallReader {
   Object read_object(Input& input);
   // The text ended within the object. Returns whether a call was begun.
   bool finish_object(TextEnd end);
-  // As CallReader's, within an object.
+  // Does what CallReader::take_back does, within an object.
   bool take_object_back(Input& input);
 
  private:

@@ -51,7 +51,7 @@ class CallReader {
   }
   // The text has ended before the calls did.
   virtual void finish(TextEnd end) = 0;
-  // As Reader's.
+  // Does what Reader::take_back does.
   virtual bool take_back(Input& /*input*/) { return false; }
 
  protected:

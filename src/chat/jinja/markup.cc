@@ -37,7 +37,7 @@ std::string without_parts(std::string_view text, std::string_view begin, std::st
   }
 }
 
-// The code point that &#…; or &name; stands for; -1 for any other.
+// Returns the code point of an HTML entity by its name (`#65`, `lt`); -1 for an unknown name.
 std::int32_t code_point_of_entity(std::string_view name) {
   static constexpr std::array<std::pair<std::string_view, std::int32_t>, 16> kNames{{{"lt", '<'},
                                                                                      {"gt", '>'},

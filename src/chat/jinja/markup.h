@@ -19,7 +19,7 @@ Text escaped_text(const Text& text);
 // The text without comments and tags, with one space between words, and without escapes.
 std::string without_tags(std::string_view text);
 std::string unescaped_html(std::string_view text);
-// What a method of str gives where it is called of Markup: its texts are Markup, too.
+// Returns the result of a str method that was called on Markup: texts in the result are Markup, too.
 Value markup_result(std::string_view method, Value result);
 // The arguments of such a call: of some methods they are escaped.
 Arguments markup_arguments(std::string_view method, const Arguments& arguments);
