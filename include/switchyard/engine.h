@@ -173,7 +173,8 @@ class Engine {
   // Runs one optimizer step on per_device_batch_size * ranks * gradient_accumulation_steps sequences.
   TrainStep train_step(const TrainBatch& batch);
 
-  // Continues a prompt of one token or more with the current weights. Prompt and new tokens together are at
+  // Continues a prompt of one token or more. Every token is chosen with the weights of its moment: after a
+  // train_step() the stream reads its text again before it goes on. Prompt and new tokens together are at
   // most max_target_length tokens. The number of texts at the same time is at most 1 or, when
   // per_device_batch_size is given, per_device_batch_size times the mesh's ranks.
   TokenStream generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling = {});

@@ -187,11 +187,10 @@ struct Engine::Impl {
   }
 
   // Ids from here on have no text.
-  std::size_t ids_to_pick() const {
-    return static_cast<std::size_t>(
-        on_ranks.tokenizer == nullptr
-            ? model.vocab
-            : std::min<std::int64_t>(on_ranks.tokenizer->vocab_size(), model.vocab));
+  std::int64_t ids_to_pick() const {
+    return on_ranks.tokenizer == nullptr
+               ? model.vocab
+               : std::min<std::int64_t>(on_ranks.tokenizer->vocab_size(), model.vocab);
   }
 
   void require_layout(std::int64_t rows) const {
@@ -235,8 +234,10 @@ struct Engine::Impl {
 
   Generator& generator(Context& context) {
     RankState& own = *state(context);
-    if (!own.generator)
+    if (!own.generator) {
       own.generator.emplace(context, without, own.parameters, text_rows, config.get_int("max_target_length"));
+      own.generator->keep_logits_there();
+    }
     return *own.generator;
   }
 };
@@ -268,21 +269,26 @@ std::optional<std::int32_t> TokenStream::next() {
     return {};
   }
   State& own = *state_;
-  const SlotTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(own.fed), own.text.end()}};
   std::int32_t token = 0;
   std::int64_t broken_layer = 0;
   bool broken = false;
   own.engine->loop->run([&](Context& context) {
     Generator& generator = own.engine->generator(context);
-    if (own.fed == 0) generator.clear(own.row);
+    std::size_t known = own.fed;
+    if (known == 0 || !generator.is_current(own.row)) {  // after a training step the text is read again
+      generator.clear(own.row);
+      known = 0;
+    }
+    const SlotTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(known), own.text.end()}};
     const Tensor all = generator.feed(std::span(&fed, 1));  // on rank 0, which picks the token for all
     std::int32_t picked[] = {0, 0};                         // whether logits are no numbers; the token
     if (all.defined()) {
-      const std::span<const float> logits = all.span<float>();
-      picked[0] = first_not_finite(logits) ? 1 : 0;
-      if (picked[0] == 0)
-        picked[1] = pick_token(logits.first(own.engine->ids_to_pick()), own.sampling,
-                               draw_of(own.seed, 0, own.text.size() - own.prompt));
+      const TokenPick pick{.vocab = own.engine->ids_to_pick(),
+                           .config = &own.sampling,
+                           .uniform = draw_of(own.seed, 0, own.text.size() - own.prompt)};
+      const PickedToken found = generator.pick(all, std::span(&pick, 1))[0];
+      picked[0] = found.bad >= 0 ? 1 : 0;
+      picked[1] = found.token;
     }
     generator.broadcast(std::span<std::int32_t>(picked));
     const std::int64_t layer = picked[0] != 0 ? generator.first_broken_layer({own.row, own.text}) : 0;

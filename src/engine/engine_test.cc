@@ -161,6 +161,45 @@ TEST(Engine, GeneratesTheMostProbableTokens) {
   EXPECT_EQ(ended.next(), std::nullopt);
 }
 
+// A text is continued with the weights of its moment, also one that was begun before a training step. Latent
+// attention keeps merged weights between calls, and every attention keeps keys.
+TEST(Engine, TextsFollowTheTraining) {
+  const Arguments latent{"decoder_block=deepseek",  "attention_type=mla", "first_num_dense_layers=1",
+                         "kv_lora_rank=8",          "q_lora_rank=0",      "qk_nope_head_dim=8",
+                         "qk_rope_head_dim=4",      "v_head_dim=8",       "learning_rate=0.2",
+                         "warmup_steps_fraction=0", "max_target_length=16"},
+      grouped{"learning_rate=0.2", "warmup_steps_fraction=0"};
+  const auto next_of = [](Engine& engine, const std::vector<std::int32_t>& text) {
+    const Logits logits = engine.forward({1, std::ssize(text), text}, Positions::last);
+    return static_cast<std::int32_t>(std::ranges::max_element(logits.values) - logits.values.begin());
+  };
+  int changed = 0;
+  for (Arguments keys : {latent, grouped}) {
+    for (const bool split : {false, true}) {
+      if (split) keys.insert(keys.end(), kMesh.begin(), kMesh.end());
+      Engine engine = open(keys);
+      std::vector<std::int32_t> text{3, 1, 4}, before = text;
+      TokenStream stream = engine.generate(text, {.most_tokens = 8});
+      for (int i = 0; i < 3; ++i) text.push_back(*stream.next());
+      const std::int32_t untrained = next_of(engine, text);
+      engine.train_step({batch_of(4, 8), {}});
+      changed += untrained != next_of(engine, text);
+      for (int i = 0; i < 3; ++i) {
+        const std::int32_t expected = next_of(engine, text);
+        text.push_back(*stream.next());
+        EXPECT_EQ(text.back(), expected) << "token " << i << " after the step, split " << split;
+      }
+      TokenStream fresh = engine.generate(before, {.most_tokens = 8});
+      for (int i = 0; i < 6; ++i) {
+        const std::int32_t expected = next_of(engine, before);
+        before.push_back(*fresh.next());
+        EXPECT_EQ(before.back(), expected) << "token " << i << " of a new text, split " << split;
+      }
+    }
+  }
+  EXPECT_GE(changed, 2) << "the step changes no text, so the test shows nothing";
+}
+
 // Weights in float32 are rounded to the type of the computation: the same numbers as weights in that type.
 TEST(Engine, WeightsOfAnotherTypeAreTheSameNumbers) {
   Engine converted = open({"dtype=bfloat16", "weight_dtype=float32"}),

@@ -91,7 +91,7 @@ class Drafting {
   void draft(const std::vector<SlotTokens>& next) {
     const Tensor logits = generator_.draft(next);
     std::vector<std::int32_t> drafts(next.size());
-    if (logits.defined() && logits.view().on_gpu()) {
+    if (logits.defined()) {
       const SamplingConfig greedy;
       std::vector<TokenPick> picks;
       for (std::size_t i = 0; i < next.size(); ++i)
@@ -99,11 +99,6 @@ class Drafting {
                          .vocab = std::min(options_.vocab, logits.dim(1)),
                          .config = &greedy});
       std::ranges::transform(generator_.pick(logits, picks), drafts.begin(), &PickedToken::token);
-    } else if (logits.defined()) {
-      for (std::size_t i = 0; i < next.size(); ++i) {
-        const std::span<float> row = logits_of_row(logits, i, options_.vocab);
-        drafts[i] = static_cast<std::int32_t>(std::ranges::max_element(row) - row.begin());
-      }
     }
     generator_.broadcast(std::span(drafts));
     for (std::size_t i = 0; i < next.size(); ++i) drafts_[next[i].slot] = drafts[i];

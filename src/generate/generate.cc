@@ -89,6 +89,10 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
   TokenHistory history;
   history.add_prompt(tokens);
   std::size_t seen = 0;  // tokens that the generator has read
+  const std::int64_t ids = std::min<std::int64_t>(tokenizer.vocab_size(), model.vocab);
+  std::vector<std::uint32_t> goes_on(static_cast<std::size_t>((ids + 31) / 32), ~std::uint32_t{0});
+  if (const auto end = tokenizer.eos(); end && *end < ids)
+    goes_on[static_cast<std::size_t>(*end / 32)] &= ~(std::uint32_t{1} << (*end % 32));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto after = static_cast<std::ptrdiff_t>(tokens.size());
     if (!generator || generator->length(0) == window) {
@@ -101,10 +105,12 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
     seen = tokens.size();
     std::int32_t token = 0;
     if (logits.defined()) {
-      const auto last = logits_of_row(logits, 0, std::min<std::int64_t>(tokenizer.vocab_size(), model.vocab));
-      if (tokenizer.eos() && *tokenizer.eos() < std::ssize(last))
-        last[static_cast<std::size_t>(*tokenizer.eos())] = -std::numeric_limits<float>::infinity();
-      token = pick_token(last, sampling, history, draw_of(seed, 0, static_cast<std::size_t>(i)));
+      const TokenPick pick{.vocab = ids,
+                           .config = &sampling,
+                           .seen = history.seen(),
+                           .bits = goes_on,
+                           .uniform = draw_of(seed, 0, static_cast<std::size_t>(i))};
+      token = generator->pick(logits, std::span(&pick, 1))[0].token;
     }
     generator->broadcast(std::span(&token, 1));
     tokens.push_back(token);

@@ -47,11 +47,16 @@ std::size_t routing_of_token(const RoutedLayers& routed) {
 std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits,
                                     std::span<const TokenPick> picks) {
   if (picks.empty()) return {};
+  std::vector<PickedToken> picked(picks.size());
+  const Shape words{std::ssize(picks), kPickedWords};
+  if (!logits.view().on_gpu()) {
+    pick_tokens(pool, {logits.view(), picks, {}, TensorView::of_host(DType::i32, picked.data(), words)});
+    return picked;
+  }
   const Tensor packed = to_device(logits.memory(), pack_picks(picks)),
-               out = logits.memory().empty(DType::i32, {std::ssize(picks), kPickedWords});
+               out = logits.memory().empty(DType::i32, words);
   pick_tokens(pool, {logits.view(), picks, packed.view(), out.view()});
   const Tensor here = to_host(out);
-  std::vector<PickedToken> picked(picks.size());
   std::memcpy(picked.data(), here.raw(), here.bytes());
   return picked;
 }
@@ -71,6 +76,7 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   first_here_ = local_offset(*context_.mesh, context_.rank, {slots}, split)[0];
   const std::vector<std::int64_t> none(static_cast<std::size_t>(slots));
   model_slots_ = draft_slots_ = {{.capacity = capacity}, none, none};
+  versions_ = none;
   checkpoints_.assign(none.size(), std::vector<Checkpoint>(static_cast<std::size_t>(checkpoints)));
   for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
     AttentionCache cache;
@@ -83,8 +89,17 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   }
   // Delta nets count tokens within a call, indexers choose keys on the host, drafts need the call before.
   const bool can_hold = !model_.has_delta() && !model_.has_indexer() && model_.predictions == 0;
-  if (context_.memory.device().is_gpu() && !context_.memory.device().is_abstract() &&
-      context_.comm->size() == 1 && can_hold)
+  holds_graphs_ = context_.memory.device().is_gpu() && !context_.memory.device().is_abstract() &&
+                  context_.comm->size() == 1 && can_hold;
+  follow_weights();
+}
+
+void Generator::follow_weights() {
+  if (derived_version_ == parameters_.version()) return;
+  derived_version_ = parameters_.version();
+  for (AttentionCache& cache : caches_.layers) cache.key_up = cache.value_up = {};
+  trunk_ = {};
+  if (holds_graphs_)  // a graph reads what was derived at its old address
     graphs_ = std::make_unique<gpu::GraphCache>(context_.memory.device(), "decoding", 2 * kStepRows.size());
 }
 
@@ -157,6 +172,7 @@ Tensor Generator::feed_each(std::span<const SlotTokens> fed) {
 }
 
 Tensor Generator::draft(std::span<const SlotTokens> next) {
+  follow_weights();
   CHECK(trunk_.defined(), "no call before, or a model of {} prediction layers", model_.predictions);
   ForwardOptions options;
   options.draft_of = trunk_;
@@ -170,12 +186,15 @@ Tensor Generator::draft(std::span<const SlotTokens> next) {
 Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
   CHECK(!fed.empty(), "no slot to feed");
   ran_graph_ = false;
+  follow_weights();
   caches_.from_beginning = true;
   for (const SlotTokens& f : fed) {
     CHECK(f.slot < model_slots_.lengths.size(), "slot {} of {}", f.slot, model_slots_.lengths.size());
     const std::int64_t length = model_slots_.lengths[f.slot] + std::ssize(f.tokens);
     CHECK(!f.tokens.empty() && length <= capacity_, "slot {}: {} tokens, capacity {}", f.slot, length,
           capacity_);
+    CHECK(is_current(f.slot), "slot {} has tokens of other weights", f.slot);
+    versions_[f.slot] = derived_version_;
     caches_.from_beginning = caches_.from_beginning && model_slots_.lengths[f.slot] == 0;
   }
   const NoGrad no_grad(context_);
@@ -306,6 +325,7 @@ bool Generator::can_cut(std::size_t slot, std::int64_t tokens) const {
 }
 
 std::int64_t Generator::longest_prefix(std::size_t source_slot, std::int64_t most) const {
+  if (!is_current(source_slot)) return 0;
   if (can_cut(source_slot, most)) return most;
   std::int64_t longest = 0;
   for (const Checkpoint& kept : checkpoints_[source_slot]) {
@@ -366,6 +386,7 @@ void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int6
     if (slot != source_slot) routed_[slot] = routed_[source_slot];
     routed_[slot].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
   }
+  versions_[slot] = versions_[source_slot];
   copy_state({slot}, from, tokens, drafted);
   copy_checkpoints(slot, source_slot, tokens);
 }

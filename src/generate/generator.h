@@ -25,7 +25,7 @@ struct SlotTokens {
   std::vector<std::int32_t> tokens;
 };
 
-// Returns what pick_tokens() finds in logits, f32 [n,V], of a GPU's memory, with one copy there and one back.
+// Returns what pick_tokens() finds in logits, f32 [n,V]: of a GPU's memory with one copy there and one back.
 std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits, std::span<const TokenPick> picks);
 
 // Returns whether a slot of the model can start with any prefix of another without checkpoints: not with
@@ -71,6 +71,11 @@ class Generator {
   // starts with fewer tokens or with another slot's. Does nothing without memory for checkpoints.
   void keep_checkpoint(std::size_t slot);
   void clear(std::size_t slot) { copy_prefix(slot, slot, 0); }
+  // False where the slot's tokens were read with weights that have changed since (Parameters::version()).
+  // Then clear() the slot and feed its tokens again: it cannot be continued, nor be the start of a slot.
+  bool is_current(std::size_t slot) const {
+    return model_slots_.lengths[slot] == 0 || versions_[slot] == parameters_.version();
+  }
   // Copies rank 0's values to all ranks. Collective.
   template <typename T>
   void broadcast(std::span<T> values) {
@@ -101,9 +106,9 @@ class Generator {
   void keep_logits_there() {
     keeps_logits_there_ = context_.memory.device().is_gpu() && context_.stage.count == 1;
   }
-  // Picks tokens from logits in a GPU's memory [n,V]. Counts as a host read. On rank 0.
+  // Picks tokens from logits [n,V]. A read of a GPU's memory counts as a host read. On rank 0.
   std::vector<PickedToken> pick(const Tensor& logits, std::span<const TokenPick> picks) {
-    context_.host_reads.add("picked tokens");
+    if (logits.view().on_gpu()) context_.host_reads.add("picked tokens");
     return pick_there(*context_.pool, logits, picks);
   }
   // True if the last call was a step that a graph ran.
@@ -115,6 +120,8 @@ class Generator {
   const std::vector<LayerLoad>& loads() const { return loads_; }
 
  private:
+  // Drops what earlier weights gave.
+  void follow_weights();
   // The rows of a call's batch.
   struct BatchRows {
     std::int64_t count;
@@ -181,6 +188,8 @@ class Generator {
   std::int64_t capacity_;
   Slots model_slots_;                                 // on all ranks alike
   Slots draft_slots_;                                 // of the prediction layer
+  std::vector<std::int64_t> versions_;                // the weights' version that each slot's tokens had
+  std::int64_t derived_version_ = -1;                 // the version of what is kept between calls
   std::vector<std::vector<Checkpoint>> checkpoints_;  // of each slot, on all ranks alike
   Array trunk_;                  // last layer's output of the last call, where there is a prediction layer
   std::int64_t groups_ = 1;      // into which the mesh splits the slots
@@ -191,7 +200,8 @@ class Generator {
     Tensor logits;
     std::vector<LayerLoad> loads;
   };
-  std::unique_ptr<gpu::GraphCache> graphs_;  // null: steps are calls as any other
+  bool holds_graphs_ = false;                // false: steps are calls as any other
+  std::unique_ptr<gpu::GraphCache> graphs_;  // null without graphs
   bool ran_graph_ = false;
   std::map<std::int64_t, Tensor> step_numbers_;  // i32, of a step with so many rows
   std::vector<LayerLoad> loads_;

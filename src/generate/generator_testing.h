@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,15 @@ inline Keys grouped_queries() {
                {"base_num_kv_heads", 2},
                {"head_dim", 6}});
   return keys;
+}
+
+// The log softmax of one token, by its definition.
+inline double log_probability(std::span<const float> logits, std::int32_t token) {
+  double sum = 0;
+  for (const float logit : logits)
+    sum += std::exp(static_cast<double>(logit) -
+                    static_cast<double>(logits[static_cast<std::size_t>(token)]));
+  return -std::log(sum);
 }
 
 // Bytes of a rank's account for all that the caches of two rows remember after some calls.

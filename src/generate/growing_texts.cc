@@ -8,12 +8,6 @@
 
 namespace switchyard {
 
-std::span<float> logits_of_row(const Tensor& logits, std::size_t row, std::int64_t vocab) {
-  const std::int64_t width = logits.shape().back();
-  return logits.span<float>().subspan(row * static_cast<std::size_t>(width),
-                                      static_cast<std::size_t>(std::min(vocab, width)));
-}
-
 void for_each_chunk(const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t chunk,
                     const std::function<void(const std::vector<SlotTokens>&, std::vector<SlotTokens>&,
                                              const std::vector<bool>&)>& visit) {
@@ -62,21 +56,8 @@ float GrowingTexts::draw_for(std::size_t text) const {
   return draw_of(options_.seed, text, texts_[text].tokens.size());
 }
 
-GrowingTexts::Picked GrowingTexts::pick(const Tensor& logits, const Wanted& wanted) const {
-  Picked picked;
-  const std::span<float> row = logits_of_row(logits, wanted.row, options_.vocab);
-  if (const auto bad = first_not_finite(row)) {
-    picked.bad = static_cast<std::int32_t>(*bad);
-    picked.bad_logit = row[*bad];
-    return picked;
-  }
-  picked.token = pick_token(row, options_.sampling, histories_[wanted.text], draw_for(wanted.text));
-  if (options_.log_probs) picked.log_prob = log_probability(row, picked.token);
-  return picked;
-}
-
-std::vector<GrowingTexts::Picked> GrowingTexts::pick_on_gpu(const Tensor& logits,
-                                                            const std::vector<Wanted>& wanted) const {
+std::vector<GrowingTexts::Picked> GrowingTexts::pick(const Tensor& logits,
+                                                     const std::vector<Wanted>& wanted) const {
   const std::int64_t width = logits.shape().back(), vocab = std::min(options_.vocab, width);
   std::vector<TokenPick> picks;
   for (const Wanted& of : wanted)
@@ -97,15 +78,7 @@ std::vector<GrowingTexts::Picked> GrowingTexts::pick_on_gpu(const Tensor& logits
 
 void GrowingTexts::append_next(const Tensor& logits, const std::vector<Wanted>& wanted) {
   std::vector<Picked> picked(wanted.size());
-  if (logits.defined() && logits.view().on_gpu()) {
-    picked = pick_on_gpu(logits, wanted);
-  } else if (logits.defined()) {
-    generator_.pool().for_range(
-        std::ssize(wanted), rows_a_thread(options_.vocab), [&](std::int64_t begin, std::int64_t end) {
-          for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
-            picked[i] = pick(logits, wanted[i]);
-        });
-  }
+  if (logits.defined()) picked = pick(logits, wanted);
   generator_.broadcast(std::span(picked));
   for (std::size_t i = 0; i < wanted.size(); ++i) append(wanted[i].text, picked[i]);
 }

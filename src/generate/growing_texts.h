@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "generate/generate.h"
+#include "generate/token_history.h"
 
 namespace switchyard {
 
@@ -20,8 +21,8 @@ class GrowingTexts {
   struct Wanted {
     std::size_t text, row;
   };
-  // Picks the next token of some texts from rank 0's logits, f32 of V values a row, where these are, and
-  // appends it on all ranks. Error(runtime) that names the text, the token and the layer
+  // Picks the next token of some texts from rank 0's logits, f32 of V values a row, and appends it on all
+  // ranks. Error(runtime) that names the text, the token and the layer
   // where logits are not finite. Collective.
   void append_next(const Tensor& logits, const std::vector<Wanted>& wanted);
 
@@ -40,8 +41,7 @@ class GrowingTexts {
     std::int32_t bad = -1;  // the first token whose logit is not finite; then there is no next token
     float bad_logit = 0;
   };
-  Picked pick(const Tensor& logits, const Wanted& wanted) const;
-  std::vector<Picked> pick_on_gpu(const Tensor& logits, const std::vector<Wanted>& wanted) const;
+  std::vector<Picked> pick(const Tensor& logits, const std::vector<Wanted>& wanted) const;
   float draw_for(std::size_t text) const;
   void append(std::size_t text, const Picked& picked);
 
@@ -52,9 +52,6 @@ class GrowingTexts {
   std::vector<GeneratedText> texts_;
   std::vector<TokenHistory> histories_;  // where penalties need them
 };
-
-// The values of row `row` of logits that may be picked: those of ids below `vocab`.
-std::span<float> logits_of_row(const Tensor& logits, std::size_t row, std::int64_t vocab);
 
 // Cuts prompts into chunks of at most `chunk` tokens (0: whole prompts) and calls visit(fed, next, ends) for
 // the chunks of all prompts that begin at the same position: `fed` has a chunk for each prompt's slot, `next`

@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "kernels/sampling/likely_tokens.h"
 
 namespace switchyard {
 namespace {
@@ -54,20 +53,6 @@ SamplingConfig sampling_config(const Config& config, std::int64_t vocab) {
 
 float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens) {
   return rng_uniform(rng_key(seed), (static_cast<std::uint64_t>(text) << 32) + tokens);
-}
-
-std::int64_t rows_a_thread(std::int64_t vocab) {
-  constexpr std::int64_t kLogits = 16384;
-  return std::max<std::int64_t>(1, kLogits / std::max<std::int64_t>(1, vocab));
-}
-
-double log_sum_exp(std::span<const float> logits) {
-  const WeighedLogits weighed(logits);
-  return static_cast<double>(weighed.top()) + weighed.log_sum();
-}
-
-double log_probability(std::span<const float> logits, std::int32_t token) {
-  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum_exp(logits);
 }
 
 }  // namespace switchyard

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "config/config.h"
-#include "generate/token_history.h"
 #include "kernels/sampling/pick_token.h"
 
 namespace switchyard {
@@ -21,21 +19,5 @@ SamplingConfig sampling_config(const Config& config, std::int64_t vocab);
 // Returns the number in [0, 1) that decides on a token. It depends on the seed, the index of the text among
 // those of the seed, and the number of tokens that the text has already, and on nothing else.
 float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens);
-
-// Picks a token with penalties and biases. `history` may be empty where the config uses none. The logits are
-// changed meanwhile and restored.
-inline std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config,
-                               const TokenHistory& history, float uniform) {
-  return pick_token(logits, config, history.seen(), uniform);
-}
-
-// Returns how many rows of logits make enough work for a thread.
-std::int64_t rows_a_thread(std::int64_t vocab);
-
-// Returns the log of the sum of the logits' exponentials: a token's log probability is its logit minus this.
-double log_sum_exp(std::span<const float> logits);
-
-// Returns the log softmax of one token, without temperature or penalties.
-double log_probability(std::span<const float> logits, std::int32_t token);
 
 }  // namespace switchyard

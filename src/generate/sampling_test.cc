@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "generate/token_history.h"
 #include "kernels/loss/vocabulary.h"
 #include "kernels/registry/isa.h"
 
@@ -273,7 +274,7 @@ TEST(Sampling, PenaltiesAndBiasesChangeLogits) {
     for (const std::int32_t token : made) history.add_made(token);
     const std::vector<float> before = logits;
     const float uniform = draw();
-    const std::int32_t got = pick_token(logits, config, history, uniform);
+    const std::int32_t got = pick_token(std::span(logits), config, history.seen(), uniform);
     EXPECT_EQ(got, pick_token(changed(logits, config, prompt, made), config, uniform)) << round;
     EXPECT_EQ(logits, before);
     others += got != pick_token(before, config, uniform);

@@ -57,6 +57,48 @@ TEST(StepGraphs, GiveTheLogitsOfCalls) {
   EXPECT_GE(graphs_of(latent(), 5), 10);
 }
 
+// A graph and merged weights of latent attention belong to one version of the weights; the tokens of a slot,
+// too, so that it has to be cleared.
+TEST(StepGraphs, FollowTheWeights) {
+  Keys keys = latent();
+  keys["device"] = "cuda_emulated";
+  const Config config = Config::from_map(keys, {});
+  const ModelConfig model = model_config(config);
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    Generator kept(context, model, parameters, 2, 40);
+    kept.keep_logits_there();
+    const auto expect_logits_of_new_generator = [&] {
+      Generator fresh(context, model, parameters, 2, 40);
+      fresh.keep_logits_there();
+      for (std::int32_t token = 1; token < 6; ++token) {
+        const SlotTokens fed{0, {token}};
+        const Tensor there = kept.feed(std::span(&fed, 1)), expected = fresh.feed(std::span(&fed, 1));
+        const Tensor found = to_host(there), wanted = to_host(expected);
+        for (std::int64_t i = 0; i < found.size(); ++i)
+          ASSERT_EQ(found.data<float>()[i], wanted.data<float>()[i]) << "logit " << i << " after " << token;
+      }
+      EXPECT_TRUE(kept.ran_graph());
+    };
+    expect_logits_of_new_generator();
+    EXPECT_TRUE(kept.is_current(0));
+    for (const Parameter& p : parameters.all()) {
+      const Tensor& weight = p.array.tensor();
+      const Tensor grown = to_host(weight).clone();
+      for (std::int64_t i = 0; i < grown.size(); ++i) grown.data<float>()[i] *= 1.5f;
+      copy(grown.view(), weight.view());
+    }
+    parameters.raise_version();
+    EXPECT_FALSE(kept.is_current(0));
+    EXPECT_TRUE(kept.is_current(1));  // it has no tokens
+    EXPECT_EQ(kept.longest_prefix(0, 5), 0);
+    kept.clear(0);
+    EXPECT_TRUE(kept.is_current(0));
+    expect_logits_of_new_generator();
+  });
+}
+
 // Steps at which a window's tokens move are calls.
 TEST(StepGraphs, LeaveOutStepsThatMoveTokens) {
   EXPECT_GE(graphs_of(windowed(), 5), 3);

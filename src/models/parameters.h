@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -92,9 +93,16 @@ class Parameters {
   std::vector<Parameter>& all() { return all_; }
   const std::vector<Parameter>& all() const { return all_; }
 
+  // Grows with every change of the weights, in all copies of this object. What is computed from weights and
+  // kept (merged weights, cached keys) is valid for one version.
+  std::int64_t version() const { return *version_; }
+  // Whoever writes weights calls it afterwards, on every rank.
+  void raise_version() const { ++*version_; }
+
  private:
   std::vector<Parameter> all_;
   std::map<std::string, std::size_t> index_;
+  std::shared_ptr<std::int64_t> version_ = std::make_shared<std::int64_t>(0);
 };
 
 // The block at `offset` of the random draw for a whole parameter (f32 or bf16), made in `memory`: by a GPU's

@@ -47,7 +47,8 @@ struct AttentionCache {
   std::vector<std::int64_t> firsts;      // [slots] position of the first cached token
   std::vector<OverflowTokens> overflow;  // between cache_append() and attend() of a call
   DeltaState delta;
-  Array key_up, value_up;  // latent attention's projections in the form it uses: split_up_projection()
+  // Latent attention's projections in the form it uses, of the weights as they are: split_up_projection().
+  Array key_up, value_up;
 };
 
 // Lists of a step (begin_step) for the layers with one window, i32: the rows that cache_append() writes

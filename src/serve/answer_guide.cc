@@ -1,7 +1,6 @@
 #include "serve/answer_guide.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "serve/steady_seconds.h"
 
@@ -38,25 +37,6 @@ bool AnswerGuide::mask(std::size_t vocab, std::span<const std::int32_t> withheld
     if (at < vocab) bits[at / 32] &= ~(std::uint32_t{1} << (at % 32));
   }
   return std::ranges::any_of(bits, [](std::uint32_t word) { return word != 0; });
-}
-
-bool AnswerGuide::mask(std::span<float> logits, std::span<const std::int32_t> withheld) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  for (const std::int32_t token : withheld) {
-    if (static_cast<std::size_t>(token) < logits.size()) logits[static_cast<std::size_t>(token)] = kNever;
-  }
-  if (is_masking()) {
-    bits_.resize((logits.size() + 31) / 32);
-    set_bits(bits_);
-    for (std::size_t word = 0; word < bits_.size(); ++word) {
-      if (bits_[word] == ~std::uint32_t{0}) continue;
-      const std::size_t end = std::min(logits.size(), 32 * word + 32);
-      for (std::size_t t = 32 * word; t < end; ++t) {
-        if ((bits_[word] >> (t % 32) & 1) == 0) logits[t] = kNever;
-      }
-    }
-  }
-  return std::ranges::any_of(logits, [](float logit) { return logit != kNever; });
 }
 
 bool AnswerGuide::looks_for_grammar() const {

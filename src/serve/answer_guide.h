@@ -28,10 +28,8 @@ class AnswerGuide {
   bool has_grammar() const { return matcher_.has_value(); }
   // Returns whether the grammar counts for the next token.
   bool is_masking() const { return matcher_ && masking_; }
-  // Sets the logits of tokens that may not come next, and of those `withheld`, to -infinity. Returns false
-  // where none is left.
-  bool mask(std::span<float> logits, std::span<const std::int32_t> withheld);
-  // Sets `bits`, 32 tokens a word, of those of `vocab` tokens that may come next. Returns the same.
+  // Sets `bits`, 32 tokens a word, of those of `vocab` tokens that may come next, without those `withheld`.
+  // Returns false where none is left.
   bool mask(std::size_t vocab, std::span<const std::int32_t> withheld, std::vector<std::uint32_t>& bits);
   // Returns the tokens that would begin what the grammar holds, and go on as it does not allow.
   std::vector<std::int32_t> forbidden() const;
@@ -61,8 +59,7 @@ class AnswerGuide {
   std::optional<AnswerReader> reader_;
   std::optional<grammar::Matcher> matcher_;
   bool masking_ = false, ended_ = false, cut_reasoning_ = false;
-  std::string tail_;                 // of the text before the grammar begins
-  std::vector<std::uint32_t> bits_;  // of the last mask
+  std::string tail_;  // of the text before the grammar begins
   std::int64_t tokens_ = 0, reasoning_tokens_ = 0;
   std::deque<std::int32_t> forced_;
   std::optional<double> mask_seconds_;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "core/error.h"
@@ -13,18 +12,11 @@
 namespace switchyard::serve {
 namespace {
 
-std::string problem_of(std::size_t tokens_before, std::size_t token, float logit) {
-  return fmt::format("the model's logits after {} tokens are no numbers: that of token {} is {}",
-                     tokens_before, token, logit);
-}
-
 // Says in one line why there is no next token; empty where there is one.
-std::string problem_of(std::span<const float> logits, std::size_t tokens_before) {
-  const std::optional<std::size_t> bad = first_not_finite(logits);
-  return bad ? problem_of(tokens_before, *bad, logits[*bad]) : "";
-}
 std::string problem_of(const PickedToken& found, std::size_t tokens_before) {
-  return found.bad < 0 ? "" : problem_of(tokens_before, static_cast<std::size_t>(found.bad), found.bad_logit);
+  if (found.bad < 0) return "";
+  return fmt::format("the model's logits after {} tokens are no numbers: that of token {} is {}",
+                     tokens_before, found.bad, found.bad_logit);
 }
 
 constexpr const char* kNoneAllowed = "the grammar of the answer allows none of the model's tokens";
@@ -70,26 +62,7 @@ TokenLogProb named_log_prob(Probable token, std::span<const Probable> most_proba
   return result;
 }
 
-std::vector<Probable> most_probable_of(std::span<const float> logits, int count) {
-  std::vector<std::int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto middle = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
-  std::partial_sort(ids.begin(), middle, ids.end(), [&](std::int32_t a, std::int32_t b) {
-    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
-  std::vector<Probable> result;
-  for (auto id = ids.begin(); id != middle; ++id)
-    result.push_back({*id, logits[static_cast<std::size_t>(*id)]});
-  return result;
-}
-
 // The log probability of a token, with those of the `count` most probable ones.
-TokenLogProb log_prob_of(std::span<const float> logits, std::int32_t token, int count,
-                         const Tokenizer& tokenizer) {
-  return named_log_prob({token, logits[static_cast<std::size_t>(token)]}, most_probable_of(logits, count),
-                        log_sum_exp(logits), tokenizer);
-}
 TokenLogProb log_prob_of(const PickedToken& found, std::int64_t vocab, int count,
                          const Tokenizer& tokenizer) {
   const auto most = static_cast<std::size_t>(std::min<std::int64_t>(count, vocab));
@@ -169,43 +142,21 @@ Accepted Sampler::accept_logits(ThreadPool& pool, const Step& step, const Runnin
 
 void Sampler::accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, const RunningTexts& texts,
                             const Tensor& logits) const {
-  const auto vocab = static_cast<std::size_t>(std::min(vocab_, logits.dim(1)));
-  if (logits.view().on_gpu()) {
-    const SamplingConfig greedy;
-    std::vector<TokenPick> picks;
-    for (std::size_t i = 0; i < next.size(); ++i)
-      picks.push_back({.row = static_cast<std::int64_t>(i),
-                       .vocab = static_cast<std::int64_t>(vocab),
-                       .config = &greedy});
-    const std::vector<PickedToken> found = pick_there(pool, logits, picks);
-    for (std::size_t i = 0; i < next.size(); ++i) {
-      RunningText* const text = texts[next[i].slot].get();
-      if (text != nullptr) text->progress.draft = found[i].token;
-    }
-    return;
-  }
+  const std::int64_t vocab = std::min(vocab_, logits.dim(1));
+  const SamplingConfig greedy;
+  std::vector<TokenPick> picks;
+  for (std::size_t i = 0; i < next.size(); ++i)
+    picks.push_back({.row = static_cast<std::int64_t>(i), .vocab = vocab, .config = &greedy});
+  const std::vector<PickedToken> found = pick_there(pool, logits, picks);
   for (std::size_t i = 0; i < next.size(); ++i) {
     RunningText* const text = texts[next[i].slot].get();
-    if (text == nullptr) continue;
-    const auto row = logits.span<float>().subspan(i * static_cast<std::size_t>(logits.dim(1)), vocab);
-    text->progress.draft = static_cast<std::int32_t>(std::ranges::max_element(row) - row.begin());
+    if (text != nullptr) text->progress.draft = found[i].token;
   }
 }
 
 std::int64_t Sampler::append_next(ThreadPool& pool, const Step& step, const RunningTexts& texts,
                                   const std::vector<Wanted>& wanted, const Tensor& logits) const {
-  const auto vocab = static_cast<std::size_t>(std::min(vocab_, logits.dim(1)));
-  std::vector<Picked> picked(wanted.size());
-  if (logits.view().on_gpu()) {
-    picked = pick_on_gpu(pool, step, texts, wanted, logits);
-  } else {
-    pool.for_range(std::ssize(wanted), rows_a_thread(vocab_), [&](std::int64_t begin, std::int64_t end) {
-      for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
-        const std::size_t offset = wanted[n].row * static_cast<std::size_t>(logits.dim(1));
-        picked[n] = pick(*texts[step.fed[wanted[n].fed].slot], logits.span<float>().subspan(offset, vocab));
-      }
-    });
-  }
+  std::vector<Picked> picked = pick(pool, step, texts, wanted, logits);
   std::int64_t made = 0;
   for (std::size_t n = 0; n < wanted.size(); ++n) {
     made += picked[n].problem.empty();
@@ -217,38 +168,25 @@ std::int64_t Sampler::append_next(ThreadPool& pool, const Step& step, const Runn
 std::vector<Sampler::Picked> Sampler::scores_of(ThreadPool& pool, const Step& step, const RunningTexts& texts,
                                                 const std::vector<Scored>& scored,
                                                 const Tensor& logits) const {
-  const auto vocab = static_cast<std::size_t>(logits.dim(1));
   std::vector<Picked> scores(scored.size());
   const auto request_of = [&](std::size_t n) -> const TextRequest& {
     return texts[step.fed[scored[n].fed].slot]->request();
   };
   for (std::size_t n = 0; n < scored.size(); ++n) scores[n].token = request_of(n).prompt[scored[n].before];
-  if (logits.view().on_gpu()) {
-    std::vector<TokenPick> picks;
-    for (std::size_t n = 0; n < scored.size(); ++n)
-      picks.push_back({.row = static_cast<std::int64_t>(scored[n].row),
-                       .vocab = logits.dim(1),
-                       .config = &request_of(n).sampling,
-                       .given = scores[n].token,
-                       .most_probable = *request_of(n).log_probs});
-    const std::vector<PickedToken> found = pick_there(pool, logits, picks);
-    for (std::size_t n = 0; n < scored.size(); ++n) {
-      scores[n].problem = problem_of(found[n], scored[n].before);
-      if (scores[n].problem.empty())
-        scores[n].log_probs.push_back(
-            log_prob_of(found[n], logits.dim(1), picks[n].most_probable, tokenizer_));
-    }
-    return scores;
+  std::vector<TokenPick> picks;
+  for (std::size_t n = 0; n < scored.size(); ++n)
+    picks.push_back({.row = static_cast<std::int64_t>(scored[n].row),
+                     .vocab = logits.dim(1),
+                     .config = &request_of(n).sampling,
+                     .given = scores[n].token,
+                     .most_probable = *request_of(n).log_probs});
+  const std::vector<PickedToken> found = pick_there(pool, logits, picks);
+  for (std::size_t n = 0; n < scored.size(); ++n) {
+    scores[n].problem = problem_of(found[n], scored[n].before);
+    if (scores[n].problem.empty())
+      scores[n].log_probs.push_back(
+          log_prob_of(found[n], logits.dim(1), picks[n].most_probable, tokenizer_));
   }
-  pool.for_range(std::ssize(scored), rows_a_thread(logits.dim(1)), [&](std::int64_t begin, std::int64_t end) {
-    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
-      const auto row = logits.span<float>().subspan(scored[n].row * vocab, vocab);
-      scores[n].problem = problem_of(row, scored[n].before);
-      if (scores[n].problem.empty())
-        scores[n].log_probs.push_back(
-            log_prob_of(row, scores[n].token, *request_of(n).log_probs, tokenizer_));
-    }
-  });
   return scores;
 }
 
@@ -313,10 +251,8 @@ std::vector<std::int32_t> Sampler::withheld_from(const RunningText& text) const 
   return withheld;
 }
 
-std::vector<Sampler::Picked> Sampler::pick_on_gpu(ThreadPool& pool, const Step& step,
-                                                  const RunningTexts& texts,
-                                                  const std::vector<Wanted>& wanted,
-                                                  const Tensor& logits) const {
+std::vector<Sampler::Picked> Sampler::pick(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                                           const std::vector<Wanted>& wanted, const Tensor& logits) const {
   const std::int64_t vocab = std::min(vocab_, logits.dim(1));
   const auto text_of = [&](std::size_t n) -> RunningText& { return *texts[step.fed[wanted[n].fed].slot]; };
   std::vector<TokenPick> picks(wanted.size());
@@ -356,35 +292,6 @@ std::vector<Sampler::Picked> Sampler::pick_on_gpu(ThreadPool& pool, const Step& 
       picked.log_probs.push_back(log_prob_of(found[n], vocab, *text.request().log_probs, tokenizer_));
   }
   return result;
-}
-
-// Several threads call it at once, for texts of their own.
-Sampler::Picked Sampler::pick(RunningText& text, std::span<float> logits) const {
-  const TextRequest& request = text.request();
-  Picked picked;
-  picked.problem = problem_of(logits, tokens_before_next(text));
-  if (!picked.problem.empty()) return picked;
-  const float uniform = draw_for(text);
-  const std::vector<std::int32_t> withheld = withheld_from(text);
-  if (const std::optional<std::int32_t> forced = text.guide.forced()) {
-    picked.token = *forced;
-  } else if (text.guide.is_masking() || !withheld.empty()) {
-    // The logits serve nothing else but log probabilities, which are those without the mask.
-    std::vector<float> copy;
-    if (request.log_probs) copy.assign(logits.begin(), logits.end());
-    const std::span<float> masked = request.log_probs ? std::span(copy) : logits;
-    if (!text.guide.mask(masked, withheld)) {
-      picked.is_over = text.guide.may_end();
-      if (!picked.is_over) picked.problem = kNoneAllowed;
-      return picked;
-    }
-    picked.token = pick_token(masked, request.sampling, text.history, uniform);
-  } else {
-    picked.token = pick_token(logits, request.sampling, text.history, uniform);
-  }
-  if (request.log_probs)
-    picked.log_probs.push_back(log_prob_of(logits, picked.token, *request.log_probs, tokenizer_));
-  return picked;
 }
 
 void Sampler::append(RunningText& text, Picked picked) const {

@@ -1,6 +1,6 @@
-// Sampler: turns logits into the texts' tokens and pieces, on the host or on the GPU that has the logits. It
-// applies penalties, computes log probabilities, looks for what ends a text, and accepts or rejects drafts.
-// For the model's thread alone.
+// Sampler: turns logits, on the host or on a GPU, into the texts' tokens and pieces. It applies penalties,
+// computes log probabilities, looks for what ends a text, and accepts or rejects drafts. For the model's
+// thread alone.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "generate/token_history.h"
 #include "generate/token_text.h"
 #include "serve/answer_guide.h"
 #include "serve/scheduler.h"
@@ -82,9 +83,8 @@ class Sampler {
     std::string problem = {};                  // then there is no token
     bool is_over = false;                      // the text ends without a token
   };
-  Picked pick(RunningText& text, std::span<float> logits) const;
-  std::vector<Picked> pick_on_gpu(ThreadPool& pool, const Step& step, const RunningTexts& texts,
-                                  const std::vector<Wanted>& wanted, const Tensor& logits) const;
+  std::vector<Picked> pick(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                           const std::vector<Wanted>& wanted, const Tensor& logits) const;
   std::vector<std::int32_t> withheld_from(const RunningText& text) const;
   bool is_end(const RunningText& text, std::int32_t token) const;
   std::int64_t append_next(ThreadPool& pool, const Step& step, const RunningTexts& texts,

@@ -1,4 +1,5 @@
 // Clients get what they ask for, or are told why not.
+#include "generate/generator_testing.h"
 #include "serve/serve_testing.h"
 
 namespace switchyard::serve {
@@ -307,7 +308,7 @@ std::vector<double> scores_alone(const std::string& text) {
     for (std::size_t i = 0; i + 1 < text.size(); ++i) {
       const SlotTokens fed{0, {text[i]}};
       const Tensor logits = generator.feed(std::span(&fed, 1));
-      scores.push_back(log_probability(logits.span<float>(), text[i + 1]));
+      scores.push_back(generator_test::log_probability(logits.span<float>(), text[i + 1]));
     }
   });
   return scores;

@@ -315,6 +315,7 @@ bool Checkpointer::restore(const std::string& path, std::string& problem) {
     return false;
   }
   trainer_.updater().publish();
+  trainer_.parameters().raise_version();
   barrier();
   return true;
 }

@@ -177,7 +177,12 @@ Trainer::UnderRules::~UnderRules() {
 
 StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   CHECK(!moved_, "step {} under the rules of an evaluation", step);
-  if (needs_host().empty()) return step_on_device(step, batch);
+  StepResult result = needs_host().empty() ? step_on_device(step, batch) : step_by_host(step, batch);
+  if (result.bad.empty()) parameters_.raise_version();
+  return result;
+}
+
+StepResult Trainer::step_by_host(std::int64_t step, const BatchRows& batch) {
   say_why_host();
   StepResult result;
   Position& position = context_.comm->position();

@@ -156,6 +156,7 @@ class Trainer {
   std::string needs_host() const;
   void say_why_host();
   bool is_on_gpu() const;
+  StepResult step_by_host(std::int64_t step, const BatchRows& batch);
   StepResult step_on_device(std::int64_t step, const BatchRows& batch);
   Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own);
   void update_on_device(const Issued& issued);

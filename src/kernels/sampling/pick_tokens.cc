@@ -13,16 +13,25 @@
 namespace switchyard {
 namespace {
 
-void keep_allowed(std::span<const std::uint32_t> bits, std::span<float> logits) {
-  for (std::size_t t = 0; t < logits.size(); ++t) {
-    if ((bits[t / 32] >> (t % 32) & 1) == 0) logits[t] = -std::numeric_limits<float>::infinity();
+// Returns a copy of the logits in which tokens without a bit have -infinity, until the thread's next call.
+std::span<float> allowed_logits(std::span<const float> logits, std::span<const std::uint32_t> bits) {
+  static thread_local std::vector<float> copy;  // fresh memory costs more than the copy
+  copy.assign(logits.begin(), logits.end());
+  for (std::size_t word = 0; 32 * word < logits.size(); ++word) {
+    if (bits[word] == ~std::uint32_t{0}) continue;
+    const std::size_t end = std::min(logits.size(), 32 * word + 32);
+    for (std::size_t t = 32 * word; t < end; ++t) {
+      if ((bits[word] >> (t % 32) & 1) == 0) copy[t] = -std::numeric_limits<float>::infinity();
+    }
   }
+  return copy;
 }
 
 void add_log_probabilities(std::span<const float> logits, int count, PickedToken& picked) {
   const WeighedLogits weighed(logits);
   picked.top = weighed.top();
   picked.sum = weighed.sum(1);
+  if (count == 0) return;
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
@@ -34,7 +43,7 @@ void add_log_probabilities(std::span<const float> logits, int count, PickedToken
   for (auto id = ids.begin(); id != middle; ++id) picked.most_probable[id - ids.begin()] = {*id, logit(*id)};
 }
 
-PickedToken picked_from(std::span<const float> logits, const TokenPick& pick) {
+PickedToken picked_from(std::span<float> logits, const TokenPick& pick) {
   PickedToken picked{};
   const auto bad = first_not_finite(logits);
   picked.bad = bad ? static_cast<std::int32_t>(*bad) : -1;
@@ -42,9 +51,8 @@ PickedToken picked_from(std::span<const float> logits, const TokenPick& pick) {
   if (pick.given) {
     picked.token = *pick.given;
   } else {
-    std::vector<float> changed(logits.begin(), logits.end());
-    if (!pick.bits.empty()) keep_allowed(pick.bits, changed);
-    picked.token = pick_token(changed, *pick.config, pick.seen, pick.uniform);
+    const std::span<float> allowed = pick.bits.empty() ? logits : allowed_logits(logits, pick.bits);
+    picked.token = pick_token(allowed, *pick.config, pick.seen, pick.uniform);
   }
   picked.logit = logits[static_cast<std::size_t>(picked.token)];
   if (pick.most_probable >= 0) add_log_probabilities(logits, pick.most_probable, picked);
@@ -53,12 +61,24 @@ PickedToken picked_from(std::span<const float> logits, const TokenPick& pick) {
 
 void row_by_row(ThreadPool& pool, const PickTokensArgs& args) {
   std::int32_t* const out = args.out.kernel_data<std::int32_t>();
-  pool.for_range(std::ssize(args.picks), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const TokenPick& pick = args.picks[static_cast<std::size_t>(i)];
-      const float* const row = args.logits.kernel_data<float>() + pick.row * args.logits.dim(1);
+  const std::int64_t width = args.logits.dim(1);
+  // A thread takes all picks of a row: pick_token() changes the row's logits meanwhile.
+  std::vector<std::int64_t> order(args.picks.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto row_of = [&](std::int64_t i) { return args.picks[static_cast<std::size_t>(i)].row; };
+  std::ranges::stable_sort(order, {}, row_of);
+  std::vector<std::size_t> begins;  // of each row's picks in `order`
+  for (std::size_t n = 0; n < order.size(); ++n) {
+    if (n == 0 || row_of(order[n]) != row_of(order[n - 1])) begins.push_back(n);
+  }
+  begins.push_back(order.size());
+  pool.for_range(std::ssize(begins) - 1, rows_a_thread(width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::size_t n = begins[static_cast<std::size_t>(begin)]; n < begins[static_cast<std::size_t>(end)];
+         ++n) {
+      const TokenPick& pick = args.picks[static_cast<std::size_t>(order[n])];
+      float* const row = args.logits.kernel_data<float>() + pick.row * width;
       const PickedToken picked = picked_from({row, static_cast<std::size_t>(pick.vocab)}, pick);
-      std::memcpy(out + i * kPickedWords, &picked, sizeof picked);
+      std::memcpy(out + order[n] * kPickedWords, &picked, sizeof picked);
     }
   });
 }
@@ -74,6 +94,11 @@ constexpr Implementation<PickTokensArgs> kRows[] = {{"cuda", Gpu::any, gpu::pick
 constexpr Kernel<PickTokensArgs> kPickTokens{"pick_tokens", work_of, &PickTokensArgs::logits, kRows};
 
 }  // namespace
+
+std::int64_t rows_a_thread(std::int64_t vocab) {
+  constexpr std::int64_t kLogits = 16384;
+  return std::max<std::int64_t>(1, kLogits / std::max<std::int64_t>(1, vocab));
+}
 
 double log_sum_of(const PickedToken& picked, std::int64_t vocab) {
   return static_cast<double>(picked.top) +

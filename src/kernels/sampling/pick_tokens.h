@@ -36,7 +36,7 @@ struct PickedToken {
   std::int32_t bad;  // the first token whose logit is not finite, or -1
   float bad_logit;
   // The others are 0 without log probabilities. `top` is the largest logit, `sum` that of the weights
-  // exp(logit - top) * 2^weight_bits(vocab), as log_sum_exp() adds them.
+  // exp(logit - top) * 2^weight_bits(vocab) (kernels/sampling/likely_tokens.h).
   float top;
   std::int32_t unused;
   std::uint64_t sum;
@@ -47,18 +47,22 @@ struct PickedToken {
 };
 constexpr std::int64_t kPickedWords = sizeof(PickedToken) / sizeof(std::int32_t);
 
-// Returns the log of the sum of the exponentials of a row's `vocab` logits, with the bits of log_sum_exp().
+// Returns the log of the sum of the exponentials of a row's `vocab` logits: a token's log probability is its
+// logit minus this. For a pick that wants log probabilities.
 double log_sum_of(const PickedToken& picked, std::int64_t vocab);
 
 // The token of each pick is pick_token()'s, to the bit, on every device, once logits of tokens that may not
-// be picked are -infinity.
+// be picked are -infinity. On the host a row's logits may change during the call; they are restored.
 struct PickTokensArgs {
   TensorView logits;                 // [n,V] f32, without gaps
   std::span<const TokenPick> picks;  // of the host
-  TensorView packed_there;           // i32, of pack_picks(), in the logits' memory; read by a GPU alone
+  TensorView packed_there;           // i32, of pack_picks(), in the logits' memory; a GPU alone reads them
   TensorView out;                    // [picks,kPickedWords] i32: a PickedToken each
 };
 void pick_tokens(ThreadPool& pool, const PickTokensArgs& args);
+
+// Returns how many rows of logits make enough work for a thread.
+std::int64_t rows_a_thread(std::int64_t vocab);
 
 // Returns the picks as a GPU's kernels read them, i32 in the host's memory: one array, so that one copy
 // takes them there.

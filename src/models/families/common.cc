@@ -436,7 +436,7 @@ void read_window_of_all(const HubConfig& hub, std::int64_t usual, ConfigKeys& ou
   const bool stated = hub.has("sliding_window");
   if (!stated && (usual == 0 || hub.is_null("sliding_window"))) return;
   const std::int64_t window = stated ? hub.positive("sliding_window") : usual;
-  if (window < hub.positive("max_position_embeddings")) ours["sliding_window_size"] = window;
+  ours["sliding_window_size"] = window;
 }
 
 void refuse_windows(const HubConfig& hub, const char* kind_of_layers) {

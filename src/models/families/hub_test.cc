@@ -178,6 +178,17 @@ TEST(HubConfig, MixtralMistralQwen) {
   EXPECT_EQ(config_from_hub(config)["decoder_block"], "mistral");
   config["sliding_window"] = 256;
   EXPECT_EQ(config_from_hub(config)["sliding_window_size"], 256);
+  // A text may be longer than the positions that the file speaks of.
+  config["max_position_embeddings"] = 128;
+  EXPECT_EQ(config_from_hub(config)["sliding_window_size"], 256);
+  // transformers takes a mistral with layer_types for a ministral, whose layers differ.
+  config["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_EQ(config_from_hub(config)["windowed_layers"], json::array({1}));
+  config["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(config_from_hub(config)["sliding_window_size"], 0);
+  config["layer_types"] = {"full_attention", "sliding_attention"};
+  config["sliding_window"] = nullptr;
+  expect_refused(config, "layer_types");
 }
 
 TEST(HubConfig, RefusesWhatWouldChangeTheResult) {

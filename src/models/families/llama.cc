@@ -1,4 +1,6 @@
 // Llama 2 and 3, and Mistral: dense, grouped queries.
+#include <algorithm>
+
 #include "models/families/common.h"
 
 namespace switchyard {
@@ -24,6 +26,7 @@ void write_llama(const Config&, const ModelConfig& model, HubJson& hub) {
 void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
   constexpr std::int64_t kUsualWindow = 4096;
   read_window_of_all(hub, kUsualWindow, keys);
+  keys.contains("sliding_window_size") ? read_windowed_layers(hub, keys) : refuse_windows(hub);
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {}, keys);
 }
@@ -31,6 +34,9 @@ void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
 void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   hub["sliding_window"] = model.window > 0 ? HubJson(model.window) : HubJson(nullptr);
+  const auto is_windowed = [](const LayerSpec& layer) { return layer.windowed; };
+  if (model.window > 0 && !std::ranges::all_of(model.layer_specs, is_windowed))
+    hub["layer_types"] = layer_types(model);
 }
 
 bool writes_llama(const ModelConfig&) {

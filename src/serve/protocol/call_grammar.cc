@@ -115,7 +115,7 @@ Part any_call(const chat::CallForm& form, std::size_t written) {
     if (form.one_by_one)
       append(parts, arguments_one_by_one(call, form.parameter_separator));
     else
-      parts.push_back({SchemaText{call.arguments}});
+      parts.emplace_back().is = SchemaText{call.arguments};
     add_text(parts, call.end);
     choice.of.push_back(std::move(parts));
   }
