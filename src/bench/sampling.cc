@@ -3,7 +3,6 @@
 
 #include "bench/cases.h"
 #include "bench/random_tensor.h"
-#include "generate/generator.h"
 #include "generate/token_history.h"
 
 namespace switchyard::bench {
@@ -49,7 +48,6 @@ Measurement measure_sampling(Bench& bench, const SamplingCall& call) {
   constexpr int kTokensSeen = 2000;
   Tensor logits = logits_of_call(bench.pool, call);
   const SamplingConfig config = config_of_call(call.what);
-  const Tensor row = logits.reshaped({1, call.vocab});
   TokenHistory history;
   for (int i = 0; i < kTokensSeen; ++i) history.add_made(static_cast<std::int32_t>(i * 7919 % call.vocab));
   std::size_t made = 0;
@@ -59,11 +57,7 @@ Measurement measure_sampling(Bench& bench, const SamplingCall& call) {
   m.dtype = DType::f32;
   m.bytes = static_cast<double>(logits.bytes());
   m.time = time_rounds(bench.budget, [&] {
-    const TokenPick pick{.vocab = call.vocab,
-                         .config = &config,
-                         .seen = history.seen(),
-                         .uniform = draw_of(1, 0, made++)};
-    pick_there(bench.pool, row, std::span(&pick, 1));
+    pick_token(logits.span<float>(), config, history.seen(), draw_of(1, 0, made++));
   });
   m.more["ms_per_token"] = m.time.seconds * 1e3;
   return m;
