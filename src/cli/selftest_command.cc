@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/sha256.h"
 #include "kernels/machine/machine.h"
 #include "metrics/atomic_file.h"
 #include "selftest/report.h"
@@ -17,7 +18,8 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kSelftestHelp = R"(switchyard selftest [FILTER ...] [key=value ...] [--json FILE]
+constexpr const char* kSelftestHelp =
+    R"(switchyard selftest [FILTER ...] [key=value ...] [--json FILE] [--bits FILE]
 
 Runs every kernel on every instruction set that this machine has, with one thread and with several, and compares what
 it computes with the reference implementation: sizes that are no multiple of anything, one row, nothing at all, empty groups and
@@ -37,6 +39,9 @@ it did not). A row that this machine can run and no case reached fails, unless a
   seed=N       of the random numbers (default 1)
   device=NAME  cuda: the GPU's kernels, each case twice; cuda_emulated: the same kernels without a GPU, slowly
   --json FILE  also write all results to FILE
+  --bits FILE  write a line for each case and row, those of ref included: the SHA-256 of the outputs' bytes as the row
+               wrote them on one thread, the kernel, the row, the dtype, the case. Files of two builds, compared, show
+               which bits a change moved
 
 SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the instruction set; amx_emulated tests what AMX runs on a machine
 that has AVX512-BF16 alone (half a minute).
@@ -106,10 +111,20 @@ std::vector<selftest::KernelCases> chosen_of(std::span<const selftest::KernelCas
   return chosen;
 }
 
+// Of the elements alone, array after array: what stands around them is the test's, not the kernel's.
+std::string hash_of(const selftest::Arrays& outputs) {
+  Sha256 hash;
+  for (const PoisonedArray& x : outputs) {
+    const auto bytes = static_cast<std::size_t>(x.size()) * size_of(x.dtype());
+    hash.add({static_cast<const std::byte*>(x.data()), bytes});
+  }
+  return hash.hex();
+}
+
 }  // namespace
 
 int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const std::string> args) {
-  const Options options = parse_options("selftest", {}, args);
+  const Options options = parse_options("selftest", {}, args, {"--bits"});
   if (options.help) {
     std::fputs(kSelftestHelp, stdout);
     return 0;
@@ -123,6 +138,8 @@ int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const
     fmt::print("{}, 1 and {} threads\n{}\n", machine_name(), request.threads, selftest::table_header());
   std::fflush(stdout);  // a fault flushes nothing
   std::vector<selftest::Result> results;
+  const auto bits_file = options.values.find("--bits");
+  std::string bits;
   const auto report = [&](std::vector<selftest::Result> some) {
     for (selftest::Result& result : some) {
       fmt::print("{}\n", selftest::table_row(result));
@@ -133,13 +150,20 @@ int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const
   selftest::Reach reach;
   for (const selftest::KernelCases& kernel : chosen) {
     const auto seed = static_cast<std::uint32_t>(request.seed);
-    report(on_gpu ? selftest::run_kernel_on(*request.device, kernel, seed, reach)
-                  : selftest::run_kernel(kernel, request.threads, seed, reach));
+    selftest::Listener listener;
+    if (bits_file != options.values.end()) {
+      listener = [&](const std::string& row, const selftest::Case& c, const selftest::Arrays& outputs) {
+        bits += fmt::format("{} {} {} {}\n", hash_of(outputs), kernel.name, row, c.what);
+      };
+    }
+    report(on_gpu ? selftest::run_kernel_on(*request.device, kernel, seed, reach, listener)
+                  : selftest::run_kernel(kernel, request.threads, seed, reach, listener));
   }
   report(reach.failures(kernels, chosen));
   fmt::print("{}\n", selftest::verdict(results));
   if (!options.json_file.empty())
     write_file_atomic(options.json_file, selftest::results_json(results).dump(1) + "\n");
+  if (bits_file != options.values.end()) write_file_atomic(bits_file->second, bits);
   const bool pass =
       std::all_of(results.begin(), results.end(), [](const selftest::Result& r) { return r.pass(); });
   return pass ? 0 : 3;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -55,6 +56,21 @@ TEST(SelftestCommand, WritesJson) {
   EXPECT_EQ(json["results"][0]["cases"], 1);
   EXPECT_EQ(json["results"][1]["pass"], false);
   EXPECT_EQ(json["results"][1]["max_abs"], 1);
+}
+
+TEST(SelftestCommand, WritesTheBitsOfEachCase) {
+  const auto lines_of = [](const std::string& kernel) {
+    const std::string file =
+        (std::filesystem::path(testing::TempDir()) / "selftest_command_test.bits").string();
+    selftest_of_planted({kernel, "--bits", file});
+    std::ifstream stream(file);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  const std::string right = lines_of("right"), wrong = lines_of("wrong");
+  EXPECT_EQ(right.substr(64), " right portable float32 planted\n");
+  EXPECT_EQ(wrong.substr(64), " wrong portable float32 planted\n");
+  EXPECT_NE(right.substr(0, 64), wrong.substr(0, 64));
+  EXPECT_EQ(right, lines_of("right"));
 }
 
 TEST(SelftestCommand, RefusesWhatItDoesNotKnow) {

@@ -1,6 +1,7 @@
 #include "selftest/run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <tuple>
@@ -116,6 +117,18 @@ Arrays reference_of(const KernelCases& kernel, const Case& c, ThreadPool& pool, 
   return outputs;
 }
 
+void tell(const Listener& listener, const KernelCases& kernel, const Case& c, const Run& run,
+          std::string_view otherwise) {
+  if (!listener) return;
+  std::vector<std::string_view> ran;
+  for (const ListedKernel& k : run.listed) {
+    const bool counts = kernel.table != nullptr && k.ran && k.table == kernel.table;
+    if (counts && std::ranges::find(ran, k.implementation) == ran.end()) ran.push_back(k.implementation);
+  }
+  if (ran.empty()) ran.push_back(otherwise);
+  listener(fmt::format("{} {}", fmt::join(ran, "+"), name_of(c.dtype)), c, run.outputs);
+}
+
 // The instruction sets on which a kernel may choose other implementations.
 std::vector<Isa> isas_of(const KernelCases& kernel) {
   const Isa active = active_isa();
@@ -159,13 +172,19 @@ std::vector<Result> Reach::failures(std::span<const KernelCases> all,
   return failures;
 }
 
-std::vector<Result> run_kernel(const KernelCases& kernel, int threads, std::uint32_t seed, Reach& reach) {
+std::vector<Result> run_kernel(const KernelCases& kernel, int threads, std::uint32_t seed, Reach& reach,
+                               const Listener& listener) {
   ThreadPool one(1), several(threads);
   FaultReport faults;
   Results results(kernel);
   const std::vector<Isa> isas = isas_of(kernel);
   for (const Case& c : kernel.cases(seed)) {
-    if (isas.empty()) break;
+    if (listener && kernel.table != nullptr) {
+      const ScopedIsa cap(Isa::ref);
+      faults.running(fmt::format("{} on ref, {} of {}", kernel.name, name_of(c.dtype), c.what));
+      tell(listener, kernel, c, Run(c, one, false), "ref");
+    }
+    if (isas.empty()) continue;
     const Arrays expected = reference_of(kernel, c, several, faults);
     Listed before;
     for (const Isa isa : isas) {
@@ -177,6 +196,7 @@ std::vector<Result> run_kernel(const KernelCases& kernel, int threads, std::uint
       reach.add(alone.listed);
       if (kernel.table != nullptr && ran == before) continue;
       before = ran;
+      tell(listener, kernel, c, alone, "portable");
       const std::vector<std::size_t> of = results.of(alone.listed, c.dtype, "portable");
       const bool in_tiles =
           std::ranges::any_of(of, [&](std::size_t i) { return results[i].isa >= Isa::avx512_bf16; });
@@ -198,8 +218,8 @@ std::vector<Result> run_kernel(const KernelCases& kernel, int threads, std::uint
   return results.take();
 }
 
-std::vector<Result> run_kernel_on(Device& device, const KernelCases& kernel, std::uint32_t seed,
-                                  Reach& reach) {
+std::vector<Result> run_kernel_on(Device& device, const KernelCases& kernel, std::uint32_t seed, Reach& reach,
+                                  const Listener& listener) {
   Results results(kernel);
   if (kernel.on_host) return {};
   ThreadPool pool(1);
@@ -213,6 +233,7 @@ std::vector<Result> run_kernel_on(Device& device, const KernelCases& kernel, std
       const std::int64_t before = gpu::launches();
       const Run first(c, pool, device);
       reach.add(first.listed);
+      tell(listener, kernel, c, first, device.name());
       of = results.of(first.listed, c.dtype, device.name());
       // Results of tensor cores are sums in another order, of products that are as exact.
       for (const std::size_t i : of) judge(c, first, expected, device.name(), true, results[i]);

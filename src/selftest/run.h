@@ -2,6 +2,7 @@
 // reports how far each implementation is from the reference.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -37,18 +38,24 @@ class Reach {
   std::map<std::pair<std::string, std::string>, ListedKernel> rows_;  // key: table and implementation
 };
 
+// Hears what each row wrote of a case that it ran. `row` is "implementation dtype", with a + between the
+// implementations where several rows of the table ran.
+using Listener = std::function<void(const std::string& row, const Case& c, const Arrays& outputs)>;
+
 // Runs each case on one thread between guards, and on `threads` threads before fences
 // (poisoned_array.h); both must give the same bits. Uses every instruction set up to
 // active_isa() that selects other implementations than the one before. Checks that outputs
 // are within their bounds of the reference's, that nothing outside them was written, and
 // that inputs are unchanged. A case counts for each table row that ran. Returns no results
-// when only `ref` exists. A run that faults ends the process (fault.h).
-std::vector<Result> run_kernel(const KernelCases& kernel, int threads, std::uint32_t seed, Reach& reach);
+// when only `ref` exists. A run that faults ends the process (fault.h). For a listener the table's row `ref`
+// runs too, which has no result.
+std::vector<Result> run_kernel(const KernelCases& kernel, int threads, std::uint32_t seed, Reach& reach,
+                               const Listener& listener = {});
 
 // Runs each case twice on memory of a GPU, real or emulated. Both runs must
 // give the same bits, and outputs are compared with the reference's as above.
 // Leaves out cases of kernels that only run on the host (KernelCases::on_host).
-std::vector<Result> run_kernel_on(Device& device, const KernelCases& kernel, std::uint32_t seed,
-                                  Reach& reach);
+std::vector<Result> run_kernel_on(Device& device, const KernelCases& kernel, std::uint32_t seed, Reach& reach,
+                                  const Listener& listener = {});
 
 }  // namespace switchyard::selftest
