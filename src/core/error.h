@@ -4,23 +4,24 @@
 // failure at run time (1). `internal` is a failed CHECK, active in every build; the command line then aborts.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
-#include <utility>
 
 #include "switchyard/error.h"
 
 namespace switchyard {
 
+[[noreturn]] void throw_error(Error::Kind kind, fmt::string_view format, fmt::format_args args);
+
 template <typename... Args>
 [[noreturn]] void fail_usage(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(Error::Kind::usage, fmt::format(format, std::forward<Args>(args)...));
+  throw_error(Error::Kind::usage, format, fmt::make_format_args(args...));
 }
 
 template <typename... Args>
 [[noreturn]] void fail_runtime(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(Error::Kind::runtime, fmt::format(format, std::forward<Args>(args)...));
+  throw_error(Error::Kind::runtime, format, fmt::make_format_args(args...));
 }
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& detail);
@@ -40,6 +41,6 @@ inline std::string check_detail() {
 }
 template <typename... Args>
 std::string check_detail(fmt::format_string<Args...> format, Args&&... args) {
-  return fmt::format(format, std::forward<Args>(args)...);
+  return fmt::vformat(format, fmt::make_format_args(args...));
 }
 }  // namespace switchyard

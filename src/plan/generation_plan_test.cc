@@ -2,6 +2,7 @@
 // run: the same collectives to the byte, the same weights.
 #include "plan/generation_plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/session.h"

@@ -1,4 +1,5 @@
 // Tests that a plan equals the run: the same collectives to the byte, the same memory.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 #include "plan/topology.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>

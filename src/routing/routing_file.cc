@@ -1,5 +1,6 @@
 #include "routing/routing_file.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <bit>

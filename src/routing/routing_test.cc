@@ -1,4 +1,5 @@
 // Tests experts recorded on one layout and replayed on another, by another engine, and invalid files.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,7 @@
 #include "routing/step_routing.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/error.h"

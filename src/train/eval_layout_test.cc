@@ -1,5 +1,6 @@
 // Tests evaluations during training under their own rules (custom_mesh_and_rule_for_eval): the loss is the
 // same, and training is not disturbed.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "train/trainer.h"

@@ -1,5 +1,6 @@
 // Rows and tokens that are nothing but padding change no loss, no gradient and no count of dropped rows; a
 // batch without targets has the loss 0.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

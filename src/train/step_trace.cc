@@ -1,5 +1,7 @@
 #include "train/step_trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <vector>

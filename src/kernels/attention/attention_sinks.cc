@@ -108,11 +108,11 @@ Work gradients_work(const SinkGradientsArgs& args) {
 
 constexpr Implementation<ApplySinksArgs> kAppliers[] = {{"cuda", Gpu::any, gpu::apply_sinks},
                                                         {"portable", Isa::ref, sinks_of_tokens}};
-constexpr Implementation<SinkGradientsArgs> kGradients[] = {{"cuda", Gpu::any, gpu::sink_gradients},
-                                                            {"portable", Isa::ref, gradients_of_tokens}};
+constexpr Implementation<SinkGradientsArgs> kAttentionSinksGradients[] = {
+    {"cuda", Gpu::any, gpu::sink_gradients}, {"portable", Isa::ref, gradients_of_tokens}};
 constexpr Kernel<ApplySinksArgs> kApplySinks{"apply_sinks", apply_work, &ApplySinksArgs::out, kAppliers};
 constexpr Kernel<SinkGradientsArgs> kSinkGradients{"sink_gradients", gradients_work, &SinkGradientsArgs::out,
-                                                   kGradients};
+                                                   kAttentionSinksGradients};
 
 void check(const char* op, const TensorView& sinks, const TensorView& out, const TensorView& lse) {
   CHECK(out.rank() == 4 && is_float(out.dtype()) && out.is_contiguous(), "[{}] out {} of {}", op,

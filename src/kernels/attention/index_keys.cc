@@ -231,19 +231,20 @@ std::size_t gradients_workspace(const IndexScoresBackwardArgs& a) {
   return products_bytes(index_sizes(a), sizeof(float) + size_of(a.q.dtype()));
 }
 
-constexpr Implementation<IndexScoresArgs> kScores[] = {
+constexpr Implementation<IndexScoresArgs> kIndexKeysScores[] = {
     {"cuda", Gpu::any, gpu::index_scores},
     {"portable", Isa::ref, scores_of_queries, nullptr, scores_workspace}};
-constexpr Implementation<IndexScoresBackwardArgs> kGradients[] = {
+constexpr Implementation<IndexScoresBackwardArgs> kIndexKeysGradients[] = {
     {"cuda", Gpu::any, gpu::index_scores_backward},
     {"portable", Isa::ref, gradients_of_queries, nullptr, gradients_workspace}};
 constexpr Implementation<ChooseKeysArgs> kChoices[] = {{"cuda", Gpu::any, gpu::choose_keys},
                                                        {"portable", Isa::ref, choose_in_rows}};
 constexpr Implementation<SubtractMeanArgs> kCenters[] = {{"cuda", Gpu::any, gpu::subtract_mean},
                                                          {"portable", Isa::ref, center}};
-constexpr Kernel<IndexScoresArgs> kIndexScores{"index_scores", scores_work, &IndexScoresArgs::q, kScores};
-constexpr Kernel<IndexScoresBackwardArgs> kIndexScoresBackward{"index_scores_backward", gradients_work,
-                                                               &IndexScoresBackwardArgs::q, kGradients};
+constexpr Kernel<IndexScoresArgs> kIndexScores{"index_scores", scores_work, &IndexScoresArgs::q,
+                                               kIndexKeysScores};
+constexpr Kernel<IndexScoresBackwardArgs> kIndexScoresBackward{
+    "index_scores_backward", gradients_work, &IndexScoresBackwardArgs::q, kIndexKeysGradients};
 constexpr Kernel<ChooseKeysArgs> kChooseKeys{"choose_keys", choice_work, &ChooseKeysArgs::scores, kChoices};
 constexpr Kernel<SubtractMeanArgs> kSubtractMean{"subtract_mean", center_work, &SubtractMeanArgs::x,
                                                  kCenters};

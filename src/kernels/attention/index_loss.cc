@@ -16,12 +16,12 @@
 namespace switchyard {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLossInfinity = std::numeric_limits<float>::infinity();
 
 // Adds one head's softmax over the keys of a query to `shares`; scores are overwritten.
 void add_softmax(float* scores, std::int64_t keys, float* shares) {
   const float top = *std::max_element(scores, scores + keys);
-  if (top == -kInfinity) return;
+  if (top == -kLossInfinity) return;
   float sum = 0;
   for (std::int64_t t = 0; t < keys; ++t) sum += (scores[t] = std::exp(scores[t] - top));
   for (std::int64_t t = 0; t < keys; ++t) shares[t] += scores[t] / sum;
@@ -51,11 +51,11 @@ void read_row(const LossRows& r, std::int64_t row, LossRow& result) {
   const float *const scores = r.scores + row * r.keys, *const shares = r.shares + row * r.keys;
   const std::int32_t* const words = r.chosen == nullptr ? nullptr : r.chosen + row * words_of_keys(r.keys);
   result.predicted.assign(static_cast<std::size_t>(r.keys), 0.0f);
-  float top = -kInfinity;
+  float top = -kLossInfinity;
   for (std::int64_t t = 0; t < r.keys; ++t) {
     if (is_chosen(words, t)) top = std::max(top, scores[t]);
   }
-  result.any = top > -kInfinity;
+  result.any = top > -kLossInfinity;
   float sum = 0;
   result.share_sum = kIndexLossEpsilon;
   for (std::int64_t t = 0; result.any && t < r.keys; ++t) {
@@ -95,7 +95,7 @@ void shares_of_queries(ThreadPool& pool, const HeadSharesArgs& a) {
             float* const of_head = scores + (n * most + i) * s.keys;
             for (std::int64_t t = 0; t < s.keys; ++t)
               of_head[t] =
-                  seen.sees(b, first + i, t) && is_chosen(words, t) ? a.scale * of_head[t] : -kInfinity;
+                  seen.sees(b, first + i, t) && is_chosen(words, t) ? a.scale * of_head[t] : -kLossInfinity;
             if (s.keys > 0) add_softmax(of_head, s.keys, to);
           }
         }
@@ -175,12 +175,12 @@ constexpr Implementation<HeadSharesArgs> kShares[] = {
     {"portable", Isa::ref, shares_of_queries, nullptr, shares_workspace}};
 constexpr Implementation<IndexLossArgs> kLosses[] = {{"cuda", Gpu::any, gpu::index_loss},
                                                      {"portable", Isa::ref, loss_of_rows}};
-constexpr Implementation<IndexLossBackwardArgs> kGradients[] = {{"cuda", Gpu::any, gpu::index_loss_backward},
-                                                                {"portable", Isa::ref, gradients_of_rows}};
+constexpr Implementation<IndexLossBackwardArgs> kIndexLossGradients[] = {
+    {"cuda", Gpu::any, gpu::index_loss_backward}, {"portable", Isa::ref, gradients_of_rows}};
 constexpr Kernel<HeadSharesArgs> kHeadShares{"head_shares", shares_work, &HeadSharesArgs::q, kShares};
 constexpr Kernel<IndexLossArgs> kIndexLoss{"index_loss", loss_work, &IndexLossArgs::scores, kLosses};
-constexpr Kernel<IndexLossBackwardArgs> kIndexLossBackward{"index_loss_backward", gradients_work,
-                                                           &IndexLossBackwardArgs::scores, kGradients};
+constexpr Kernel<IndexLossBackwardArgs> kIndexLossBackward{
+    "index_loss_backward", gradients_work, &IndexLossBackwardArgs::scores, kIndexLossGradients};
 
 void check(const char* op, const char* name, const TensorView& x, DType dtype, std::int64_t elements) {
   CHECK(x.dtype() == dtype && x.size() == elements && x.is_contiguous(),

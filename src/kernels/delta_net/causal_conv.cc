@@ -98,13 +98,14 @@ Work backward_work(const CausalConvBackwardArgs& args) {
           .bytes = 3 * static_cast<double>(args.x.bytes())};
 }
 
-constexpr Implementation<CausalConvArgs> kForwards[] = {{"cuda", Gpu::any, gpu::causal_conv},
-                                                        SWITCHYARD_SIMD_ROWS(forward, causal_conv)};
-constexpr Implementation<CausalConvBackwardArgs> kBackwards[] = {
+constexpr Implementation<CausalConvArgs> kCausalConvForwards[] = {{"cuda", Gpu::any, gpu::causal_conv},
+                                                                  SWITCHYARD_SIMD_ROWS(forward, causal_conv)};
+constexpr Implementation<CausalConvBackwardArgs> kCausalConvBackwards[] = {
     {"cuda", Gpu::any, gpu::causal_conv_backward}, SWITCHYARD_SIMD_ROWS(backward, causal_conv_backward)};
-constexpr Kernel<CausalConvArgs> kCausalConv{"causal_conv", forward_work, &CausalConvArgs::x, kForwards};
-constexpr Kernel<CausalConvBackwardArgs> kCausalConvBackward{"causal_conv_backward", backward_work,
-                                                             &CausalConvBackwardArgs::x, kBackwards};
+constexpr Kernel<CausalConvArgs> kCausalConv{"causal_conv", forward_work, &CausalConvArgs::x,
+                                             kCausalConvForwards};
+constexpr Kernel<CausalConvBackwardArgs> kCausalConvBackward{
+    "causal_conv_backward", backward_work, &CausalConvBackwardArgs::x, kCausalConvBackwards};
 
 }  // namespace
 

@@ -94,13 +94,14 @@ Work backward_work(const DeltaGatesBackwardArgs& args) {
           .bytes = 3 * static_cast<double>(x.a.bytes() + x.g.bytes())};
 }
 
-constexpr Implementation<DeltaGatesArgs> kForwards[] = {{"cuda", Gpu::any, gpu::delta_gates},
-                                                        {"portable", Isa::ref, gates}};
-constexpr Implementation<DeltaGatesBackwardArgs> kBackwards[] = {
+constexpr Implementation<DeltaGatesArgs> kDeltaGatesForwards[] = {{"cuda", Gpu::any, gpu::delta_gates},
+                                                                  {"portable", Isa::ref, gates}};
+constexpr Implementation<DeltaGatesBackwardArgs> kDeltaGatesBackwards[] = {
     {"cuda", Gpu::any, gpu::delta_gates_backward}, {"portable", Isa::ref, gates_backward}};
-constexpr Kernel<DeltaGatesArgs> kDeltaGates{"delta_gates", forward_work, &DeltaGatesArgs::a, kForwards};
-constexpr Kernel<DeltaGatesBackwardArgs> kDeltaGatesBackward{"delta_gates_backward", backward_work,
-                                                             &DeltaGatesBackwardArgs::dg, kBackwards};
+constexpr Kernel<DeltaGatesArgs> kDeltaGates{"delta_gates", forward_work, &DeltaGatesArgs::a,
+                                             kDeltaGatesForwards};
+constexpr Kernel<DeltaGatesBackwardArgs> kDeltaGatesBackward{
+    "delta_gates_backward", backward_work, &DeltaGatesBackwardArgs::dg, kDeltaGatesBackwards};
 
 void check_gates(const char* op, const TensorView& a, DType dtype,
                  std::initializer_list<const TensorView*> like_a) {

@@ -91,13 +91,14 @@ Work backward_work(const GatedDeltaBackwardArgs& args) {
   return work_of(args.forward, 10);
 }
 
-constexpr Implementation<GatedDeltaArgs> kForwards[] = {{"cuda", Gpu::any, gpu::gated_delta},
-                                                        SWITCHYARD_SIMD_ROWS(forward, gated_delta)};
-constexpr Implementation<GatedDeltaBackwardArgs> kBackwards[] = {
+constexpr Implementation<GatedDeltaArgs> kGatedDeltaForwards[] = {{"cuda", Gpu::any, gpu::gated_delta},
+                                                                  SWITCHYARD_SIMD_ROWS(forward, gated_delta)};
+constexpr Implementation<GatedDeltaBackwardArgs> kGatedDeltaBackwards[] = {
     {"cuda", Gpu::any, gpu::gated_delta_backward}, SWITCHYARD_SIMD_ROWS(backward, gated_delta_backward)};
-constexpr Kernel<GatedDeltaArgs> kGatedDelta{"gated_delta", forward_work, &GatedDeltaArgs::q, kForwards};
-constexpr Kernel<GatedDeltaBackwardArgs> kGatedDeltaBackward{"gated_delta_backward", backward_work,
-                                                             &GatedDeltaBackwardArgs::dout, kBackwards};
+constexpr Kernel<GatedDeltaArgs> kGatedDelta{"gated_delta", forward_work, &GatedDeltaArgs::q,
+                                             kGatedDeltaForwards};
+constexpr Kernel<GatedDeltaBackwardArgs> kGatedDeltaBackward{
+    "gated_delta_backward", backward_work, &GatedDeltaBackwardArgs::dout, kGatedDeltaBackwards};
 
 }  // namespace
 

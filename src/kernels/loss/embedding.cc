@@ -52,12 +52,12 @@ Work backward_work(const EmbeddingBackwardArgs& args) {
 
 constexpr Implementation<EmbeddingLookupArgs> kLookups[] = {{"cuda", Gpu::any, gpu::embedding_lookup},
                                                             {"portable", Isa::ref, look_up}};
-constexpr Implementation<EmbeddingBackwardArgs> kBackwards[] = {{"cuda", Gpu::any, gpu::embedding_backward},
-                                                                {"portable", Isa::ref, add_token_by_token}};
+constexpr Implementation<EmbeddingBackwardArgs> kEmbeddingBackwards[] = {
+    {"cuda", Gpu::any, gpu::embedding_backward}, {"portable", Isa::ref, add_token_by_token}};
 constexpr Kernel<EmbeddingLookupArgs> kLookup{"embedding_lookup", lookup_work, &EmbeddingLookupArgs::out,
                                               kLookups};
-constexpr Kernel<EmbeddingBackwardArgs> kBackward{"embedding_backward", backward_work,
-                                                  &EmbeddingBackwardArgs::dtable, kBackwards};
+constexpr Kernel<EmbeddingBackwardArgs> kEmbeddingBackward{
+    "embedding_backward", backward_work, &EmbeddingBackwardArgs::dtable, kEmbeddingBackwards};
 
 // `rows`: what is looked up, or its gradient.
 void check_embedding(const char* op, const TensorView& table, const TensorView& ids, const TensorView& rows) {
@@ -81,7 +81,7 @@ void embedding_backward(ThreadPool& pool, const EmbeddingBackwardArgs& args) {
   CHECK(args.dtable.dtype() == DType::f32 && is_float(args.dout.dtype()),
         "[embedding_backward] {} into a table of {}", name_of(args.dout.dtype()),
         name_of(args.dtable.dtype()));
-  run(pool, kBackward, args);
+  run(pool, kEmbeddingBackward, args);
 }
 
 }  // namespace switchyard

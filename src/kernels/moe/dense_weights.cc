@@ -62,14 +62,14 @@ Work backward_work(const DenseWeightsBackwardArgs& args) {
   return work_of(args.ids, args.dout);
 }
 
-constexpr Implementation<DenseWeightsArgs> kForwards[] = {{"cuda", Gpu::any, gpu::dense_weights},
-                                                          {"portable", Isa::ref, spread_weights}};
-constexpr Implementation<DenseWeightsBackwardArgs> kBackwards[] = {
+constexpr Implementation<DenseWeightsArgs> kDenseWeightsForwards[] = {{"cuda", Gpu::any, gpu::dense_weights},
+                                                                      {"portable", Isa::ref, spread_weights}};
+constexpr Implementation<DenseWeightsBackwardArgs> kDenseWeightsBackwards[] = {
     {"cuda", Gpu::any, gpu::dense_weights_backward}, {"portable", Isa::ref, collect_gradients}};
 constexpr Kernel<DenseWeightsArgs> kDenseWeights{"dense_weights", forward_work, &DenseWeightsArgs::ids,
-                                                 kForwards};
-constexpr Kernel<DenseWeightsBackwardArgs> kDenseWeightsBackward{"dense_weights_backward", backward_work,
-                                                                 &DenseWeightsBackwardArgs::ids, kBackwards};
+                                                 kDenseWeightsForwards};
+constexpr Kernel<DenseWeightsBackwardArgs> kDenseWeightsBackward{
+    "dense_weights_backward", backward_work, &DenseWeightsBackwardArgs::ids, kDenseWeightsBackwards};
 
 void check_weights(const char* op, const TensorView& ids, const TensorView& weights,
                    const TensorView& dense) {

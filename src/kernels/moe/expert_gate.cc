@@ -109,13 +109,14 @@ Work backward_work(const ExpertGateBackwardArgs& args) {
   return gate_work(args.forward.gate, 5);
 }
 
-constexpr Implementation<ExpertGateArgs> kForwards[] = {{"cuda", Gpu::any, gpu::expert_gate},
-                                                        SWITCHYARD_SIMD_ROWS(forward, expert_gate)};
-constexpr Implementation<ExpertGateBackwardArgs> kBackwards[] = {
+constexpr Implementation<ExpertGateArgs> kExpertGateForwards[] = {{"cuda", Gpu::any, gpu::expert_gate},
+                                                                  SWITCHYARD_SIMD_ROWS(forward, expert_gate)};
+constexpr Implementation<ExpertGateBackwardArgs> kExpertGateBackwards[] = {
     {"cuda", Gpu::any, gpu::expert_gate_backward}, SWITCHYARD_SIMD_ROWS(backward, expert_gate_backward)};
-constexpr Kernel<ExpertGateArgs> kExpertGate{"expert_gate", forward_work, &ExpertGateArgs::gate, kForwards};
-constexpr Kernel<ExpertGateBackwardArgs> kExpertGateBackward{"expert_gate_backward", backward_work,
-                                                             &ExpertGateBackwardArgs::dhidden, kBackwards};
+constexpr Kernel<ExpertGateArgs> kExpertGate{"expert_gate", forward_work, &ExpertGateArgs::gate,
+                                             kExpertGateForwards};
+constexpr Kernel<ExpertGateBackwardArgs> kExpertGateBackward{
+    "expert_gate_backward", backward_work, &ExpertGateBackwardArgs::dhidden, kExpertGateBackwards};
 
 void check_groups(const char* op, const TensorView& sizes, std::int64_t groups, std::int64_t rows) {
   CHECK(groups > 0 &&

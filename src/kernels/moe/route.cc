@@ -285,11 +285,11 @@ Work backward_work(const RouteBackwardArgs& args) {
 constexpr Implementation<RouteArgs> kRoutes[] = {{"cuda", Gpu::any, gpu::route, refuse_drawn},
                                                  {"cuda_drawn", Gpu::any, draw_then_weigh_on_gpu},
                                                  {"portable", Isa::ref, route_tokens}};
-constexpr Implementation<RouteBackwardArgs> kBackwards[] = {{"cuda", Gpu::any, gpu::route_backward},
-                                                            {"portable", Isa::ref, token_gradients}};
+constexpr Implementation<RouteBackwardArgs> kRouteBackwards[] = {{"cuda", Gpu::any, gpu::route_backward},
+                                                                 {"portable", Isa::ref, token_gradients}};
 constexpr Kernel<RouteArgs> kRoute{"route", forward_work, &RouteArgs::logits, kRoutes};
 constexpr Kernel<RouteBackwardArgs> kRouteBackward{"route_backward", backward_work,
-                                                   &RouteBackwardArgs::logits, kBackwards};
+                                                   &RouteBackwardArgs::logits, kRouteBackwards};
 
 // Checks the operands of both directions.
 void check_choice(const char* op, const RoutingRule& rule, const TensorView& logits, const TensorView& bias,

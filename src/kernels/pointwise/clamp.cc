@@ -7,14 +7,14 @@
 namespace switchyard {
 namespace {
 
-constexpr std::int64_t kElementsAtOnce = 16384;
+constexpr std::int64_t kClampElementsAtOnce = 16384;
 
 void clamp_elements(ThreadPool& pool, const BoundArgs& args) {
   with_elements(args.x.dtype(), [&]<typename T>(T) {
     const T* const from = args.x.kernel_data<T>();
     T* const to = args.out.kernel_data<T>();
     const T high(args.bound), low(-args.bound);
-    pool.for_range(args.x.size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    pool.for_range(args.x.size(), kClampElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const auto value = static_cast<float>(from[i]);
         to[i] = value > static_cast<float>(high) ? high : value < static_cast<float>(low) ? low : from[i];
@@ -28,7 +28,7 @@ void clamp_gradients(ThreadPool& pool, const BoundBackwardArgs& args) {
     const T *const from = args.x.kernel_data<T>(), *const gradient = args.dout.kernel_data<T>();
     T* const to = args.dx.kernel_data<T>();
     const auto high = static_cast<float>(T(args.bound));
-    pool.for_range(args.x.size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    pool.for_range(args.x.size(), kClampElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const auto value = static_cast<float>(from[i]);
         to[i] = value >= -high && value <= high ? gradient[i] : T(0.0f);
@@ -51,13 +51,13 @@ Work backward_work(const BoundBackwardArgs& args) {
   return work_of(args.x, 3);
 }
 
-constexpr Implementation<BoundArgs> kForwards[] = {{"cuda", Gpu::any, gpu::clamp},
-                                                   {"portable", Isa::ref, clamp_elements}};
-constexpr Implementation<BoundBackwardArgs> kBackwards[] = {{"cuda", Gpu::any, gpu::clamp_backward},
-                                                            {"portable", Isa::ref, clamp_gradients}};
-constexpr Kernel<BoundArgs> kClamp{"clamp", forward_work, &BoundArgs::x, kForwards};
+constexpr Implementation<BoundArgs> kClampForwards[] = {{"cuda", Gpu::any, gpu::clamp},
+                                                        {"portable", Isa::ref, clamp_elements}};
+constexpr Implementation<BoundBackwardArgs> kClampBackwards[] = {{"cuda", Gpu::any, gpu::clamp_backward},
+                                                                 {"portable", Isa::ref, clamp_gradients}};
+constexpr Kernel<BoundArgs> kClamp{"clamp", forward_work, &BoundArgs::x, kClampForwards};
 constexpr Kernel<BoundBackwardArgs> kClampBackward{"clamp_backward", backward_work, &BoundBackwardArgs::x,
-                                                   kBackwards};
+                                                   kClampBackwards};
 
 void check_alike(const TensorView& x, std::initializer_list<const TensorView*> others) {
   for (const TensorView* other : others)

@@ -255,13 +255,13 @@ void backward(ThreadPool& pool, const SwigluBackwardArgs& args) {
   on_rows_of(pool, args.gate, kernel, problem);
 }
 
-constexpr Implementation<SwigluArgs> kForwards[] = {{"cuda", Gpu::any, gpu::swiglu},
-                                                    SWITCHYARD_SIMD_ROWS(forward, swiglu)};
-constexpr Implementation<SwigluBackwardArgs> kBackwards[] = {{"cuda", Gpu::any, gpu::swiglu_backward},
-                                                             SWITCHYARD_SIMD_ROWS(backward, swiglu_backward)};
-constexpr Kernel<SwigluArgs> kSwiglu{"swiglu", forward_work, &SwigluArgs::gate, kForwards};
+constexpr Implementation<SwigluArgs> kSwigluForwards[] = {{"cuda", Gpu::any, gpu::swiglu},
+                                                          SWITCHYARD_SIMD_ROWS(forward, swiglu)};
+constexpr Implementation<SwigluBackwardArgs> kSwigluBackwards[] = {
+    {"cuda", Gpu::any, gpu::swiglu_backward}, SWITCHYARD_SIMD_ROWS(backward, swiglu_backward)};
+constexpr Kernel<SwigluArgs> kSwiglu{"swiglu", forward_work, &SwigluArgs::gate, kSwigluForwards};
 constexpr Kernel<SwigluBackwardArgs> kSwigluBackward{"swiglu_backward", backward_work,
-                                                     &SwigluBackwardArgs::gate, kBackwards};
+                                                     &SwigluBackwardArgs::gate, kSwigluBackwards};
 
 void check_swiglu(const char* op, const TensorView& gate, const TensorView& row_weights,
                   std::initializer_list<const TensorView*> others) {

@@ -59,9 +59,10 @@ Work work_of(const RandomValuesArgs& args) {
           .bytes = static_cast<double>(args.to.bytes())};
 }
 
-constexpr Implementation<RandomValuesArgs> kRows[] = {{"cuda", Gpu::any, gpu::random_values},
-                                                      {"portable", Isa::ref, piece_by_piece}};
-constexpr Kernel<RandomValuesArgs> kRandomValues{"random_values", work_of, &RandomValuesArgs::to, kRows};
+constexpr Implementation<RandomValuesArgs> kRandomValuesRows[] = {{"cuda", Gpu::any, gpu::random_values},
+                                                                  {"portable", Isa::ref, piece_by_piece}};
+constexpr Kernel<RandomValuesArgs> kRandomValues{"random_values", work_of, &RandomValuesArgs::to,
+                                                 kRandomValuesRows};
 
 }  // namespace
 

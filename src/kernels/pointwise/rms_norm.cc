@@ -164,13 +164,13 @@ Work backward_work(const RmsNormBackwardArgs& args) {
   return work_of(args.x, 3);
 }
 
-constexpr Implementation<RmsNormArgs> kForwards[] = {{"cuda", Gpu::any, gpu::rms_norm},
-                                                     SWITCHYARD_SIMD_ROWS(forward, rms_norm)};
-constexpr Implementation<RmsNormBackwardArgs> kBackwards[] = {
+constexpr Implementation<RmsNormArgs> kRmsNormForwards[] = {{"cuda", Gpu::any, gpu::rms_norm},
+                                                            SWITCHYARD_SIMD_ROWS(forward, rms_norm)};
+constexpr Implementation<RmsNormBackwardArgs> kRmsNormBackwards[] = {
     {"cuda", Gpu::any, gpu::rms_norm_backward}, SWITCHYARD_SIMD_ROWS(backward, rms_norm_backward)};
-constexpr Kernel<RmsNormArgs> kRmsNorm{"rms_norm", forward_work, &RmsNormArgs::x, kForwards};
+constexpr Kernel<RmsNormArgs> kRmsNorm{"rms_norm", forward_work, &RmsNormArgs::x, kRmsNormForwards};
 constexpr Kernel<RmsNormBackwardArgs> kRmsNormBackward{"rms_norm_backward", backward_work,
-                                                       &RmsNormBackwardArgs::x, kBackwards};
+                                                       &RmsNormBackwardArgs::x, kRmsNormBackwards};
 
 template <typename Args>
 void check(const char* op, const Args& args, std::initializer_list<const TensorView*> like_x) {

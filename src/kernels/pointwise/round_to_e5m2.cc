@@ -42,9 +42,10 @@ Work work_of(const RoundToE5m2Args& args) {
           .bytes = static_cast<double>(args.x.bytes() + args.out.bytes())};
 }
 
-constexpr Implementation<RoundToE5m2Args> kRows[] = {{"cuda", Gpu::any, gpu::round_to_e5m2},
-                                                     {"portable", Isa::ref, round_rows}};
-constexpr Kernel<RoundToE5m2Args> kRoundToE5m2{"round_to_e5m2", work_of, &RoundToE5m2Args::x, kRows};
+constexpr Implementation<RoundToE5m2Args> kRoundToE5m2Rows[] = {{"cuda", Gpu::any, gpu::round_to_e5m2},
+                                                                {"portable", Isa::ref, round_rows}};
+constexpr Kernel<RoundToE5m2Args> kRoundToE5m2{"round_to_e5m2", work_of, &RoundToE5m2Args::x,
+                                               kRoundToE5m2Rows};
 
 }  // namespace
 

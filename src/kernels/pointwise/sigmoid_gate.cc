@@ -11,13 +11,13 @@
 namespace switchyard {
 namespace {
 
-std::int64_t rows_of(const TensorView& x) {
+std::int64_t rows_of_gate(const TensorView& x) {
   const std::int64_t columns = x.shape().back();
   return columns == 0 ? 0 : x.size() / columns;
 }
 
 bool has_gate_of_row(const TensorView& x, const TensorView& gate) {
-  return gate.size() == rows_of(x) && gate.shape().back() == 1;
+  return gate.size() == rows_of_gate(x) && gate.shape().back() == 1;
 }
 
 SigmoidGateProblem problem_of(const TensorView& x, const TensorView& gate) {
@@ -30,7 +30,7 @@ SigmoidGateProblem problem_of(const TensorView& x, const TensorView& gate) {
 
 void on_rows(ThreadPool& pool, const TensorView& x, const SigmoidGateProblem& p, SigmoidGateKernel* kernel) {
   constexpr std::int64_t kElementsOfPiece = 16384;
-  pool.for_range(rows_of(x),
+  pool.for_range(rows_of_gate(x),
                  std::max<std::int64_t>(1, kElementsOfPiece / std::max<std::int64_t>(1, p.columns)),
                  [&](std::int64_t begin, std::int64_t end) { kernel(p, begin, end); });
 }
@@ -58,14 +58,15 @@ Work work_of(const Args& args) {
           .bytes = 3 * static_cast<double>(args.x.bytes())};
 }
 
-constexpr Implementation<SigmoidGateArgs> kForwards[] = {{"cuda", Gpu::any, gpu::sigmoid_gate},
-                                                         SWITCHYARD_SIMD_ROWS(forward, sigmoid_gate)};
-constexpr Implementation<SigmoidGateBackwardArgs> kBackwards[] = {
+constexpr Implementation<SigmoidGateArgs> kSigmoidGateForwards[] = {
+    {"cuda", Gpu::any, gpu::sigmoid_gate}, SWITCHYARD_SIMD_ROWS(forward, sigmoid_gate)};
+constexpr Implementation<SigmoidGateBackwardArgs> kSigmoidGateBackwards[] = {
     {"cuda", Gpu::any, gpu::sigmoid_gate_backward}, SWITCHYARD_SIMD_ROWS(backward, sigmoid_gate_backward)};
 constexpr Kernel<SigmoidGateArgs> kSigmoidGate{"sigmoid_gate", work_of<SigmoidGateArgs>, &SigmoidGateArgs::x,
-                                               kForwards};
+                                               kSigmoidGateForwards};
 constexpr Kernel<SigmoidGateBackwardArgs> kSigmoidGateBackward{
-    "sigmoid_gate_backward", work_of<SigmoidGateBackwardArgs>, &SigmoidGateBackwardArgs::x, kBackwards};
+    "sigmoid_gate_backward", work_of<SigmoidGateBackwardArgs>, &SigmoidGateBackwardArgs::x,
+    kSigmoidGateBackwards};
 
 void check(const char* op, const TensorView& x, const TensorView& gate,
            std::initializer_list<const TensorView*> like_x) {

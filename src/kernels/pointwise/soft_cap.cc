@@ -8,12 +8,12 @@
 namespace switchyard {
 namespace {
 
-constexpr std::int64_t kElementsAtOnce = 4096;
+constexpr std::int64_t kSoftCapElementsAtOnce = 4096;
 
 void cap_elements(ThreadPool& pool, const BoundArgs& args) {
   const float* const x = args.x.kernel_data<float>();
   float* const out = args.out.kernel_data<float>();
-  pool.for_range(args.x.size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+  pool.for_range(args.x.size(), kSoftCapElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) out[i] = args.bound * std::tanh(x[i] / args.bound);
   });
 }
@@ -21,7 +21,7 @@ void cap_elements(ThreadPool& pool, const BoundArgs& args) {
 void cap_gradients(ThreadPool& pool, const BoundBackwardArgs& args) {
   const float *const capped = args.x.kernel_data<float>(), *const dout = args.dout.kernel_data<float>();
   float* const dx = args.dx.kernel_data<float>();
-  pool.for_range(args.x.size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+  pool.for_range(args.x.size(), kSoftCapElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const float tanh = capped[i] / args.bound;
       dx[i] = dout[i] * (1 - tanh * tanh);
@@ -29,25 +29,25 @@ void cap_gradients(ThreadPool& pool, const BoundBackwardArgs& args) {
   });
 }
 
-Work forward_work(const BoundArgs& args) {
+Work cap_work(const BoundArgs& args) {
   const auto n = static_cast<double>(args.x.size());
   return {.flops = 20 * n, .bytes = 8 * n};
 }
 
-Work backward_work(const BoundBackwardArgs& args) {
+Work cap_backward_work(const BoundBackwardArgs& args) {
   const auto n = static_cast<double>(args.x.size());
   return {.flops = 4 * n, .bytes = 12 * n};
 }
 
-constexpr Implementation<BoundArgs> kForwards[] = {{"cuda", Gpu::any, gpu::soft_cap},
-                                                   {"portable", Isa::ref, cap_elements}};
-constexpr Implementation<BoundBackwardArgs> kBackwards[] = {{"cuda", Gpu::any, gpu::soft_cap_backward},
-                                                            {"portable", Isa::ref, cap_gradients}};
-constexpr Kernel<BoundArgs> kSoftCap{"soft_cap", forward_work, &BoundArgs::x, kForwards};
-constexpr Kernel<BoundBackwardArgs> kSoftCapBackward{"soft_cap_backward", backward_work,
-                                                     &BoundBackwardArgs::x, kBackwards};
+constexpr Implementation<BoundArgs> kSoftCapForwards[] = {{"cuda", Gpu::any, gpu::soft_cap},
+                                                          {"portable", Isa::ref, cap_elements}};
+constexpr Implementation<BoundBackwardArgs> kSoftCapBackwards[] = {{"cuda", Gpu::any, gpu::soft_cap_backward},
+                                                                   {"portable", Isa::ref, cap_gradients}};
+constexpr Kernel<BoundArgs> kSoftCap{"soft_cap", cap_work, &BoundArgs::x, kSoftCapForwards};
+constexpr Kernel<BoundBackwardArgs> kSoftCapBackward{"soft_cap_backward", cap_backward_work,
+                                                     &BoundBackwardArgs::x, kSoftCapBackwards};
 
-void check_alike(const TensorView& x, std::initializer_list<const TensorView*> others) {
+void check_capped(const TensorView& x, std::initializer_list<const TensorView*> others) {
   for (const TensorView* other : others)
     CHECK(other->size() == x.size() && other->is_contiguous() && x.is_contiguous() &&
               other->dtype() == DType::f32 && x.dtype() == DType::f32,
@@ -58,13 +58,13 @@ void check_alike(const TensorView& x, std::initializer_list<const TensorView*> o
 }  // namespace
 
 void soft_cap(ThreadPool& pool, float cap, const TensorView& x, const TensorView& out) {
-  check_alike(x, {&out});
+  check_capped(x, {&out});
   run(pool, kSoftCap, {cap, x, out});
 }
 
 void soft_cap_backward(ThreadPool& pool, float cap, const TensorView& out, const TensorView& dout,
                        const TensorView& dx) {
-  check_alike(out, {&dout, &dx});
+  check_capped(out, {&dout, &dx});
   run(pool, kSoftCapBackward, {cap, out, dout, dx});
 }
 

@@ -100,9 +100,10 @@ Work work_of(const StridedCopyArgs& args) {
   return {.dtype = args.from.dtype(), .bytes = 2 * static_cast<double>(args.from.bytes())};
 }
 
-constexpr Implementation<StridedCopyArgs> kRows[] = {{"cuda", Gpu::any, gpu::strided_copy},
-                                                     {"portable", Isa::ref, copy_runs}};
-constexpr Kernel<StridedCopyArgs> kStridedCopy{"strided_copy", work_of, &StridedCopyArgs::to, kRows};
+constexpr Implementation<StridedCopyArgs> kStridedCopyRows[] = {{"cuda", Gpu::any, gpu::strided_copy},
+                                                                {"portable", Isa::ref, copy_runs}};
+constexpr Kernel<StridedCopyArgs> kStridedCopy{"strided_copy", work_of, &StridedCopyArgs::to,
+                                               kStridedCopyRows};
 
 }  // namespace
 

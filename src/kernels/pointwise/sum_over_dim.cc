@@ -30,8 +30,8 @@ void sum(ThreadPool& pool, const SumOverDimArgs& args) {
   const std::int64_t rows = width == 0 ? 0 : out.size() / width;
   const T* const from = x.kernel_data<T>();
   T* const to = out.kernel_data<T>();
-  constexpr std::int64_t kGrain = 65536;  // terms a piece: long against handing it out
-  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, terms * width));
+  constexpr std::int64_t kTerms = 65536;  // terms a piece: long against handing it out
+  const std::int64_t grain = std::max<std::int64_t>(1, kTerms / std::max<std::int64_t>(1, terms * width));
   pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> sums(static_cast<std::size_t>(width));
     for (std::int64_t row = begin; row < end; ++row) {
@@ -57,9 +57,9 @@ Work work_of(const SumOverDimArgs& args) {
           .bytes = static_cast<double>(args.x.bytes() + args.out.bytes())};
 }
 
-constexpr Implementation<SumOverDimArgs> kRows[] = {{"cuda", Gpu::any, gpu::sum_over_dim},
-                                                    {"portable", Isa::ref, sum_terms}};
-constexpr Kernel<SumOverDimArgs> kSumOverDim{"sum_over_dim", work_of, &SumOverDimArgs::x, kRows};
+constexpr Implementation<SumOverDimArgs> kSumOverDimRows[] = {{"cuda", Gpu::any, gpu::sum_over_dim},
+                                                              {"portable", Isa::ref, sum_terms}};
+constexpr Kernel<SumOverDimArgs> kSumOverDim{"sum_over_dim", work_of, &SumOverDimArgs::x, kSumOverDimRows};
 
 }  // namespace
 

@@ -10,10 +10,10 @@
 namespace switchyard {
 namespace {
 
-constexpr std::int64_t kMostRows = 8;
+constexpr std::int64_t kRowsAtOnce = 8;
 
 // x in whole strips, at least one.
-std::int64_t in_strips(std::int64_t x) {
+std::int64_t whole_strips(std::int64_t x) {
   return std::max<std::int64_t>(1, blocks_of(x, kGemmStrip)) * kGemmStrip;
 }
 
@@ -41,17 +41,17 @@ std::vector<Columns> cut_columns(int threads, std::span<const GemmProblem> probl
   return pieces;
 }
 
-// Plain problems with at most kMostRows rows each. Only where rows must be independent are there more.
+// Plain problems with at most kRowsAtOnce rows each. Only where rows must be independent are there more.
 std::vector<GemmProblem> cut_rows(std::span<const GemmProblem> problems) {
   std::vector<GemmProblem> few;
   few.reserve(problems.size());
   for (const GemmProblem& p : problems) {
-    for (std::int64_t row = 0; row < p.m; row += kMostRows) {
+    for (std::int64_t row = 0; row < p.m; row += kRowsAtOnce) {
       GemmProblem& piece = few.emplace_back(p);
       const auto bytes = [&](std::int64_t elements, DType dtype) {
         return row * elements * static_cast<std::int64_t>(size_of(dtype));
       };
-      piece.m = std::min(kMostRows, p.m - row);
+      piece.m = std::min(kRowsAtOnce, p.m - row);
       piece.a = static_cast<const std::byte*>(p.a) + bytes(p.lda, p.dtype);
       piece.c = static_cast<std::byte*>(p.c) + bytes(p.ldc, p.c_dtype);
     }
@@ -82,8 +82,8 @@ struct SliceSize {
     constexpr std::int64_t kSliceElements = 512 * 1024;
     const std::int64_t in_slice =
         std::max<std::int64_t>(1, kSliceElements / std::max<std::int64_t>(1, p.ldb));
-    depth = p.transpose_b ? p.k : in_strips(std::max(64 * p.m, in_slice));
-    columns = p.transpose_b ? in_strips(in_slice) : p.n;
+    depth = p.transpose_b ? p.k : whole_strips(std::max(64 * p.m, in_slice));
+    columns = p.transpose_b ? whole_strips(in_slice) : p.n;
     slices = p.transpose_b ? 1 : std::max<std::int64_t>(1, blocks_of(p.k, depth));
   }
   std::int64_t depth, columns;
@@ -153,14 +153,14 @@ const char* slices_refuse(const GemmProblem& p) {
 const char* columns_refuse(const GemmProblem& p) {
   if (p.packed()) return "the weights are packed";
   if (takes_gemm_forms(p.dtype)) return "tiles are as fast";
-  return p.is_plain() ? rows_refuse(p, kMostRows) : "it takes plain products only";
+  return p.is_plain() ? rows_refuse(p, kRowsAtOnce) : "it takes plain products only";
 }
 
 const char* packed_columns_refuse(const GemmProblem& p) {
   if (!p.packed()) return "the weights are not packed";
   if (rows_are_independent() && !p.transpose_a && p.m > 0)
-    return p.transpose_b ? "B is transposed" : nullptr;  // kMostRows at a time
-  return p.transpose_b ? "B is transposed" : rows_refuse(p, kMostRows);
+    return p.transpose_b ? "B is transposed" : nullptr;  // kRowsAtOnce at a time
+  return p.transpose_b ? "B is transposed" : rows_refuse(p, kRowsAtOnce);
 }
 
 }  // namespace switchyard

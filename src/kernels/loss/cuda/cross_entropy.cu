@@ -11,7 +11,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kCrossEntropyThreads = 256;
 constexpr int kQuad = 4;
 
 // Logits of some rows: where they are, and what is done with each.
@@ -49,12 +49,12 @@ GPU_FUNCTION void load_quad(const Logits& logits, const float* row, std::int64_t
 
 // A block a row.
 GPU_KERNEL sum_logits(Logits logits, float* lse, float* target_logit) {
-  GPU_SHARED(RowSum, scratch, kThreads / kWarp);
+  GPU_SHARED(RowSum, scratch, kCrossEntropyThreads / kWarp);
   const std::int64_t row = block_index();
   const float* const x = logits.at + row * logits.leading;
   RowSum sum{-INFINITY, 0};
   for (std::int64_t column = static_cast<std::int64_t>(thread_index()) * kQuad; column < logits.columns;
-       column += static_cast<std::int64_t>(kThreads) * kQuad) {
+       column += static_cast<std::int64_t>(kCrossEntropyThreads) * kQuad) {
     float values[kQuad];
     load_quad(logits, x, column, values);
     float maximum = sum.maximum;
@@ -71,7 +71,7 @@ GPU_KERNEL sum_logits(Logits logits, float* lse, float* target_logit) {
   if (thread_index() % kWarp == 0) scratch[thread_index() / kWarp] = sum;
   barrier();
   if (thread_index() != 0) return;
-  for (int i = 1; i < kThreads / kWarp; ++i) sum = joined(sum, scratch[i]);
+  for (int i = 1; i < kCrossEntropyThreads / kWarp; ++i) sum = joined(sum, scratch[i]);
   lse[row] = sum.maximum + logf(sum.sum);
   const std::int64_t target = logits.target(row);
   target_logit[row] = target >= 0 ? logits.capped(x[target]) : 0;
@@ -85,7 +85,8 @@ GPU_KERNEL make_gradients(Logits logits, const float* lse, const float* softmax_
   float* const x = logits.at + row * logits.leading;
   T* const out = reinterpret_cast<T*>(x);
   const float of_softmax = softmax_coefficient[row], of_target = target_coefficient[row], log_sum = lse[row];
-  for (std::int64_t first = 0; first < logits.columns; first += static_cast<std::int64_t>(kThreads) * kQuad) {
+  for (std::int64_t first = 0; first < logits.columns;
+       first += static_cast<std::int64_t>(kCrossEntropyThreads) * kQuad) {
     const std::int64_t column = first + static_cast<std::int64_t>(thread_index()) * kQuad;
     float values[kQuad];
     load_quad(logits, x, column, values);
@@ -136,7 +137,7 @@ class Loss {
 
   void sum(std::int64_t begin, std::int64_t end, const TensorView& lse,
            const TensorView& target_logit) const {
-    launch({.blocks = end - begin, .threads = kThreads}, sum_logits, logits(begin),
+    launch({.blocks = end - begin, .threads = kCrossEntropyThreads}, sum_logits, logits(begin),
            lse.device_data<float>() + begin, target_logit.device_data<float>() + begin);
   }
 
@@ -144,7 +145,7 @@ class Loss {
   void differentiate(std::int64_t begin, std::int64_t end, const LinearCrossEntropyBackwardArgs& to,
                      const TensorView& dweight) const {
     with_float_type(hidden_.dtype(), [&]<typename T>(T) {
-      launch({.blocks = columns_ > 0 ? end - begin : 0, .threads = kThreads}, make_gradients<T>,
+      launch({.blocks = columns_ > 0 ? end - begin : 0, .threads = kCrossEntropyThreads}, make_gradients<T>,
              logits(begin), to.lse.device_data<float>() + begin,
              to.softmax_coefficient.device_data<float>() + begin,
              to.target_coefficient.device_data<float>() + begin);

@@ -8,7 +8,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kEmbeddingThreads = 256;
 
 // Rows of `units` units; 0 bits are 0 of every type.
 template <typename Unit>
@@ -29,13 +29,13 @@ GPU_KERNEL clear_places(std::int32_t* place, std::int64_t tokens) {
 // ones of the same.
 GPU_KERNEL count_before(const std::int32_t* ids, std::int64_t tokens, std::int64_t slice,
                         std::int32_t* place) {
-  GPU_SHARED(std::int32_t, others, kThreads);
+  GPU_SHARED(std::int32_t, others, kEmbeddingThreads);
   const std::int64_t token = thread_of_grid();
   const std::int32_t id = token < tokens ? ids[token] : 0;
   const std::int64_t begin = block_index_y() * slice, end = begin + slice < tokens ? begin + slice : tokens;
   std::int32_t before = 0;
-  for (std::int64_t first = begin; first < end; first += kThreads) {
-    const int count = static_cast<int>(end - first < kThreads ? end - first : kThreads);
+  for (std::int64_t first = begin; first < end; first += kEmbeddingThreads) {
+    const int count = static_cast<int>(end - first < kEmbeddingThreads ? end - first : kEmbeddingThreads);
     barrier();
     if (thread_index() < count) others[thread_index()] = ids[first + thread_index()];
     barrier();
@@ -99,7 +99,7 @@ void embedding_lookup(const EmbeddingLookupArgs& args) {
   void* const out = args.out.device_address();
   const auto* const ids = args.ids.device_data<std::int32_t>();
   const auto run = [&]<typename Unit>(Unit) {
-    launch({.blocks = bytes > 0 ? args.ids.size() : 0, .threads = kThreads}, look_up<Unit>,
+    launch({.blocks = bytes > 0 ? args.ids.size() : 0, .threads = kEmbeddingThreads}, look_up<Unit>,
            static_cast<const Unit*>(table), args.table.dim(0), ids, args.first_id, static_cast<Unit*>(out),
            bytes / static_cast<std::int64_t>(sizeof(Unit)));
   };
@@ -121,10 +121,10 @@ void embedding_backward(const EmbeddingBackwardArgs& args) {
   auto* const place = places.data<std::int32_t>();
   auto* const order = place + tokens;
   constexpr std::int64_t kSlices = 16;
-  const std::int64_t slice = divide_up(divide_up(tokens, kSlices), kThreads) * kThreads;
+  const std::int64_t slice = divide_up(divide_up(tokens, kSlices), kEmbeddingThreads) * kEmbeddingThreads;
   launch(threads_for(tokens), clear_places, place, tokens);
-  launch({.blocks = divide_up(tokens, kThreads),
-          .threads = kThreads,
+  launch({.blocks = divide_up(tokens, kEmbeddingThreads),
+          .threads = kEmbeddingThreads,
           .blocks_y = static_cast<int>(divide_up(tokens, slice))},
          count_before, ids, tokens, slice, place);
   launch(threads_for(tokens), put_in_order, place, tokens, order);
@@ -133,8 +133,8 @@ void embedding_backward(const EmbeddingBackwardArgs& args) {
     const T* const dout = args.dout.device_data<T>();
     with_width<T>(dim % kWide<T> == 0 && are_wide({dout, dtable}), [&](auto width) {
       launch({.blocks = tokens,
-              .threads = kThreads,
-              .blocks_y = static_cast<int>(divide_up(dim, kThreads * width.value))},
+              .threads = kEmbeddingThreads,
+              .blocks_y = static_cast<int>(divide_up(dim, kEmbeddingThreads * width.value))},
              add_rows_of_id<T, width.value>, dout, ids, order, tokens, args.first_id, dtable,
              args.dtable.dim(0), dim);
     });

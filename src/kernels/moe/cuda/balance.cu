@@ -8,7 +8,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 128;
+constexpr int kBalanceWarps = 4, kBalanceThreads = 128;
 
 struct Scores {
   RouterScore score;
@@ -29,9 +29,9 @@ Scores scores_of(const BalanceScores& from) {
 }
 
 Launch token_warps(const Scores& s, int arrays) {
-  return {.blocks = divide_up(s.tokens, kWarps),
-          .threads = kThreads,
-          .shared_bytes = static_cast<std::size_t>(kWarps * arrays * s.experts) * sizeof(float)};
+  return {.blocks = divide_up(s.tokens, kBalanceWarps),
+          .threads = kBalanceThreads,
+          .shared_bytes = static_cast<std::size_t>(kBalanceWarps * arrays * s.experts) * sizeof(float)};
 }
 
 GPU_FUNCTION float sum_of(const float* x, std::int64_t count) {
@@ -42,7 +42,7 @@ GPU_FUNCTION float sum_of(const float* x, std::int64_t count) {
 
 GPU_KERNEL token_probabilities(Scores s, float* probabilities) {
   const int warp = thread_index() / kWarp;
-  const std::int64_t token = block_index() * kWarps + warp;
+  const std::int64_t token = block_index() * kBalanceWarps + warp;
   if (token >= s.tokens) return;
   float* const scores = dynamic_shared<float>() + warp * s.experts;
   float* const out = probabilities + token * s.experts;
@@ -72,7 +72,7 @@ GPU_FUNCTION bool counts_token(const std::int32_t* segments, std::int64_t token)
 // sums[sequence]: choices of each expert, sums of probabilities, and the tokens that count.
 GPU_KERNEL sum_sequences(Scores s, const float* probabilities, const std::int32_t* ids,
                          std::int64_t per_token, const std::int32_t* segments, double* sums) {
-  const std::int64_t sequence = block_index(), e = block_index_y() * kThreads + thread_index();
+  const std::int64_t sequence = block_index(), e = block_index_y() * kBalanceThreads + thread_index();
   if (e > s.experts) return;
   double* const row = sums + sequence * (2 * s.experts + 1);
   double choices = 0, probability = 0;
@@ -99,13 +99,13 @@ GPU_FUNCTION double divisor_of(const double* row, std::int64_t experts) {
 
 GPU_KERNEL sum_loss(const double* sums, std::int64_t sequences, std::int64_t experts, double factor,
                     float* loss) {
-  GPU_SHARED(double, scratch, kThreads / kWarp);
+  GPU_SHARED(double, scratch, kBalanceThreads / kWarp);
   double all = 0;
   for (std::int64_t b = 0; b < sequences; ++b) {
     const double* const row = sums + b * (2 * experts + 1);
     const double tokens = divisor_of(row, experts);
     double of_sequence = 0;
-    for (std::int64_t e = thread_index(); e < experts; e += kThreads)
+    for (std::int64_t e = thread_index(); e < experts; e += kBalanceThreads)
       of_sequence += row[e] / tokens * (row[experts + e] / tokens);
     all += block_sum(of_sequence, scratch);
   }
@@ -116,7 +116,7 @@ GPU_KERNEL sum_loss(const double* sums, std::int64_t sequences, std::int64_t exp
 GPU_KERNEL token_gradients(Scores s, const float* probabilities, const double* sums, const float* gradient,
                            double factor, const std::int32_t* segments, float* dlogits, float* all_dscores) {
   const int warp = thread_index() / kWarp;
-  const std::int64_t token = block_index() * kWarps + warp;
+  const std::int64_t token = block_index() * kBalanceWarps + warp;
   if (token >= s.tokens) return;
   float* const dp = dynamic_shared<float>() + warp * 3 * s.experts;
   float *const scores = dp + s.experts, *const dscores = scores + s.experts;
@@ -175,15 +175,15 @@ void balance_statistics(const BalanceStatisticsArgs& args) {
   const Scores s = scores_of(args.scores);
   launch(token_warps(s, 1), token_probabilities, s, args.probabilities.device_data<float>());
   launch({.blocks = args.scores.logits.dim(0),
-          .threads = kThreads,
-          .blocks_y = static_cast<int>(divide_up(s.experts + 1, kThreads))},
+          .threads = kBalanceThreads,
+          .blocks_y = static_cast<int>(divide_up(s.experts + 1, kBalanceThreads))},
          sum_sequences, s, args.probabilities.device_data<float>(), args.ids.device_data<std::int32_t>(),
          args.ids.dim(2), args.segments.device_data<std::int32_t>(), args.sums.device_data<double>());
 }
 
 void balance_loss_value(const BalanceLossArgs& args) {
-  launch({.blocks = 1, .threads = kThreads}, sum_loss, args.sums.device_data<double>(), args.sums.dim(0),
-         args.sums.dim(1) / 2, args.factor, args.loss.device_data<float>());
+  launch({.blocks = 1, .threads = kBalanceThreads}, sum_loss, args.sums.device_data<double>(),
+         args.sums.dim(0), args.sums.dim(1) / 2, args.factor, args.loss.device_data<float>());
 }
 
 void balance_loss_backward(const BalanceBackwardArgs& args) {
@@ -198,9 +198,9 @@ void balance_loss_backward(const BalanceBackwardArgs& args) {
 
 void count_choices(const CountChoicesArgs& args) {
   auto* const counts = args.counts.device_data<std::int32_t>();
-  launch({.blocks = divide_up(args.counts.size(), kThreads), .threads = kThreads}, clear_counts, counts,
-         args.counts.size());
-  launch({.blocks = divide_up(args.ids.size(), kThreads), .threads = kThreads}, count_chosen,
+  launch({.blocks = divide_up(args.counts.size(), kBalanceThreads), .threads = kBalanceThreads}, clear_counts,
+         counts, args.counts.size());
+  launch({.blocks = divide_up(args.ids.size(), kBalanceThreads), .threads = kBalanceThreads}, count_chosen,
          args.ids.device_data<std::int32_t>(), args.segments.device_data<std::int32_t>(), args.ids.size(),
          args.ids.dim(2), counts);
 }

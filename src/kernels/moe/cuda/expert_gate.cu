@@ -7,7 +7,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kExpertGateThreads = 256;
 
 // ends[g]: the end of the rows of group g.
 GPU_KERNEL sum_sizes(const std::int32_t* sizes, std::int64_t groups, std::int64_t rows, std::int64_t* ends) {
@@ -88,7 +88,7 @@ GPU_KERNEL gate_rows(Gate<T> p, T* hidden) {
   const std::int64_t row = block_index();
   const Factors w = factors_of(p, row);
   const std::int64_t bias = p.gate_bias == nullptr ? 0 : group_of(p.ends, p.groups, row) * p.columns;
-  for (std::int64_t c = thread_index(); c < p.columns; c += kThreads) {
+  for (std::int64_t c = thread_index(); c < p.columns; c += kExpertGateThreads) {
     const Gated x = gated(p, row * p.columns + c, bias + c, w.before);
     hidden[row * p.columns + c] = from_float<T>(x.gate * x.sigmoid * x.up * w.after);
   }
@@ -96,13 +96,13 @@ GPU_KERNEL gate_rows(Gate<T> p, T* hidden) {
 
 template <typename T>
 GPU_KERNEL gate_rows_backward(Gate<T> p, const T* dhidden, T* dgate, T* dup, float* drow_weights) {
-  GPU_SHARED(float, scratch, kThreads / kWarp);
+  GPU_SHARED(float, scratch, kExpertGateThreads / kWarp);
   const std::int64_t row = block_index();
   const Factors w = factors_of(p, row);
   const float alpha = p.form.limit == 0 ? 1.0f : p.form.alpha;
   const std::int64_t bias = p.gate_bias == nullptr ? 0 : group_of(p.ends, p.groups, row) * p.columns;
   float dw = 0;
-  for (std::int64_t c = thread_index(); c < p.columns; c += kThreads) {
+  for (std::int64_t c = thread_index(); c < p.columns; c += kExpertGateThreads) {
     const std::int64_t i = row * p.columns + c;
     const Gated x = gated(p, i, bias + c, w.before);
     const float dh = to_float(dhidden[i]), silu = x.gate * x.sigmoid;
@@ -123,7 +123,7 @@ GPU_KERNEL gate_rows_backward(Gate<T> p, const T* dhidden, T* dgate, T* dup, flo
 template <typename T>
 GPU_KERNEL sum_group_rows(const T* x, const float* row_weights, const std::int64_t* ends,
                           std::int64_t columns, float* out) {
-  const std::int64_t group = block_index_y(), column = block_index() * kThreads + thread_index();
+  const std::int64_t group = block_index_y(), column = block_index() * kExpertGateThreads + thread_index();
   if (column >= columns) return;
   float sum = 0;
   for (std::int64_t row = group == 0 ? 0 : ends[group - 1]; row < ends[group]; ++row)
@@ -136,7 +136,7 @@ GPU_KERNEL add_rows_of_groups(const T* x, const T* bias, const float* row_weight
                               std::int64_t groups, std::int64_t columns, T* out) {
   const std::int64_t row = block_index(), group = group_of(ends, groups, row);
   const float w = row_weights == nullptr ? 1.0f : row_weights[row];
-  for (std::int64_t c = thread_index(); c < columns; c += kThreads) {
+  for (std::int64_t c = thread_index(); c < columns; c += kExpertGateThreads) {
     const std::int64_t i = row * columns + c;
     out[i] = from_float<T>(to_float(x[i]) + w * to_float(bias[group * columns + c]));
   }
@@ -146,7 +146,7 @@ GPU_KERNEL add_rows_of_groups(const T* x, const T* bias, const float* row_weight
 template <typename T>
 GPU_KERNEL multiply_rows_of_groups(const T* dy, const T* bias, const std::int64_t* ends, std::int64_t groups,
                                    std::int64_t rows, std::int64_t columns, float* out) {
-  const std::int64_t row = block_index() * (kThreads / kWarp) + thread_index() / kWarp;
+  const std::int64_t row = block_index() * (kExpertGateThreads / kWarp) + thread_index() / kWarp;
   if (row >= rows) return;
   const std::int64_t group = group_of(ends, groups, row);
   float sum = 0;
@@ -182,7 +182,7 @@ GroupEnds ends_of(const ExpertGateArgs& a) {
 void expert_gate(const ExpertGateArgs& a) {
   const GroupEnds ends = ends_of(a);
   with_float_type(a.gate.dtype(), [&]<typename T>(T) {
-    launch({.blocks = rows_of(a.gate), .threads = kThreads}, gate_rows<T>, gate_of<T>(a, ends),
+    launch({.blocks = rows_of(a.gate), .threads = kExpertGateThreads}, gate_rows<T>, gate_of<T>(a, ends),
            a.hidden.device_data<T>());
   });
 }
@@ -191,8 +191,9 @@ void expert_gate_backward(const ExpertGateBackwardArgs& args) {
   const ExpertGateArgs& a = args.forward;
   const GroupEnds ends = ends_of(a);
   with_float_type(a.gate.dtype(), [&]<typename T>(T) {
-    launch({.blocks = rows_of(a.gate), .threads = kThreads}, gate_rows_backward<T>, gate_of<T>(a, ends),
-           args.dhidden.device_data<T>(), args.dgate.device_data<T>(), args.dup.device_data<T>(),
+    launch({.blocks = rows_of(a.gate), .threads = kExpertGateThreads}, gate_rows_backward<T>,
+           gate_of<T>(a, ends), args.dhidden.device_data<T>(), args.dgate.device_data<T>(),
+           args.dup.device_data<T>(),
            a.row_weights.defined() ? args.drow_weights.device_data<float>() : nullptr);
   });
 }
@@ -201,10 +202,11 @@ void sum_groups(const SumGroupsArgs& a) {
   const std::int64_t columns = columns_of(a.x), groups = a.out.dim(0);
   const GroupEnds ends(a.x, a.group_sizes, groups, rows_of(a.x));
   with_float_type(a.x.dtype(), [&]<typename T>(T) {
-    launch(
-        {.blocks = divide_up(columns, kThreads), .threads = kThreads, .blocks_y = static_cast<int>(groups)},
-        sum_group_rows<T>, a.x.device_data<T>(), a.row_weights.device_data<float>(), ends.data(), columns,
-        a.out.device_data<float>());
+    launch({.blocks = divide_up(columns, kExpertGateThreads),
+            .threads = kExpertGateThreads,
+            .blocks_y = static_cast<int>(groups)},
+           sum_group_rows<T>, a.x.device_data<T>(), a.row_weights.device_data<float>(), ends.data(), columns,
+           a.out.device_data<float>());
   });
 }
 
@@ -212,9 +214,9 @@ void add_group_rows(const AddGroupRowsArgs& a) {
   const std::int64_t groups = a.bias.dim(0);
   const GroupEnds ends(a.x, a.group_sizes, groups, rows_of(a.x));
   with_float_type(a.x.dtype(), [&]<typename T>(T) {
-    launch({.blocks = rows_of(a.x), .threads = kThreads}, add_rows_of_groups<T>, a.x.device_data<T>(),
-           a.bias.device_data<T>(), a.row_weights.device_data<float>(), ends.data(), groups, columns_of(a.x),
-           a.out.device_data<T>());
+    launch({.blocks = rows_of(a.x), .threads = kExpertGateThreads}, add_rows_of_groups<T>,
+           a.x.device_data<T>(), a.bias.device_data<T>(), a.row_weights.device_data<float>(), ends.data(),
+           groups, columns_of(a.x), a.out.device_data<T>());
   });
 }
 
@@ -222,9 +224,9 @@ void group_row_products(const GroupRowProductsArgs& a) {
   const std::int64_t groups = a.bias.dim(0), rows = rows_of(a.dy);
   const GroupEnds ends(a.dy, a.group_sizes, groups, rows);
   with_float_type(a.dy.dtype(), [&]<typename T>(T) {
-    launch({.blocks = divide_up(rows, kThreads / kWarp), .threads = kThreads}, multiply_rows_of_groups<T>,
-           a.dy.device_data<T>(), a.bias.device_data<T>(), ends.data(), groups, rows, columns_of(a.dy),
-           a.out.device_data<float>());
+    launch({.blocks = divide_up(rows, kExpertGateThreads / kWarp), .threads = kExpertGateThreads},
+           multiply_rows_of_groups<T>, a.dy.device_data<T>(), a.bias.device_data<T>(), ends.data(), groups,
+           rows, columns_of(a.dy), a.out.device_data<float>());
   });
 }
 

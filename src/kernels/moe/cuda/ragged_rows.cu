@@ -7,7 +7,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kRaggedRowsThreads = 128;
 constexpr int kMostColumnBlocks = 8;
 
 template <typename T, int width>
@@ -61,9 +61,9 @@ GPU_KERNEL row_dot(const T* dy, const T* x, std::int64_t rows, const std::int32_
 }
 
 Launch row_blocks(std::int64_t rows, std::int64_t m, int width) {
-  const std::int64_t wanted = divide_up(m, std::int64_t{kThreads} * width);
+  const std::int64_t wanted = divide_up(m, std::int64_t{kRaggedRowsThreads} * width);
   return {.blocks = m > 0 ? rows : 0,
-          .threads = kThreads,
+          .threads = kRaggedRowsThreads,
           .blocks_y = kMostColumnBlocks < wanted ? kMostColumnBlocks : static_cast<int>(wanted)};
 }
 
@@ -105,8 +105,8 @@ void ragged_gather_reduce(const RaggedGatherReduceArgs& args) {
 void ragged_row_dot(const RaggedRowDotArgs& args) {
   const std::int64_t count = args.position.size(), per_token = args.position.dim(1);
   with_float_type(args.x.dtype(), [&]<typename T>(T) {
-    launch({.blocks = divide_up(count, kThreads / kWarp), .threads = kThreads}, row_dot<T>,
-           args.dy.device_data<T>(), args.x.device_data<T>(), args.x.dim(0),
+    launch({.blocks = divide_up(count, kRaggedRowsThreads / kWarp), .threads = kRaggedRowsThreads},
+           row_dot<T>, args.dy.device_data<T>(), args.x.device_data<T>(), args.x.dim(0),
            args.position.device_data<std::int32_t>(), count, per_token, args.dw.device_data<float>(),
            args.x.dim(1));
   });

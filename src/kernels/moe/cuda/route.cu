@@ -7,7 +7,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+constexpr int kRouteWarps = 4, kRouteThreads = kRouteWarps * kWarp;
 
 // Orders values: a larger value first, and of equal ones the lower index. NaN is below all others.
 GPU_FUNCTION std::uint64_t rank_of(float value, std::int64_t index) {
@@ -123,7 +123,7 @@ GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bi
                           std::int64_t experts, std::int64_t per_token, std::int64_t floats,
                           std::int32_t* ids, float* weights) {
   const int warp = thread_index() / kWarp;
-  const std::int64_t token = block_index() * kWarps + warp;
+  const std::int64_t token = block_index() * kRouteWarps + warp;
   if (token >= tokens) return;
   float* const scores = dynamic_shared<float>() + warp * floats;
   float* const selection = scores + experts;
@@ -205,7 +205,7 @@ GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* 
                             const float* dweights, std::int64_t tokens, std::int64_t experts,
                             std::int64_t per_token, float* dlogits, float* all_dscores) {
   const int warp = thread_index() / kWarp;
-  const std::int64_t token = block_index() * kWarps + warp;
+  const std::int64_t token = block_index() * kRouteWarps + warp;
   if (token >= tokens) return;
   float* const scores = dynamic_shared<float>() + warp * 2 * experts;
   float* const dscores = scores + experts;
@@ -245,16 +245,17 @@ GPU_KERNEL sum_columns(const float* x, std::int64_t rows, std::int64_t columns, 
 }  // namespace
 
 void sum_columns_in_order(const float* x, std::int64_t rows, std::int64_t columns, float* out) {
-  launch({.blocks = divide_up(columns, kThreads), .threads = kThreads}, sum_columns, x, rows, columns, out);
+  launch({.blocks = divide_up(columns, kRouteThreads), .threads = kRouteThreads}, sum_columns, x, rows,
+         columns, out);
 }
 
 void route(const RouteArgs& args) {
   const std::int64_t experts = args.logits.dim(2), per_token = args.ids.dim(2),
                      tokens = args.logits.dim(0) * args.logits.dim(1);
   const std::int64_t floats = floats_of(args.rule, experts);
-  launch({.blocks = divide_up(tokens, kWarps),
-          .threads = kThreads,
-          .shared_bytes = static_cast<std::size_t>(kWarps * floats) * sizeof(float)},
+  launch({.blocks = divide_up(tokens, kRouteWarps),
+          .threads = kRouteThreads,
+          .shared_bytes = static_cast<std::size_t>(kRouteWarps * floats) * sizeof(float)},
          choose_experts, args.rule, args.logits.device_data<float>(), args.bias.device_data<float>(),
          args.choices.device_data<std::int32_t>(), args.segments.device_data<std::int32_t>(), tokens, experts,
          per_token, floats, args.ids.device_data<std::int32_t>(), args.weights.device_data<float>());
@@ -265,9 +266,9 @@ void route_backward(const RouteBackwardArgs& args) {
                      tokens = args.logits.dim(0) * args.logits.dim(1);
   const bool sums = args.dbias.defined() && weights_have_bias(args.rule);
   const Workspace dscores(args.logits, sums ? args.logits.bytes() : 0);
-  launch({.blocks = divide_up(tokens, kWarps),
-          .threads = kThreads,
-          .shared_bytes = static_cast<std::size_t>(kWarps * 2 * experts) * sizeof(float)},
+  launch({.blocks = divide_up(tokens, kRouteWarps),
+          .threads = kRouteThreads,
+          .shared_bytes = static_cast<std::size_t>(kRouteWarps * 2 * experts) * sizeof(float)},
          choice_gradients, args.rule, args.logits.device_data<float>(), args.bias.device_data<float>(),
          args.choices.device_data<std::int32_t>(), args.ids.device_data<std::int32_t>(),
          args.weights.device_data<float>(), args.dweights.device_data<float>(), tokens, experts, per_token,

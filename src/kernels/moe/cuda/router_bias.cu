@@ -6,7 +6,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRouterBiasThreads = 256;
 
 GPU_FUNCTION double load_of(const std::int32_t* counts, std::int64_t passes, std::int64_t experts,
                             std::int64_t expert) {
@@ -17,13 +17,13 @@ GPU_FUNCTION double load_of(const std::int32_t* counts, std::int64_t passes, std
 
 GPU_KERNEL update_bias(const std::int32_t* counts, std::int64_t passes, std::int64_t experts,
                        const float* goes, float* bias, float rate) {
-  GPU_SHARED(double, scratch, kThreads / kWarp);
+  GPU_SHARED(double, scratch, kRouterBiasThreads / kWarp);
   if (*goes == 0) return;
   double sum = 0;
-  for (std::int64_t e = thread_index(); e < experts; e += kThreads)
+  for (std::int64_t e = thread_index(); e < experts; e += kRouterBiasThreads)
     sum += load_of(counts, passes, experts, e);
   const double mean = block_sum(sum, scratch) / static_cast<double>(experts);
-  for (std::int64_t e = thread_index(); e < experts; e += kThreads) {
+  for (std::int64_t e = thread_index(); e < experts; e += kRouterBiasThreads) {
     const double load = load_of(counts, passes, experts, e);
     bias[e] += load < mean ? rate : load > mean ? -rate : 0.0f;
   }
@@ -32,7 +32,7 @@ GPU_KERNEL update_bias(const std::int32_t* counts, std::int64_t passes, std::int
 }  // namespace
 
 void update_router_bias(const RouterBiasArgs& args) {
-  launch({.blocks = 1, .threads = kThreads}, update_bias, args.counts.device_data<std::int32_t>(),
+  launch({.blocks = 1, .threads = kRouterBiasThreads}, update_bias, args.counts.device_data<std::int32_t>(),
          args.counts.dim(0), args.bias.size(), args.goes.device_data<float>(), args.bias.device_data<float>(),
          static_cast<float>(args.rate));
 }

@@ -8,11 +8,11 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kThreads = 256, kAtOnce = 8;  // elements that a thread takes where that fits
+constexpr int kElementwiseThreads = 256, kAtOnce = 8;  // elements that a thread takes where that fits
 
 // Of `count` elements, `width` a thread.
 Launch flat(std::int64_t count, int width) {
-  return {.blocks = divide_up(divide_up(count, width), kThreads), .threads = kThreads};
+  return {.blocks = divide_up(divide_up(count, width), kElementwiseThreads), .threads = kElementwiseThreads};
 }
 
 // Calls body(width): of kAtOnce where rows of `columns` elements are multiples of it, and all aligned to 16
@@ -75,7 +75,7 @@ GPU_KERNEL swiglu_elements(const T* gate, const T* up, const float* weights, T* 
 template <typename T, int width>
 GPU_KERNEL swiglu_backward_rows(const T* gate, const T* up, const float* weights, const T* dhidden, T* dgate,
                                 T* dup, float* dweights, std::int64_t columns) {
-  GPU_SHARED(float, scratch, kThreads / kWarp);
+  GPU_SHARED(float, scratch, kElementwiseThreads / kWarp);
   const std::int64_t row = block_index();
   const float w = weights == nullptr ? 1.0f : weights[row];
   float dw = 0;
@@ -177,7 +177,7 @@ void swiglu_backward(const SwigluBackwardArgs& args) {
                    *const dhidden = args.dhidden.device_data<T>();
     T *const dgate = args.dgate.device_data<T>(), *const dup = args.dup.device_data<T>();
     with_elements_at_once(columns, {gate, up, dhidden, dgate, dup}, [&](auto width) {
-      launch({.blocks = rows, .threads = kThreads}, swiglu_backward_rows<T, width()>, gate, up,
+      launch({.blocks = rows, .threads = kElementwiseThreads}, swiglu_backward_rows<T, width()>, gate, up,
              args.row_weights.device_data<float>(), dhidden, dgate, dup,
              args.drow_weights.device_data<float>(), columns);
     });

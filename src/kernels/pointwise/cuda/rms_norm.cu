@@ -9,7 +9,7 @@
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRmsNormThreads = 256;
 constexpr std::int64_t kLongRow = 2048;  // elements: from here on a row has a block's threads
 
 struct Rows {
@@ -21,8 +21,8 @@ struct Rows {
 // The threads that share a row.
 template <bool of_block>
 struct Team {
-  static constexpr int kSize = of_block ? kThreads : kWarp;
-  static constexpr int kOfBlock = kThreads / kSize;
+  static constexpr int kSize = of_block ? kRmsNormThreads : kWarp;
+  static constexpr int kOfBlock = kRmsNormThreads / kSize;
   GPU_FUNCTION static std::int64_t row() { return block_index() * kOfBlock + thread_index() / kSize; }
   GPU_FUNCTION static int member() { return thread_index() % kSize; }
 };
@@ -47,7 +47,7 @@ GPU_FUNCTION void team_barrier() {
 template <typename T, typename S, int width, bool of_block>
 GPU_KERNEL normalize(const T* x, const S* scale, T* y, float* rstd, Rows p) {
   using Of = Team<of_block>;
-  GPU_SHARED(float, scratch, kThreads / kWarp);
+  GPU_SHARED(float, scratch, kRmsNormThreads / kWarp);
   const std::int64_t row = Of::row();
   if (row >= p.rows) return;  // the whole team
   const T* const from = x + row * p.dim;
@@ -82,7 +82,7 @@ template <typename T, typename S, int width, bool of_block>
 GPU_KERNEL gradient_of_rows(const T* x, const S* scale, const float* rstd, const T* dy, T* dx, float* sums,
                             Rows p) {
   using Of = Team<of_block>;
-  GPU_SHARED(float, scratch, kThreads / kWarp);
+  GPU_SHARED(float, scratch, kRmsNormThreads / kWarp);
   const std::int64_t row = Of::row();
   if (row >= p.rows) return;  // the whole team
   const std::int64_t at = row * p.dim, first = Of::member() * width, step = Of::kSize * width;
@@ -118,12 +118,12 @@ GPU_KERNEL gradient_of_rows(const T* x, const S* scale, const float* rstd, const
 
 // partial[piece, j] = the sum over the piece's rows of dy * x * rstd. A block is 32 threads of columns by
 // `kDepth` of rows.
-constexpr int kDepth = kThreads / kWarp;
+constexpr int kDepth = kRmsNormThreads / kWarp;
 
 template <typename T, int width>
 GPU_KERNEL gradient_of_scale(const T* x, const float* rstd, const T* dy, float* partial, std::int64_t rows,
                              std::int64_t dim, std::int64_t rows_of_piece) {
-  GPU_SHARED(float, sums, kThreads* width);
+  GPU_SHARED(float, sums, kRmsNormThreads* width);
   const std::int64_t piece = block_index();
   const std::int64_t end = (piece + 1) * rows_of_piece < rows ? (piece + 1) * rows_of_piece : rows;
   const int lane = thread_index() % kWarp, depth = thread_index() / kWarp;
@@ -139,19 +139,19 @@ GPU_KERNEL gradient_of_scale(const T* x, const float* rstd, const T* dy, float* 
       for (int i = 0; i < width; ++i) sum[i] += gradients[i] * values[i] * inverse;
     }
   }
-  for (int i = 0; i < width; ++i) sums[i * kThreads + thread_index()] = sum[i];
+  for (int i = 0; i < width; ++i) sums[i * kRmsNormThreads + thread_index()] = sum[i];
   barrier();
   if (depth != 0 || column >= dim) return;
   for (int i = 0; i < width; ++i) {
     float total = 0;
-    for (int d = 0; d < kDepth; ++d) total += sums[i * kThreads + d * kWarp + lane];
+    for (int d = 0; d < kDepth; ++d) total += sums[i * kRmsNormThreads + d * kWarp + lane];
     partial[piece * dim + column + i] = total;
   }
 }
 
 // A block is 32 columns by `kDepth` pieces.
 GPU_KERNEL sum_of_pieces(const float* partial, std::int64_t pieces, std::int64_t dim, float* dscale) {
-  GPU_SHARED(float, sums, kThreads);
+  GPU_SHARED(float, sums, kRmsNormThreads);
   const int lane = thread_index() % kWarp, depth = thread_index() / kWarp;
   const std::int64_t column = block_index() * kWarp + lane;
   float sum = 0;
@@ -167,7 +167,8 @@ GPU_KERNEL sum_of_pieces(const float* partial, std::int64_t pieces, std::int64_t
 }
 
 Launch blocks_of(std::int64_t rows, std::int64_t dim) {
-  return {.blocks = dim >= kLongRow ? rows : divide_up(rows, kThreads / kWarp), .threads = kThreads};
+  return {.blocks = dim >= kLongRow ? rows : divide_up(rows, kRmsNormThreads / kWarp),
+          .threads = kRmsNormThreads};
 }
 
 // body(T(), S(), width, of_block) with the elements' types and how rows are cut, as constants.
@@ -224,14 +225,14 @@ void rms_norm_backward(const RmsNormBackwardArgs& args) {
   with_float_type(args.x.dtype(), [&]<typename T>(T) {
     with_width<T>(dim % kWide<T> == 0 && are_wide({x, dy}), [&](auto width) {
       launch({.blocks = pieces,
-              .threads = kThreads,
+              .threads = kRmsNormThreads,
               .blocks_y = static_cast<int>(divide_up(dim, kWarp * width.value))},
              gradient_of_scale<T, width.value>, static_cast<const T*>(x), rstd, static_cast<const T*>(dy),
              partial.data<float>(), rows, dim, rows_of_piece);
     });
   });
-  launch({.blocks = divide_up(dim, kWarp), .threads = kThreads}, sum_of_pieces, partial.data<float>(), pieces,
-         dim, args.dscale.device_data<float>());
+  launch({.blocks = divide_up(dim, kWarp), .threads = kRmsNormThreads}, sum_of_pieces, partial.data<float>(),
+         pieces, dim, args.dscale.device_data<float>());
 
   const Workspace sums(args.x, args.split != nullptr ? static_cast<std::size_t>(rows) * sizeof(float) : 0);
   const auto pass_over_rows = [&](RowPass pass) {
