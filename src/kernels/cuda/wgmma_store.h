@@ -23,7 +23,7 @@ GPU_FUNCTION void transpose_among_four(std::uint32_t (&x)[4]) {
 
 // The sums as bfloat16, 16 bytes a thread, where rows are aligned to that and nothing is added.
 template <int columns>
-GPU_FUNCTION void store_wide(const Product& p, const Part& part, bfloat16* c, std::int64_t warp_row,
+GPU_FUNCTION void store_wide(const DeviceProduct& p, const Part& part, bfloat16* c, std::int64_t warp_row,
                              const float (&sums)[columns / 2]) {
   const int lane = thread_index() % kWarp;
   GPU_UNROLL
@@ -47,7 +47,7 @@ GPU_FUNCTION void store_wide(const Product& p, const Part& part, bfloat16* c, st
 // Stores the sums of 16 rows from `warp_row` on, which this warp has, with bias, and added where that is
 // wanted.
 template <typename C, int columns>
-GPU_FUNCTION void store_sums(const Product& p, const Part& part, std::int64_t warp_row,
+GPU_FUNCTION void store_sums(const DeviceProduct& p, const Part& part, std::int64_t warp_row,
                              const float (&sums)[columns / 2]) {
   C* const c = static_cast<C*>(p.c) + part.c_offset;
   const bfloat16* const bias =

@@ -28,49 +28,46 @@ const std::byte* at(const void* data, DType dtype, std::int64_t element) {
   return static_cast<const std::byte*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
 }
 
-const std::byte* weight_at(const CrossEntropyProblem& a, std::int64_t column) {
-  return at(a.weight, a.dtype, a.weight_vocab_major ? column * a.emb : column);
+// A matrix of the host's, with stored rows that are `leading` elements apart; by default without gaps.
+TensorView matrix(DType dtype, const void* data, std::int64_t rows, std::int64_t columns,
+                  std::int64_t leading = 0) {
+  return TensorView::of_host(dtype, data, {rows, columns}, {leading == 0 ? columns : leading, 1});
 }
 
-std::int64_t weight_stride(const CrossEntropyProblem& a) {
-  return a.weight_vocab_major ? a.emb : a.vocab;
+// The block's columns of a weight, or of its gradient: [emb, columns], or [columns, emb] where the vocabulary
+// comes first.
+TensorView weight_columns(const CrossEntropyProblem& a, const void* weight, const Block& b) {
+  return a.weight_vocab_major
+             ? matrix(a.dtype, at(weight, a.dtype, b.column * a.emb), b.columns, a.emb)
+             : matrix(a.dtype, at(weight, a.dtype, b.column), a.emb, b.columns, a.vocab);
 }
 
-// The product that makes a block's logits; where they go is the caller's to say.
-GemmProblem logits_problem(const CrossEntropyProblem& a, const Block& b) {
-  return {.m = b.rows,
-          .n = b.columns,
-          .k = a.emb,
-          .dtype = a.dtype,
-          .a = at(a.hidden, a.dtype, b.row * a.emb),
-          .lda = a.emb,
-          .b = weight_at(a, b.column),
-          .transpose_b = a.weight_vocab_major,
-          .ldb = weight_stride(a),
-          .ldc = b.columns};
+TensorView hidden_rows(const CrossEntropyProblem& a, const Block& b) {
+  return matrix(a.dtype, at(a.hidden, a.dtype, b.row * a.emb), b.rows, a.emb);
+}
+
+// Makes a block's logits: c, or what an epilogue makes of them.
+void multiply_logits(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, const TensorView& c,
+                     const LogitEpilogue* epilogue = nullptr) {
+  const Product::Term term{hidden_rows(a, b), weight_columns(a, a.weight, b)};
+  multiply(pool, {.op = epilogue == nullptr ? "gemm" : "logits",
+                  .terms = {&term, 1},
+                  .c = c,
+                  .transpose_b = a.weight_vocab_major,
+                  .logits = epilogue});
 }
 
 void multiply_logits(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, float* logits) {
-  GemmProblem problem = logits_problem(a, b);
-  problem.c = logits;
-  run_products(pool, "gemm", {&problem, 1});
+  multiply_logits(pool, a, b, matrix(DType::f32, logits, b.rows, b.columns));
 }
 
 // dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
 void multiply_dhidden(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, const void* gradient) {
-  const GemmProblem problem{.m = b.rows,
-                            .n = a.emb,
-                            .k = b.columns,
-                            .dtype = a.dtype,
-                            .a = gradient,
-                            .lda = b.columns,
-                            .b = weight_at(a, b.column),
-                            .transpose_b = !a.weight_vocab_major,
-                            .ldb = weight_stride(a),
-                            .c = a.dhidden + b.row * a.emb,
-                            .ldc = a.emb,
-                            .accumulate = b.column > 0};
-  run_products(pool, "gemm", {&problem, 1});
+  const Product::Term term{matrix(a.dtype, gradient, b.rows, b.columns), weight_columns(a, a.weight, b)};
+  multiply(pool, {.terms = {&term, 1},
+                  .c = matrix(DType::f32, a.dhidden + b.row * a.emb, b.rows, a.emb),
+                  .transpose_b = !a.weight_vocab_major,
+                  .accumulate = b.column > 0});
 }
 
 // Adds rows up to dweight: where it belongs, or in float32 beside it where it is to be rounded and not all
@@ -94,43 +91,24 @@ class WeightGradient {
     const CrossEntropyProblem& a = args_;
     if (!a.weight_trains) return;
     const bool apart = sum_.bytes() > 0;
-    GemmProblem product;
-    product.k = b.rows;
-    product.dtype = a.dtype;
-    product.transpose_a = true;
-    product.c = apart ? sum_of(b) : at_block(b);
-    product.c_dtype = apart ? DType::f32 : a.dtype;
-    product.accumulate = b.row > 0;
-    const void* const hidden = at(a.hidden, a.dtype, b.row * a.emb);
-    if (a.weight_vocab_major) {
-      product.m = product.lda = b.columns;
-      product.n = product.ldb = product.ldc = a.emb;
-      product.a = gradient;
-      product.b = hidden;
-    } else {
-      product.m = product.lda = a.emb;
-      product.n = product.ldb = b.columns;
-      product.ldc = apart ? b.columns : a.vocab;
-      product.a = hidden;
-      product.b = gradient;
-    }
-    run_products(pool, "gemm", {&product, 1});
+    const TensorView block = weight_columns(a, a.dweight, b), hidden = hidden_rows(a, b),
+                     of_logits = matrix(a.dtype, gradient, b.rows, b.columns);
+    const Product::Term term =
+        a.weight_vocab_major ? Product::Term{of_logits, hidden} : Product::Term{hidden, of_logits};
+    multiply(pool, {.terms = {&term, 1},
+                    .c = apart ? matrix(DType::f32, sum_of(b), block.dim(0), block.dim(1)) : block,
+                    .transpose_a = true,
+                    .accumulate = b.row > 0});
     if (apart && b.row + b.rows == a.rows) round(pool, b);
   }
 
  private:
-  std::byte* at_block(const Block& b) const {
-    const std::int64_t element = args_.weight_vocab_major ? b.column * args_.emb : b.column;
-    return static_cast<std::byte*>(args_.dweight) + static_cast<std::size_t>(element) * size_of(args_.dtype);
-  }
   std::byte* sum_of(const Block& b) {
     return sum_.data() + static_cast<std::size_t>(all_columns_ ? b.column * args_.emb : 0) * sizeof(float);
   }
   void round(ThreadPool& pool, const Block& b) {
-    const bool major = args_.weight_vocab_major;
-    const Shape shape{major ? b.columns : args_.emb, major ? args_.emb : b.columns};
-    convert(pool, TensorView::of_host(DType::f32, sum_of(b), shape),
-            TensorView::of_host(args_.dtype, at_block(b), shape, {weight_stride(args_), 1}));
+    const TensorView block = weight_columns(args_, args_.dweight, b);
+    convert(pool, matrix(DType::f32, sum_of(b), block.dim(0), block.dim(1)), block);
   }
 
   const CrossEntropyProblem& args_;
@@ -301,13 +279,11 @@ void hot(ThreadPool& pool, const CrossEntropyProblem& a) {
   clear_target_logits(a);
   for (std::int64_t row = 0; row < a.rows; row += kSummedRows) {
     const Block block{row, std::min(kSummedRows, a.rows - row), 0, a.vocab};
-    const LogitProblem logits{.targets = a.targets + row,
+    const LogitEpilogue logits{.targets = a.targets + row,
                               .first_id = a.vocab_begin,
                               .sums = sums,
                               .target_logit = a.target_logit + row};
-    GemmProblem problem = logits_problem(a, block);
-    problem.logits = &logits;
-    run_products(pool, "logits", {&problem, 1});
+    multiply_logits(pool, a, block, {}, &logits);
     pool.for_range(block.rows, 512, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const std::span<const RowSum> of_row(sums + r * groups, static_cast<std::size_t>(groups));
@@ -325,16 +301,12 @@ void hot_backward(ThreadPool& pool, const CrossEntropyProblem& a) {
   WeightGradient of_weight(a, kGradientBlock, false);
   Buffer gradient(gradient_bytes(a));
   for_each_block(a, kGradientBlock, 0, a.rows, [&](const Block& b) {
-    const LogitProblem logits{.targets = a.targets + b.row,
+    const LogitEpilogue logits{.targets = a.targets + b.row,
                               .first_id = a.vocab_begin + b.column,
                               .lse = a.lse + b.row,
                               .softmax_coefficient = a.softmax + b.row,
                               .target_coefficient = a.target + b.row};
-    GemmProblem problem = logits_problem(a, b);
-    problem.logits = &logits;
-    problem.c = gradient.data();
-    problem.c_dtype = DType::bf16;
-    run_products(pool, "logits", {&problem, 1});
+    multiply_logits(pool, a, b, matrix(DType::bf16, gradient.data(), b.rows, b.columns), &logits);
     multiply_dhidden(pool, a, b, gradient.data());
     of_weight.add(pool, b, gradient.data());
   });

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "kernels/loss/cross_entropy.h"
-#include "kernels/product/logits_problem.h"
+#include "kernels/product/logit_epilogue.h"
 
 namespace switchyard {
 

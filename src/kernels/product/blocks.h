@@ -1,7 +1,7 @@
 // Products by blocks of C: the driver of kernels that compute one block.
 #pragma once
 
-#include "kernels/product/product.h"
+#include "kernels/product/cpu/gemm_problem.h"
 
 namespace switchyard {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/product/product.h"
+#include "kernels/product/cpu/gemm_problem.h"
 
 namespace switchyard {
 

@@ -1,9 +1,10 @@
 #include "kernels/product/gated_down.h"
 
-#include "core/tensor.h"
+#include "kernels/cuda/launch_pool.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/product/cuda/gated_product.h"
 #include "kernels/product/grouped_matmul.h"
+#include "kernels/product/scratch.h"
 #include "kernels/registry/kernel.h"
 
 namespace switchyard {
@@ -14,12 +15,17 @@ std::size_t dhidden_bytes(const GatedDownBackwardArgs& args) {
 }
 
 void composed(ThreadPool& pool, const GatedDownBackwardArgs& args) {
-  Buffer buffer(dhidden_bytes(args));
-  const TensorView dhidden(args.gate.dtype(), args.gate.shape(), buffer.data(), buffer.device());
-  gmm_dlhs(pool, {args.dy, args.wo, args.group_sizes, dhidden});
-  swiglu_backward(pool,
-                  {args.gate, args.up, args.row_weights, dhidden, args.dgate, args.dup, args.drow_weights});
-  swiglu(pool, {args.gate, args.up, args.row_weights, args.hidden});
+  const Scratch dhidden(args.gate, args.gate.dtype(), args.gate.shape());
+  gmm_dlhs(pool, {args.dy, args.wo, args.group_sizes, dhidden.view()});
+  if (args.gate.size() > 0 || args.drow_weights.size() > 0)
+    swiglu_backward(pool, {args.gate, args.up, args.row_weights, dhidden.view(), args.dgate, args.dup,
+                           args.drow_weights});
+  if (args.hidden.size() > 0) swiglu(pool, {args.gate, args.up, args.row_weights, args.hidden});
+}
+
+void composed_on_gpu(const GatedDownBackwardArgs& args) {
+  gpu::LaunchPool pool;
+  composed(pool, args);
 }
 
 Work gated_down_work(const GatedDownBackwardArgs& args) {
@@ -32,7 +38,7 @@ Work gated_down_work(const GatedDownBackwardArgs& args) {
 
 constexpr Implementation<GatedDownBackwardArgs> kGatedDown[] = {
     {"cuda_hopper", Gpu::hopper, gpu::hopper_gated_down, gpu::hopper_gated_down_refuses},
-    {"cuda_composed", Gpu::any, gpu::composed_gated_down},
+    {"cuda_composed", Gpu::any, composed_on_gpu},
     {"portable", Isa::ref, composed, nullptr, dhidden_bytes},
 };
 constexpr Kernel<GatedDownBackwardArgs> kGatedDownBackward{"gated_down_backward", gated_down_work,

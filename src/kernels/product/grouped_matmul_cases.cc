@@ -266,7 +266,7 @@ std::vector<KernelCases> grouped_matmul_kernels() {
           {"gmm_pair", "product", gmm_pair_cases},
           {"gmm_dlhs_pair", "product", gmm_dlhs_pair_cases},
           {"gmm_drhs_pair", "product", gmm_drhs_pair_cases},
-          {"gated_product", "gated_product", gated_product_cases},
+          {"gated_product", "product", gated_product_cases},
           {"gated_down_backward", "gated_down_backward", gated_down_backward_cases}};
 }
 

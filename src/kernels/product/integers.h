@@ -15,7 +15,7 @@
 #include <span>
 
 #include "core/thread_pool.h"
-#include "kernels/product/product.h"
+#include "kernels/product/cpu/gemm_problem.h"
 
 namespace switchyard {
 

@@ -1,146 +1,62 @@
-// GemmProblem: one matrix product on the CPU, and the door to the table of all that can compute it
-// (product_table.cc). gemm and the grouped products are lists of problems.
+// Product: what is multiplied, on any device, and multiply(), the one door to the table of all that can compute
+// it (product_table.cc). gemm (gemm.h), the grouped products (grouped_matmul.h) and the loss describe theirs
+// here.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "core/dtype.h"
+#include "core/tensor_view.h"
 #include "core/thread_pool.h"
-#include "kernels/product/logits_problem.h"
-#include "kernels/registry/isa.h"
+#include "kernels/product/logit_epilogue.h"
 
 namespace switchyard {
 
-// C = op(A) · op(B) (+ bias) (+ C when accumulate), fields as in GemmArgs; bias is [n] of `dtype` or null.
-//
-// Forms that the expert layers use, which the kernels of tiles alone take:
-// 1. a_rows: A's stored row i is row a_rows[i] of `a`.
-// 2. b_next and c_next: C_next = op(A) · op(B_next) as well, shaped like B and C. Strips of C and of C_next
-//    take turns: columns [64 i, 64 i + 64) of a block are columns [32 i, 32 i + 32) of both.
-//    With `hidden`, shaped like C and bf16 as it: hidden = silu(C) ⊙ C_next ⊙ row_weights[row], as swiglu
-//    (elementwise.h) makes it of C and C_next as they are stored.
-// 3. More terms: C = op(A) · op(B) + Σ_t op(A_t) · op(B_t), each with a depth of its own, one sum after the
-//    other.
-// 4. logits: C is made of logits, or they are only summed, see there. C is bf16 or null, all else plain.
-constexpr std::int64_t kGemmStrip = 32;
-
-struct GemmTerm {
-  std::int64_t k = 0;
-  const void* a = nullptr;
-  const std::int32_t* a_rows = nullptr;
-  const void* b = nullptr;
-  const void* b_next = nullptr;
+// Makes hidden = silu(c) ⊙ c_1 ⊙ row_weights[row] of a product and its one further right operand's c_1, bit for
+// bit as swiglu (kernels/pointwise/elementwise.h) does of c and c_1 as they are stored.
+struct GatedEpilogue {
+  TensorView row_weights;  // f32 [m]; undefined: 1
+  TensorView hidden;       // as c; undefined: only c and c_1 are wanted
 };
 
-struct GemmProblem {
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
-  DType dtype = DType::f32;
-  const void* a = nullptr;
-  bool transpose_a = false;
-  std::int64_t lda = 0;
-  const void* b = nullptr;
-  bool transpose_b = false;
-  std::int64_t ldb = 0;
-  // Packed: B is [k/32, n/16] blocks of it, or [n/32, k/16] when transpose_b,
-  // `ldb` of them a row. Else as A's.
-  DType weight_dtype = DType::f32;
-  void* c = nullptr;
-  DType c_dtype = DType::f32;
-  std::int64_t ldc = 0;
-  bool accumulate = false;
-  const void* bias = nullptr;
-  const std::int32_t* a_rows = nullptr;
-  const void* b_next = nullptr;
-  void* c_next = nullptr;
-  void* hidden = nullptr;
-  const float* row_weights = nullptr;
-  std::span<const GemmTerm> more = {};
-  const LogitProblem* logits = nullptr;
+// c = Σ op(a_i) · op(b_i) + bias, plus c when `accumulate`: one sum in float32, rounded once. Views of two dims;
+// or of three, of which the first counts the matrices of a batch, and a stride of 0 shares one. Elements of a
+// row are neighbours. Spans and pointers live as long as the call. CHECKed by those who fill it.
+struct Product {
+  struct Term {
+    TensorView a;            // [m,k], or [k,m] when transpose_a
+    TensorView b;            // [k,n], or [n,k] when transpose_b; packed: blocks of it, a not transposed
+    TensorView a_rows = {};  // i32: a's stored row i is row a_rows[i]; undefined: row i
+  };
+  // A further right operand of the first term's a: c_i = op(a) · op(b_i), in the form of the first.
+  struct Right {
+    TensorView b, c;
+  };
+  enum class Groups : std::uint8_t {
+    none,   // one product, or a batch
+    rows,   // the rows of a and c are in groups; each has a b [k,n] and a bias of its own
+    depth,  // the stored rows of a (transposed) and of b are in groups; each has a c [m,n] of its own
+  };
 
-  bool packed() const { return is_packed(weight_dtype); }
-  bool is_plain() const {
-    return a_rows == nullptr && b_next == nullptr && more.empty() && logits == nullptr;
-  }
-  std::int64_t terms() const { return 1 + static_cast<std::int64_t>(more.size()); }
-  GemmTerm term(std::int64_t i) const {
-    return i == 0 ? GemmTerm{k, a, a_rows, b, b_next} : more[static_cast<std::size_t>(i - 1)];
-  }
-  std::int64_t depth() const {
-    std::int64_t sum = k;
-    for (const GemmTerm& t : more) sum += t.k;
-    return sum;
-  }
-  // Strips of C and of C_next.
-  std::int64_t strips() const { return (n + kGemmStrip - 1) / kGemmStrip * (c_next == nullptr ? 1 : 2); }
-  // Columns to cut into blocks.
-  std::int64_t columns() const { return c_next == nullptr ? n : strips() * kGemmStrip; }
-  // A block's columns are a multiple of it, but for the last.
-  std::int64_t column_unit() const {
-    if (logits != nullptr) return kLogitGroup;
-    if (packed() && transpose_b) return block_inputs(weight_dtype);
-    return c_next == nullptr ? kGemmStrip : 2 * kGemmStrip;
-  }
+  const char* op = "gemm";  // the caller, for the record
+  std::span<const Term> terms = {};
+  std::span<const Right> right = {};
+  // Undefined: not wanted, where an epilogue takes what it would be.
+  TensorView c = {};
+  TensorView bias = {};         // [n], or [groups,n]
+  TensorView group_sizes = {};  // i32 [groups], where the operands are; their sum is the number of rows
+  Groups groups = Groups::none;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  const GatedEpilogue* gated = nullptr;  // with one further right operand
+  const LogitEpilogue* logits = nullptr;
+
+  bool on_gpu() const { return terms[0].a.on_gpu(); }
+  // The results as they are wanted: c, or what the activation makes.
+  const TensorView& result() const { return c.defined() || gated == nullptr ? c : gated->hidden; }
 };
 
-// Blocks of `block` that hold `size`.
-inline std::int64_t blocks_of(std::int64_t size, std::int64_t block) {
-  return (size + block - 1) / block;
-}
-
-// The block C[row_begin:row_end, column_begin:column_end].
-struct GemmBlock {
-  std::int64_t row_begin;
-  std::int64_t row_end;
-  std::int64_t column_begin;
-  std::int64_t column_end;
-  const void* packed_a = nullptr;  // its rows of A as GemmRowPacking packs them, or null
-};
-
-// Computes one block. An element's value must not depend on the block that it is computed in.
-using GemmBlockKernel = void(const GemmProblem& problem, const GemmBlock& block);
-
-// Packing of a block's rows of A, for blocks that have the same rows.
-struct GemmRowPacking {
-  // 0 where the rows cannot be packed all at a time.
-  std::size_t (*bytes)(const GemmProblem& problem, const GemmBlock& rows);
-  // Independent parts of the work, and one of them. `out` is aligned to 64 bytes.
-  std::int64_t (*parts)(const GemmProblem& problem, const GemmBlock& rows);
-  void (*pack)(const GemmProblem& problem, const GemmBlock& rows, std::int64_t part, void* out);
-};
-
-// Bytes of k · n elements of B.
-inline double weight_bytes(const GemmProblem& p, double elements) {
-  if (!p.packed()) return elements * static_cast<double>(size_of(p.dtype));
-  return elements / static_cast<double>(block_values(p.weight_dtype)) *
-         static_cast<double>(size_of(p.weight_dtype));
-}
-
-// Computes every problem, each by the first row of the table that accepts it; problems of one row run
-// together. All have the dtypes and the form of the first. `op` names the caller in the record. Only where
-// takes_gemm_forms(dtype) may a problem be other than plain.
-void run_products(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems);
-bool takes_gemm_forms(DType dtype);
-// True where a row for few rows, or for integers and at most as many, takes the problem.
-bool reads_few_rows(const GemmProblem& problem);
-
-namespace ref {
-GemmBlockKernel gemm_block;
-}
-namespace cpu {
-GemmBlockKernel gemm_block_avx2;    // f32 and bf16
-GemmBlockKernel gemm_block_avx512;  // f32 and bf16
-// bf16 operands, in tiles (kernels/cpu/tile_target.h)
-namespace amx_tiles {
-GemmBlockKernel gemm_block;
-extern const GemmRowPacking row_packing;
-}  // namespace amx_tiles
-namespace soft_tiles {
-GemmBlockKernel gemm_block;
-extern const GemmRowPacking row_packing;
-}  // namespace soft_tiles
-}  // namespace cpu
+// Computes the product by the first row of the table that accepts it. A CPU asks for each group, which may
+// have few rows or many; groups of one row run together.
+void multiply(ThreadPool& pool, const Product& product);
 
 }  // namespace switchyard

@@ -1,24 +1,30 @@
 // All that can multiply matrices, best first. The first row that accepts a product computes it.
+#include <algorithm>
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/planned.h"
+#include "kernels/cuda/launch_pool.h"
 #include "kernels/product/blocks.h"
+#include "kernels/product/composed.h"
+#include "kernels/product/cpu/gemm_problem.h"
+#include "kernels/product/cuda/gated_product.h"
 #include "kernels/product/cuda/product.h"
 #include "kernels/product/few_rows.h"
 #include "kernels/product/integers.h"
-#include "kernels/product/product.h"
 #include "kernels/registry/kernel.h"
 
 namespace switchyard {
 namespace {
 
-// A GPU takes one product, whose groups it finds on the device, or products of one a. The CPU takes problems,
-// one a group.
-struct ProductArgs {
+// A product as the rows read it. A CPU's row takes problems, one a group, all of which it accepted by
+// the first; a GPU's takes all of the product, whose groups it finds on the device.
+struct ProductCall {
+  const Product& product;
   std::span<const GemmProblem> problems = {};
-  gpu::ProductsArgs on_gpu = {};
+  gpu::DeviceProducts lowered = {};  // none: the product is more than a kernel takes
 };
+
+// ---- Reasons not to take a product
 
 const char* refuse_unless_bf16(const GemmProblem& p) {
   return p.dtype == DType::bf16 ? nullptr : "the operands are not bfloat16";
@@ -28,77 +34,117 @@ const char* refuse_forms(const GemmProblem& p) {
   return p.is_plain() ? nullptr : "it takes plain products only";
 }
 
-// ---- What a row calls
-
-template <const char* (*refuses)(const GemmProblem&)>
-const char* problem(const ProductArgs& args) {
-  return refuses(args.problems.front());
-}
-
-template <const char* (*refuses)(const gpu::ProductArgs&)>
-const char* product(const ProductArgs& args) {
-  return args.on_gpu.size() > 1 ? "it takes one product" : refuses(args.on_gpu.front());
-}
-
-template <const char* (*refuses)(gpu::ProductsArgs)>
-const char* products(const ProductArgs& args) {
-  for (const gpu::ProductArgs& one : args.on_gpu)
-    if (one.packed.dtype() != args.on_gpu.front().packed.dtype()) return "the weights are of several types";
-  return refuses(args.on_gpu);
-}
-
-template <void (*launch)(const gpu::ProductArgs&)>
-void launches(const ProductArgs& args) {
-  for (const gpu::ProductArgs& one : args.on_gpu) launch(one);
-}
-
-template <void (*launch)(gpu::ProductsArgs)>
-void launches_all(const ProductArgs& args) {
-  launch(args.on_gpu);
-}
-
-// Products of one a that no kernel takes together.
-void launch_each(const gpu::ProductArgs& product) {
-  gpu::run_product("gemm", product);
-}
-
-const char* refuse_nothing(const gpu::ProductArgs&) {
+// What no row takes but a composition.
+const char* refuse_more(const ProductCall& call, const GemmProblem& p) {
+  if (p.is_plain()) return nullptr;
+  if (p.packed() || !takes_gemm_forms(p.dtype)) return refuse_forms(p);
+  if (p.b_next != nullptr && p.c_next == nullptr) return "gate and up are not wanted";
+  if (!p.more.empty() && call.product.groups == Product::Groups::none)
+    return "a sum of whole matrices is stored term by term";
   return nullptr;
 }
 
+const char* composed_refuses(const ProductCall& call) {
+  const GemmProblem& p = call.problems.front();
+  if (p.logits != nullptr) return "its results are logits";
+  return refuse_more(call, p) == nullptr ? "a kernel takes it" : nullptr;
+}
+
+template <const char* (*refuses)(const GemmProblem&)>
+const char* problem(const ProductCall& call) {
+  const GemmProblem& p = call.problems.front();
+  const char* const reason = refuse_more(call, p);
+  return reason != nullptr ? reason : refuses(p);
+}
+
+constexpr const char* kMore = "it is more than a kernel takes";
+
+const char* refuse_nothing(const gpu::DeviceProduct&) {
+  return nullptr;
+}
+
+template <const char* (*refuses)(const gpu::DeviceProduct&)>
+const char* product(const ProductCall& call) {
+  if (call.lowered.empty()) return kMore;
+  return call.lowered.size() > 1 ? "it takes one product" : refuses(call.lowered.front());
+}
+
+template <const char* (*refuses)(gpu::DeviceProducts)>
+const char* products(const ProductCall& call) {
+  if (call.lowered.empty()) return kMore;
+  for (const gpu::DeviceProduct& one : call.lowered)
+    if (one.weight_dtype != call.lowered.front().weight_dtype) return "the weights are of several types";
+  return refuses(call.lowered);
+}
+
+const char* unpacked_refuses(const gpu::DeviceProduct& p) {
+  return is_packed(p.weight_dtype) ? nullptr : "the weights are not packed";
+}
+
+const char* gated_refuses(const ProductCall& call) {
+  return call.product.gated == nullptr ? "it has no activation" : gpu::hopper_gated_refuses(call.product);
+}
+
+// ---- What a row calls
+
+template <void (*launch)(const gpu::DeviceProduct&)>
+void launches(const ProductCall& call) {
+  launch(call.lowered.front());
+}
+
+template <void (*launch)(gpu::DeviceProducts)>
+void launches_all(const ProductCall& call) {
+  launch(call.lowered);
+}
+
+void launches_gated(const ProductCall& call) {
+  gpu::hopper_gated_product(call.product);
+}
+
+template <void (*compose)(ThreadPool&, const Product&)>
+void composes(const ProductCall& call) {
+  gpu::LaunchPool pool;
+  compose(pool, call.product);
+}
+
+void composes_on_cpu(ThreadPool& pool, const ProductCall& call) {
+  composed_product(pool, call.product);
+}
+
 template <GemmBlockKernel* kernel>
-void columns(ThreadPool& pool, const ProductArgs& args) {
-  run_columns(pool, args.problems, kernel);
+void columns(ThreadPool& pool, const ProductCall& call) {
+  run_columns(pool, call.problems, kernel);
 }
 
 template <GemmBlockKernel* kernel, const GemmRowPacking* packing = nullptr>
-void blocks(ThreadPool& pool, const ProductArgs& args) {
-  run_blocks(pool, args.problems, kernel, packing);
+void blocks(ThreadPool& pool, const ProductCall& call) {
+  run_blocks(pool, call.problems, kernel, packing);
 }
 
 #if defined(__x86_64__)
 template <const IntegerGemm* gemm>
-void integers(ThreadPool& pool, const ProductArgs& args) {
-  run_integers(pool, args.problems, *gemm);
+void integers(ThreadPool& pool, const ProductCall& call) {
+  run_integers(pool, call.problems, *gemm);
 }
 
-void slices(ThreadPool& pool, const ProductArgs& args) {
-  run_slices(pool, args.problems);
+void slices(ThreadPool& pool, const ProductCall& call) {
+  run_slices(pool, call.problems);
 }
 #endif
 
 // clang-format off
-constexpr Implementation<ProductArgs> kProducts[] = {
+constexpr Implementation<ProductCall> kProducts[] = {
+    {"cuda_hopper_gated", Gpu::hopper,    launches_gated,                      gated_refuses},
     {"cuda_few_rows_packed_mma", Gpu::any, launches_all<gpu::few_rows_packed_product>, products<gpu::few_rows_packed_refuses>},
     {"cuda_few_rows_wgmma", Gpu::hopper,  launches_all<gpu::few_rows_wgmma>,   products<gpu::few_rows_wgmma_refuses>},
     {"cuda_few_rows",   Gpu::any,         launches_all<gpu::few_rows_product>, products<gpu::few_rows_refuses>},
-    {"cuda_unpack",     Gpu::any,         launches<gpu::unpacked_product>, product<gpu::unpacked_refuses>},
+    {"cuda_unpack",     Gpu::any,         composes<unpacked_product>,          product<unpacked_refuses>},
     {"cuda_tma_split",  Gpu::hopper,      launches_all<gpu::split_product>,    products<gpu::split_refuses>},
     {"cuda_tma",        Gpu::hopper,      launches_all<gpu::tma_product>,      products<gpu::tma_refuses>},
-    {"cuda_wgmma",      Gpu::hopper,      launches<gpu::wgmma_product>,    product<gpu::wgmma_refuses>},
-    {"cuda_mma",        Gpu::any,         launches<gpu::mma_product>,      product<gpu::mma_refuses>},
-    {"cuda_plain",      Gpu::any,         launches<gpu::plain_product>,    product<refuse_nothing>},
-    {"cuda_each",       Gpu::any,         launches<launch_each>},
+    {"cuda_wgmma",      Gpu::hopper,      launches<gpu::wgmma_product>,        product<gpu::wgmma_refuses>},
+    {"cuda_mma",        Gpu::any,         launches<gpu::mma_product>,          product<gpu::mma_refuses>},
+    {"cuda_plain",      Gpu::any,         launches<gpu::plain_product>,        product<refuse_nothing>},
+    {"cuda_composed",   Gpu::any,         composes<composed_product>},
 #if defined(__x86_64__)
     {"integers_vnni",   Isa::avx512_bf16, integers<&cpu::integers_vnni>,   problem<integers_refuse>},
     {"integers_avx512", Isa::avx512,      integers<&cpu::integers_avx512>, problem<integers_refuse>},
@@ -113,11 +159,12 @@ constexpr Implementation<ProductArgs> kProducts[] = {
     {"avx512",          Isa::avx512,      blocks<cpu::gemm_block_avx512>,  problem<refuse_forms>},
     {"avx2",            Isa::avx2,        blocks<cpu::gemm_block_avx2>,    problem<refuse_forms>},
 #endif
-    {"ref",             Isa::ref,         blocks<ref::gemm_block>},
+    {"composed",        Isa::ref,         composes_on_cpu,                 composed_refuses},
+    {"ref",             Isa::ref,         blocks<ref::gemm_block>,         problem<refuse_forms>},
 };
 // clang-format on
 
-using Row = Implementation<ProductArgs>;
+using Row = Implementation<ProductCall>;
 
 Work work_of(const char* op, std::span<const GemmProblem> problems) {
   Work work{op, problems.front().dtype};
@@ -132,84 +179,67 @@ Work work_of(const char* op, std::span<const GemmProblem> problems) {
   return work;
 }
 
-void check_form(const char* op, const GemmProblem& p) {
-  if (p.packed()) {
-    const std::int64_t inputs = p.transpose_b ? p.n : p.k, outputs = p.transpose_b ? p.k : p.n;
-    CHECK(p.is_plain() && !p.transpose_a && inputs % block_inputs(p.weight_dtype) == 0 &&
-              outputs % kBlockOutputs == 0,
-          "[{}] {} weights [{}, {}] are no whole blocks, or the product is not plain", op,
-          name_of(p.weight_dtype), inputs, outputs);
-  }
-  CHECK(
-      p.is_plain() || takes_gemm_forms(p.dtype),
-      "[{}] fused forms need AVX512-BF16 or AMX and bfloat16; the active instruction set is {}, the dtype {}",
-      op, name_of(active_isa()), name_of(p.dtype));
-  CHECK(is_float(p.dtype) && is_float(p.c_dtype), "[{}] {} into {}", op, name_of(p.dtype),
-        name_of(p.c_dtype));
+const char* refusal_of(const Row& row, const ProductCall& call) {
+  return row.refuses == nullptr ? nullptr : row.refuses(call);
 }
 
-const char* refusal_of(const Row& row, const ProductArgs& args) {
-  return row.refuses == nullptr ? nullptr : row.refuses(args);
+const Row& choose(const ProductCall& call) {
+  return registry::choose("product", call.product.op, std::span<const Row>(kProducts), call.product.on_gpu(),
+                          [&](const Row& row) { return refusal_of(row, call); });
 }
 
-const Row& choose(const char* op, const ProductArgs& args) {
-  return registry::choose("product", op, std::span<const Row>(kProducts), !args.on_gpu.empty(),
-                          [&](const Row& row) { return refusal_of(row, args); });
-}
-
-// The row of one problem, which is not recorded.
-const Row* row_of(const GemmProblem& problem) {
-  const ProductArgs args{.problems = {&problem, 1}};
+// The row of a CPU's problem, which is not recorded.
+const Row* row_of(const ProductCall& call) {
   for (const Row& row : kProducts) {
-    if (!row.on_gpu && registry::missing(row.isa) == nullptr && refusal_of(row, args) == nullptr) return &row;
+    if (!row.on_gpu && registry::missing(row.isa) == nullptr && refusal_of(row, call) == nullptr) return &row;
   }
   return nullptr;
 }
 
+// The problems that a row computes together: they have one type of weights.
+struct Share {
+  const Row* row;
+  DType weights;
+  std::vector<GemmProblem> problems;
+};
+
+std::vector<Share> shares_of(const Product& product, std::span<const GemmProblem> problems) {
+  std::vector<Share> shares;
+  const GemmProblem* before = nullptr;
+  const Row* row = nullptr;
+  for (const GemmProblem& p : problems) {
+    const bool is_alike = before != nullptr && before->m == p.m && before->n == p.n && before->k == p.k &&
+                          before->weight_dtype == p.weight_dtype;
+    if (!is_alike) row = row_of({.product = product, .problems = {&p, 1}});
+    before = &p;
+    auto share = std::ranges::find_if(
+        shares, [&](const Share& s) { return s.row == row && s.weights == p.weight_dtype; });
+    if (share == shares.end()) share = shares.insert(share, {row, p.weight_dtype, {}});
+    share->problems.push_back(p);
+  }
+  return shares;
+}
+
+void multiply_on_cpu(ThreadPool& pool, const Product& product) {
+  const ExpandedProduct all(product);
+  if (all.problems.empty()) return;
+  const std::vector<Share> shares = shares_of(product, all.problems);
+  // A plan counts what a composition starts, each by itself.
+  const bool composes = shares.front().row != nullptr && shares.front().row->run == composes_on_cpu;
+  if (!composes && pool.skips(work_of(product.op, all.problems))) return;
+  for (const Share& share : shares) {
+    const ProductCall call{.product = product, .problems = share.problems};
+    choose(call).run(pool, call);
+  }
+}
+
 }  // namespace
 
-bool takes_gemm_forms(DType dtype) {
-  return dtype == DType::bf16 && active_isa() >= Isa::avx512_bf16;
+void multiply(ThreadPool& pool, const Product& product) {
+  if (!product.on_gpu()) return multiply_on_cpu(pool, product);
+  const std::vector<gpu::DeviceProduct> lowered = gpu::lowered(product);
+  const ProductCall call{.product = product, .lowered = lowered};
+  choose(call).launch(call);
 }
 
-bool reads_few_rows(const GemmProblem& p) {
-  constexpr std::int64_t kMostRows = 8;
-  return p.m <= kMostRows &&
-         (integers_refuse(p) == nullptr || packed_columns_refuse(p) == nullptr ||
-          columns_refuse(p) == nullptr || (takes_gemm_forms(p.dtype) && slices_refuse(p) == nullptr));
-}
-
-void run_products(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
-  if (problems.empty() || pool.skips(work_of(op, problems))) return;
-  check_form(op, problems.front());
-  struct Share {
-    const Row* row;
-    std::vector<GemmProblem> problems;
-  };
-  std::vector<Share> shares;
-  std::vector<const Row*> rows;
-  for (const GemmProblem& p : problems) rows.push_back(row_of(p));
-  for (std::size_t i = 0; i < problems.size(); ++i) {
-    if (std::ranges::find(shares, rows[i], &Share::row) != shares.end()) continue;
-    shares.push_back({&choose(op, {.problems = problems.subspan(i, 1)}), {}});
-  }
-  if (shares.size() == 1) return shares[0].row->run(pool, {.problems = problems});
-  for (Share& share : shares) {
-    for (std::size_t i = 0; i < problems.size(); ++i)
-      if (rows[i] == share.row) share.problems.push_back(problems[i]);
-    share.row->run(pool, {.problems = share.problems});
-  }
-}
-
-namespace gpu {
-
-void run_product(const char* op, const ProductArgs& args) {
-  run_products(op, args);
-}
-
-void run_products(const char* op, ProductsArgs args) {
-  choose(op, {.on_gpu = args}).launch({.on_gpu = args});
-}
-
-}  // namespace gpu
 }  // namespace switchyard

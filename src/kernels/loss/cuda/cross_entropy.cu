@@ -1,18 +1,24 @@
 // Projection and cross-entropy: gemm makes the logits of some rows in float32, a block of threads sums a
 // row's exponentials, and the gradient of a row's logits takes the logits' place, rounded to the operands'
 // type.
+#include "kernels/cuda/launch_pool.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/loss/cross_entropy_problem.h"
 #include "kernels/pointwise/elementwise_problem.h"
-#include "kernels/product/cuda/operands.h"
+#include "kernels/product/gemm.h"
 
 namespace switchyard::gpu {
 namespace {
 
 constexpr int kCrossEntropyThreads = 256;
 constexpr int kQuad = 4;
+
+void gemm(const GemmArgs& args) {
+  LaunchPool pool;
+  switchyard::gemm(pool, args);
+}
 
 // Logits of some rows: where they are, and what is done with each.
 struct Logits {

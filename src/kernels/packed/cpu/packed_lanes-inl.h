@@ -8,7 +8,7 @@
 #include "kernels/cpu/blocks_ahead.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/packed/packed_block.h"
-#include "kernels/product/product.h"
+#include "kernels/product/cpu/gemm_problem.h"
 
 #if defined(SWITCHYARD_PACKED_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SWITCHYARD_PACKED_LANES_INL_H_

@@ -15,7 +15,7 @@
 
 #include "hwy/aligned_allocator.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
-#include "kernels/product/product.h"
+#include "kernels/product/cpu/gemm_problem.h"
 
 #ifndef SWITCHYARD_GEMM_SCRATCH_
 #define SWITCHYARD_GEMM_SCRATCH_

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/tile_exp2.h"
 #include "kernels/product/cpu/gemm_tiles_store.h"
-#include "kernels/product/logits_problem.h"
+#include "kernels/product/logit_epilogue.h"
 
 #if defined(__x86_64__)
 SWITCHYARD_TILES_BEGIN
@@ -24,7 +24,7 @@ inline RowSum sum_of(__m512 maximum, __m512 sum) {
 }
 
 // Of a row's target within some strips: its column from their first one on, or -1.
-inline std::int64_t target_among(const LogitProblem& logits, std::int64_t row, std::int64_t begin,
+inline std::int64_t target_among(const LogitEpilogue& logits, std::int64_t row, std::int64_t begin,
                                  std::int64_t columns) {
   const std::int64_t column = logits.targets[row] - logits.first_id - begin;
   return column >= 0 && column < columns ? column : -1;
@@ -80,7 +80,7 @@ inline void add_logits(const GemmProblem& p, const PanelRows& rows, std::int64_t
 // Stores the logits' gradients in C.
 inline void store_logit_gradients(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
                                   std::int64_t strips, const float* sums) {
-  const LogitProblem& logits = *p.logits;
+  const LogitEpilogue& logits = *p.logits;
   const __m512 log2e = _mm512_set1_ps(kLog2E);
   const std::int64_t begin = strip_begin * kLines, columns = std::min(strips * kLines, p.n - begin);
   for (std::int64_t r = 0; r < rows.count; ++r) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/tile_pack.h"
-#include "kernels/product/product.h"
+#include "kernels/product/cpu/gemm_problem.h"
 
 #if defined(__x86_64__)
 SWITCHYARD_TILES_BEGIN

@@ -10,7 +10,7 @@ namespace switchyard::gpu {
 constexpr int kStoreRows = 64, kStoreTile = kStoreRows * kTileWidth, kStoreTiles = 2;
 
 // Returns whether C can be stored so: pieces of 16 bytes lie wholly in a row of C. For the host.
-inline bool stores_boxes(const Product& p) {
+inline bool stores_boxes(const DeviceProduct& p) {
   return p.c_dtype == DType::bf16 && p.bias == nullptr && !p.accumulate && p.n % kChunk == 0 &&
          p.ldc % kChunk == 0 && p.c_stride % kChunk == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 16 == 0;
 }
@@ -24,7 +24,7 @@ class BoxStore {
 
   // The columns of C from part.column on, of the 64 rows from `row` on. `map`: of C, in boxes of 64 x 64.
   template <int columns>
-  GPU_FUNCTION void store(const Product& p, const TensorMap& map, const Part& part, std::int64_t row,
+  GPU_FUNCTION void store(const DeviceProduct& p, const TensorMap& map, const Part& part, std::int64_t row,
                           const float (&sums)[columns / 2]) {
     if (row >= part.rows_end) return;
     GPU_UNROLL
@@ -64,7 +64,7 @@ class BoxStore {
   GPU_FUNCTION static int thread() { return thread_index() % 128; }
   GPU_FUNCTION void meet() const { named_barrier(id_, 128); }
 
-  GPU_FUNCTION static void store_tail(const Product& p, const Part& part, std::int64_t row,
+  GPU_FUNCTION static void store_tail(const DeviceProduct& p, const Part& part, std::int64_t row,
                                       std::int64_t column, const bfloat16* tile) {
     constexpr int kChunksOfRow = kTileWidth / kChunk, kRowsAtOnce = 128 / kChunksOfRow;
     auto* const c = static_cast<bfloat16*>(p.c) + part.c_offset;

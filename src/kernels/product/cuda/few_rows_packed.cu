@@ -31,7 +31,7 @@ struct TileRows {
   const bfloat16* a;  // of the lane's inputs
   int row[tiles], count;
 
-  GPU_FUNCTION TileRows(const Product& p, const Part& part)
+  GPU_FUNCTION TileRows(const DeviceProduct& p, const Part& part)
       : a(static_cast<const bfloat16*>(p.terms[0].a) + part.a_offset + thread_index() % 4 * kChunk) {
     const auto rows = static_cast<int>(part.rows_end - part.row);
     count = rows >= tiles * kTileRows ? tiles : (rows + kTileRows - 1) / kTileRows;
@@ -89,13 +89,13 @@ GPU_FUNCTION void add_group(const std::uint32_t (&weights)[2][2][4], const LaneS
 }
 
 template <typename C>
-GPU_FUNCTION void put_total(const Product& p, std::int64_t at, float total) {
+GPU_FUNCTION void put_total(const DeviceProduct& p, std::int64_t at, float total) {
   C* const c = static_cast<C*>(p.c) + at;
   *c = from_float<C>(p.accumulate ? total + to_float(*c) : total);
 }
 
 // Adds the warps' totals of a tile, whose first row is `first`, and writes what is within C.
-GPU_FUNCTION void put_tile(const Product& p, const Part& part, int first, const float (&totals)[2][4],
+GPU_FUNCTION void put_tile(const DeviceProduct& p, const Part& part, int first, const float (&totals)[2][4],
                            float* of_warps) {
   const int thread = thread_index(), lane = thread % kWarp;
   barrier();  // the tile before has been read
@@ -134,7 +134,7 @@ __launch_bounds__(kThreads, kBlocksAtOnce<packed, tiles>)
   using Sums = Vector<float, 4>;
   GPU_SHARED(Sums, of_warps, kWarps * kTileRows * kSumPitch / 4);
   const int which = list.product_of(static_cast<std::int32_t>(block_index()));
-  const Product& p = list.products[which];
+  const DeviceProduct& p = list.products[which];
   const std::int64_t index = block_index() - list.first_block[which];
   Part part;
   if (!find_part(p, index, block_index_z(), tiles * kTileRows, kColumns, row_blocks, part)) return;
@@ -189,24 +189,24 @@ __launch_bounds__(kThreads, kBlocksAtOnce<packed, tiles>)
   }
 }
 
-bool is_aligned(const Product& p) {
+bool is_aligned(const DeviceProduct& p) {
   const ProductTerm& term = p.terms[0];
   return are_wide({term.a, term.b}) && term.lda % kChunk == 0 && p.a_stride % kChunk == 0;
 }
 
 // Tiles of rows that a block holds: for all rows of a group, where it has no more than four times its share.
-int tiles_of(const Product& p) {
+int tiles_of(const DeviceProduct& p) {
   const std::int64_t share = p.groups == Groups::rows ? divide_up(4 * p.m, p.batch) : p.m,
                      rows = std::min(p.m, share);
   return rows <= 8 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 4 : 8;
 }
 
 template <DType packed>
-void run_few_rows(ProductsArgs args) {
+void run_few_rows(DeviceProducts args) {
   const auto start = [&](auto kernel, int tiles) {
     launch_list(args, tiles * kTileRows, kColumns, kThreads, kWarps * kStages * kStageBytes<packed>, kernel);
   };
-  switch (const int tiles = tiles_of(args.front().product)) {
+  switch (const int tiles = tiles_of(args.front())) {
     case 1:
       return start(few_packed_rows<packed, 1>, tiles);
     case 2:
@@ -218,10 +218,9 @@ void run_few_rows(ProductsArgs args) {
   }
 }
 
-const char* refuses_one(const ProductArgs& args) {
-  const Product& p = args.product;
+const char* refuses_one(const DeviceProduct& p) {
   const std::int64_t groups = p.groups == Groups::rows ? p.batch : 1;
-  if (!args.packed.defined()) return "the weights are not packed";
+  if (!is_packed(p.weight_dtype)) return "the weights are not packed";
   if (p.dtype != DType::bf16) return "the rows are not bfloat16";
   if (p.groups == Groups::depth) return "the depth is in groups";
   if (p.transpose_a || p.transpose_b) return "an operand is transposed";
@@ -233,13 +232,13 @@ const char* refuses_one(const ProductArgs& args) {
 
 }  // namespace
 
-const char* few_rows_packed_refuses(ProductsArgs args) {
+const char* few_rows_packed_refuses(DeviceProducts args) {
   return first_refusal(args, refuses_one);
 }
 
-void few_rows_packed_product(ProductsArgs args) {
+void few_rows_packed_product(DeviceProducts args) {
   if (are_empty(args)) return;
-  with_packed_type(args.front().packed.dtype(),
+  with_packed_type(args.front().weight_dtype,
                    [&]<DType packed>(std::integral_constant<DType, packed>) { run_few_rows<packed>(args); });
 }
 

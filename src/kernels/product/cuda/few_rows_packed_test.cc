@@ -114,8 +114,9 @@ struct Grouped {
         c.data<bfloat16>()[i] = bfloat16(before);
     }
     OnGpu rows_there(a), weights_there(weights), bias_there(bias), c_there(c);
-    const Product p{.dtype = DType::bf16,
+    const DeviceProduct p{.dtype = DType::bf16,
                     .c_dtype = c_dtype,
+                    .weight_dtype = weights.dtype(),
                     .m = rows(),
                     .n = columns(),
                     .terms = {{.a = rows_there.data(),
@@ -133,9 +134,8 @@ struct Grouped {
                     .b_stride = weights.dim(1) * weights.dim(2),
                     .bias_stride = columns(),
                     .group_sizes = sizes.data()};
-    const ProductArgs args{p, weights.view()};
-    EXPECT_EQ(few_rows_packed_refuses(args), nullptr);
-    few_rows_packed_product(args);
+    EXPECT_EQ(few_rows_packed_refuses(alone(p)), nullptr);
+    few_rows_packed_product(alone(p));
     c_there.read(c);
     std::vector<float> result;
     for (std::int64_t i = 0; i < size; ++i)
@@ -338,7 +338,8 @@ TEST(FewRowsPacked, BatchesWithoutGroups) {
   for (const std::int64_t rows : {4, 8, 17, 64}) {
     const Tensor a = random_rows({2, rows, depth}, 602), c(DType::f32, {2, rows, columns});
     OnGpu rows_there(a), weights_there(weights), c_there(c);
-    const Product p{.dtype = DType::bf16,
+    const DeviceProduct p{.dtype = DType::bf16,
+                    .weight_dtype = packed,
                     .m = rows,
                     .n = columns,
                     .terms = {{.a = rows_there.data(),
@@ -352,8 +353,8 @@ TEST(FewRowsPacked, BatchesWithoutGroups) {
                     .a_stride = rows * depth,
                     .b_stride = weights.dim(1) * weights.dim(2),
                     .c_stride = rows * columns};
-    ASSERT_EQ(few_rows_packed_refuses(ProductArgs{p, weights.view()}), nullptr);
-    few_rows_packed_product(ProductArgs{p, weights.view()});
+    ASSERT_EQ(few_rows_packed_refuses(alone(p)), nullptr);
+    few_rows_packed_product(alone(p));
     c_there.read(c);
     // Groups of as many rows give the expected bits.
     const auto of_group = static_cast<std::int32_t>(rows);
@@ -370,32 +371,33 @@ TEST(FewRowsPacked, BatchesWithoutGroups) {
 TEST(FewRowsPacked, OthersAreLeftToTheOtherRows) {
   const Tensor weights = packed_weights(DType::packed_int4, weights_of(DType::packed_int4, 1, 64), true, 701);
   const Tensor a = random_rows({65, 64}, 702), c(DType::f32, {65, 48});
-  const Product few{.dtype = DType::bf16,
+  const DeviceProduct few{.dtype = DType::bf16,
+                    .weight_dtype = weights.dtype(),
                     .m = 4,
                     .n = 48,
                     .terms = {{.a = a.raw(), .b = weights.raw(), .k = 64, .lda = 64, .ldb = 3}},
                     .ldc = 48,
                     .c = c.raw()};
-  EXPECT_EQ(few_rows_packed_refuses(ProductArgs{few, weights.view()}), nullptr);
-  EXPECT_NE(few_rows_packed_refuses(ProductArgs{few}), nullptr) << "not packed";
+  EXPECT_EQ(few_rows_packed_refuses(alone(few)), nullptr);
   const auto refused = [&](const auto& change) {
-    Product other = few;
+    DeviceProduct other = few;
     change(other);
-    return few_rows_packed_refuses(ProductArgs{other, weights.view()}) != nullptr;
+    return few_rows_packed_refuses(alone(other)) != nullptr;
   };
-  EXPECT_FALSE(refused([](Product& p) { p.m = 64; }));
-  EXPECT_TRUE(refused([](Product& p) { p.m = 65; }));
-  EXPECT_TRUE(refused([](Product& p) { p.m = 1; }));
-  EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 3; }));
-  EXPECT_FALSE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 4; }));
-  EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::rows, p.batch = 2, p.m = 129; }));
-  EXPECT_TRUE(refused([](Product& p) { p.dtype = DType::f32; }));
-  EXPECT_TRUE(refused([](Product& p) { p.transpose_a = true; }));
-  EXPECT_TRUE(refused([](Product& p) { p.transpose_b = true; }));
-  EXPECT_TRUE(refused([](Product& p) { p.term_count = 2; }));
-  EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::depth; }));
-  EXPECT_TRUE(refused([](Product& p) { p.terms[0].lda = 66; }));
-  EXPECT_TRUE(refused([&](Product& p) { p.terms[0].a = a.data<bfloat16>() + 1; }));
+  EXPECT_FALSE(refused([](DeviceProduct& p) { p.m = 64; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.m = 65; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.weight_dtype = DType::bf16; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.m = 1; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.groups = Groups::rows, p.batch = 2, p.m = 3; }));
+  EXPECT_FALSE(refused([](DeviceProduct& p) { p.groups = Groups::rows, p.batch = 2, p.m = 4; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.groups = Groups::rows, p.batch = 2, p.m = 129; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.dtype = DType::f32; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.transpose_a = true; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.transpose_b = true; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.term_count = 2; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.groups = Groups::depth; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.terms[0].lda = 66; }));
+  EXPECT_TRUE(refused([&](DeviceProduct& p) { p.terms[0].a = a.data<bfloat16>() + 1; }));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct DenseColumn {
   std::int64_t leading;
   T values[kGroupInputs];
 
-  GPU_FUNCTION DenseColumn(const Product& p, const Part& part, std::int64_t at)
+  GPU_FUNCTION DenseColumn(const DeviceProduct& p, const Part& part, std::int64_t at)
       : column(static_cast<const T*>(p.terms[0].b) + part.b_offset + at), leading(p.terms[0].ldb) {}
   GPU_FUNCTION void load(std::int64_t group) {
     const T* const from = column + group * kGroupInputs * leading;
@@ -50,7 +50,7 @@ struct PackedColumn {
   GroupNumbers<packed> numbers;
   GroupScales scales;
 
-  GPU_FUNCTION PackedColumn(const Product& p, const Part& part, std::int64_t at)
+  GPU_FUNCTION PackedColumn(const DeviceProduct& p, const Part& part, std::int64_t at)
       : blocks(static_cast<const std::byte*>(p.terms[0].b) + (part.b_offset + at / kBlockOutputs) * kBytes),
         output(static_cast<int>(at % kBlockOutputs)),
         row_bytes(p.terms[0].ldb * kBytes) {}
@@ -68,7 +68,7 @@ struct PackedColumn {
 };
 
 template <typename C>
-GPU_FUNCTION void put_sum(const Product& p, std::int64_t at, float sum) {
+GPU_FUNCTION void put_sum(const DeviceProduct& p, std::int64_t at, float sum) {
   C* const c = static_cast<C*>(p.c) + at;
   *c = from_float<C>(p.accumulate ? sum + to_float(*c) : sum);
 }
@@ -77,7 +77,7 @@ template <typename Column, typename T, int rows>
 GPU_KERNEL few_rows_blocks(GPU_CONSTANT(ProductList) list, std::int64_t row_blocks) {
   GPU_SHARED(float, of_warps, kWarps* rows* kWarp);
   const int which = list.product_of(static_cast<std::int32_t>(block_index()));
-  const Product& p = list.products[which];
+  const DeviceProduct& p = list.products[which];
   const std::int64_t block = block_index() - list.first_block[which];
   Part part;
   if (!find_part(p, block, block_index_z(), rows, kWarp, row_blocks, part)) return;
@@ -134,7 +134,7 @@ GPU_KERNEL few_rows_blocks(GPU_CONSTANT(ProductList) list, std::int64_t row_bloc
   }
 }
 
-bool is_aligned(const Product& p) {
+bool is_aligned(const DeviceProduct& p) {
   const auto size = static_cast<std::int64_t>(size_of(p.dtype));
   return reinterpret_cast<std::uintptr_t>(p.terms[0].a) % 16 == 0 && p.terms[0].lda * size % 16 == 0 &&
          p.a_stride * size % 16 == 0;
@@ -142,41 +142,40 @@ bool is_aligned(const Product& p) {
 
 // Parts of at most kMostRows rows each read the weights of their group. Against tensor cores, which read them
 // once, that pays for one part; unpacking takes eight times as long, and of all groups.
-bool has_few_rows(const Product& p, bool packed) {
+bool has_few_rows(const DeviceProduct& p, bool packed) {
   if (p.groups == Groups::none) return p.m <= (packed ? 2 : 1) * kMostRows;
   return p.m <= (packed ? kMostRows : kMostRows / 2) * p.batch;
 }
 
 template <typename Column, typename T>
-void run_few_rows(ProductsArgs args) {
-  const Product& form = args.front().product;
+void run_few_rows(DeviceProducts args) {
+  const DeviceProduct& form = args.front();
   const bool single = form.groups == Groups::rows ? 4 * form.m <= form.batch : form.m == 1;
   const auto start = [&](auto kernel, int rows) { launch_list(args, rows, kWarp, kThreads, 0, kernel); };
   single ? start(few_rows_blocks<Column, T, 1>, 1) : start(few_rows_blocks<Column, T, kMostRows>, kMostRows);
 }
 
-const char* refuses_one(const ProductArgs& args) {
-  const Product& p = args.product;
+const char* refuses_one(const DeviceProduct& p) {
   if (p.groups == Groups::depth) return "the depth is in groups";
   if (p.transpose_a || p.transpose_b) return "an operand is transposed";
   if (p.term_count > 1) return "a second term is added";
   if (p.terms[0].k % kGroupInputs != 0) return "the depth is not a multiple of 32";
-  if (!has_few_rows(p, args.packed.defined())) return "it has more than a few rows";
+  if (!has_few_rows(p, is_packed(p.weight_dtype))) return "it has more than a few rows";
   return is_aligned(p) ? nullptr : "rows of A are not aligned to 16 bytes";
 }
 
 }  // namespace
 
-const char* few_rows_refuses(ProductsArgs args) {
+const char* few_rows_refuses(DeviceProducts args) {
   return first_refusal(args, refuses_one);
 }
 
-void few_rows_product(ProductsArgs args) {
+void few_rows_product(DeviceProducts args) {
   if (are_empty(args)) return;
-  const auto& [form, packed] = args.front();
+  const DeviceProduct& form = args.front();
   with_float_type(form.dtype, [&]<typename T>(T) {
-    if (!packed.defined()) return run_few_rows<DenseColumn<T>, T>(args);
-    with_packed_type(packed.dtype(), [&]<DType type>(std::integral_constant<DType, type>) {
+    if (!is_packed(form.weight_dtype)) return run_few_rows<DenseColumn<T>, T>(args);
+    with_packed_type(form.weight_dtype, [&]<DType type>(std::integral_constant<DType, type>) {
       run_few_rows<PackedColumn<type>, T>(args);
     });
   });

@@ -46,7 +46,7 @@ void expect_products(const std::vector<std::int32_t>& sizes, bool grouped, bool 
   const Numbers<C> before = c;
   std::vector<std::int32_t> index(static_cast<std::size_t>(rows));
   std::iota(index.rbegin(), index.rend(), 0);
-  Product p{.dtype = kTypeOf<T>,
+  DeviceProduct p{.dtype = kTypeOf<T>,
             .c_dtype = kTypeOf<C>,
             .m = grouped ? rows : sizes[0],
             .n = kColumns,
@@ -66,8 +66,8 @@ void expect_products(const std::vector<std::int32_t>& sizes, bool grouped, bool 
             .bias_stride = kColumns,
             .group_sizes = sizes.data()};
   if (!grouped) p.a_stride = sizes[0] * kDepth, p.c_stride = sizes[0] * kPitch;
-  ASSERT_EQ(few_rows_refuses(ProductArgs{p}), nullptr);
-  few_rows_product(ProductArgs{p});
+  ASSERT_EQ(few_rows_refuses(alone(p)), nullptr);
+  few_rows_product(alone(p));
   std::int64_t row = 0;
   for (std::int64_t g = 0; g < batch; ++g) {
     for (std::int32_t i = 0; i < sizes[static_cast<std::size_t>(g)]; ++i, ++row) {
@@ -98,27 +98,27 @@ TEST(FewRows, AreMultipliedWithAllThatAProductMayHave) {
 
 TEST(FewRows, OthersAreLeftToTensorCores) {
   Numbers<bfloat16> a(4096, 1), b(4096, 2), c(4096, 3);
-  const Product few{.dtype = DType::bf16,
+  const DeviceProduct few{.dtype = DType::bf16,
                     .c_dtype = DType::bf16,
                     .m = 8,
                     .n = 32,
                     .terms = {{.a = a.data(), .b = b.data(), .k = 64, .lda = 64, .ldb = 32}},
                     .ldc = 32,
                     .c = c.data()};
-  EXPECT_EQ(few_rows_refuses(ProductArgs{few}), nullptr);
+  EXPECT_EQ(few_rows_refuses(alone(few)), nullptr);
   const auto refused = [&](const auto& change) {
-    Product other = few;
+    DeviceProduct other = few;
     change(other);
-    return few_rows_refuses(ProductArgs{other}) != nullptr;
+    return few_rows_refuses(alone(other)) != nullptr;
   };
-  EXPECT_TRUE(refused([](Product& p) { p.m = 9; }));
-  EXPECT_TRUE(refused([](Product& p) { p.terms[0].k = 40; }));
-  EXPECT_TRUE(refused([](Product& p) { p.transpose_a = true; }));
-  EXPECT_TRUE(refused([](Product& p) { p.transpose_b = true; }));
-  EXPECT_TRUE(refused([](Product& p) { p.term_count = 2; }));
-  EXPECT_TRUE(refused([](Product& p) { p.groups = Groups::depth; }));
-  EXPECT_TRUE(refused([](Product& p) { p.terms[0].lda = 66; }));
-  EXPECT_TRUE(refused([&](Product& p) { p.terms[0].a = a.data() + 1; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.m = 9; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.terms[0].k = 40; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.transpose_a = true; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.transpose_b = true; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.term_count = 2; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.groups = Groups::depth; }));
+  EXPECT_TRUE(refused([](DeviceProduct& p) { p.terms[0].lda = 66; }));
+  EXPECT_TRUE(refused([&](DeviceProduct& p) { p.terms[0].a = a.data() + 1; }));
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ struct Cut {
   std::int32_t row_blocks = 0;  // at most, of all groups
   std::int32_t of_product = 0;  // blocks of a product, at most, of one part of the depth
 
-  static Cut of(ProductsArgs args) {
-    const Product& p = args.front().product;
+  static Cut of(DeviceProducts args) {
+    const DeviceProduct& p = args.front();
     Cut cut;
     for (cut.rows = 8; cut.rows < std::min<std::int64_t>(p.m, kMostRows);) cut.rows *= 2;
     cut.stages = cut.rows == 8 ? 8 : cut.rows == 16 ? 7 : 6;
@@ -43,9 +43,9 @@ struct Cut {
     // A group has a block more than whole ones fill, if it has rows.
     cut.row_blocks = static_cast<std::int32_t>(grouped ? p.m / kMostRows + std::min(p.m, p.batch)
                                                        : divide_up(p.m, kMostRows));
-    for (const ProductArgs& one : args)
+    for (const DeviceProduct& one : args)
       cut.of_product = std::max(
-          cut.of_product, cut.row_blocks * static_cast<std::int32_t>(divide_up(one.product.n, kColumns)));
+          cut.of_product, cut.row_blocks * static_cast<std::int32_t>(divide_up(one.n, kColumns)));
     return cut;
   }
   GPU_HOST_FUNCTION std::int32_t stage_elements() const { return kWeights + rows * kDepthStep; }
@@ -70,7 +70,7 @@ struct Stage {
 struct Share {
   int begin, end;
   template <int parts>
-  GPU_FUNCTION static Share of(const Product& p, int part) {
+  GPU_FUNCTION static Share of(const DeviceProduct& p, int part) {
     const int all = (static_cast<int>(p.terms[0].k) + kDepthStep - 1) / kDepthStep;
     return {all * part / parts, all * (part + 1) / parts};
   }
@@ -81,7 +81,7 @@ struct Share {
 // Finds rows [64 i, 64 i + 64) of a group, where those of the groups before are `wanted` blocks in all. For
 // all threads of a warp; each looks through some neighbours, so that sizes are waited for once. False: all
 // groups together have fewer blocks.
-GPU_FUNCTION bool find_rows(const Product& p, std::int32_t wanted, Part& part) {
+GPU_FUNCTION bool find_rows(const DeviceProduct& p, std::int32_t wanted, Part& part) {
   constexpr int kOwn = 8;
   const int lane = thread_index() % kWarp, groups = static_cast<int>(p.batch);
   std::int32_t rows_before = 0, blocks_before = 0;
@@ -129,7 +129,7 @@ GPU_FUNCTION bool find_rows(const Product& p, std::int32_t wanted, Part& part) {
   return false;
 }
 
-GPU_FUNCTION bool find(const Product& p, const Cut& cut, std::int32_t tile, Part& part) {
+GPU_FUNCTION bool find(const DeviceProduct& p, const Cut& cut, std::int32_t tile, Part& part) {
   const std::int32_t index = tile % cut.of_product, of_batch = tile / cut.of_product;
   if (p.groups == Groups::none) {
     part = part_of_batch(p, index, of_batch, kMostRows, kColumns, static_cast<std::int32_t>(kBand));
@@ -150,7 +150,7 @@ class CopiedRows {
     constexpr int kRowsOfWarp = kWarp / kChunksOfRow, kMost = kProducers / kWarp;
     return rows < kRowsOfWarp * kMost ? (rows + kRowsOfWarp - 1) / kRowsOfWarp : kMost;
   }
-  GPU_FUNCTION CopiedRows(const Product& p, const Part& part, int rows)
+  GPU_FUNCTION CopiedRows(const DeviceProduct& p, const Part& part, int rows)
       : x_(static_cast<const bfloat16*>(p.terms[0].a) + part.a_offset),
         leading_(p.terms[0].lda),
         depth_(static_cast<int>(p.terms[0].k)),
@@ -195,7 +195,7 @@ struct Barriers {
 };
 
 template <bool transpose_b>
-GPU_FUNCTION void bring(const Product& p, const TensorMap& weights, const Cut& cut, const Part& part,
+GPU_FUNCTION void bring(const DeviceProduct& p, const TensorMap& weights, const Cut& cut, const Part& part,
                         int rows, const Share& share, const Barriers& barriers, bfloat16* tiles) {
   const CopiedRows copied(p, part, rows);
   const std::int64_t of_batch = p.b_stride != 0 ? part.group : 0;
@@ -255,7 +255,7 @@ GPU_FUNCTION void multiply_steps(const Cut& cut, const Share& share, const Barri
 
 // Adds the sums that the blocks of the cluster left, and stores every so many of the rows.
 template <int parts>
-GPU_FUNCTION void add_parts(const Product& p, const Part& part, int rows, int rank, const float* sums) {
+GPU_FUNCTION void add_parts(const DeviceProduct& p, const Part& part, int rows, int rank, const float* sums) {
   constexpr int kVectors = kColumns / 4, kAtOnce = kConsumers / kVectors * parts;
   const int x = thread_index() % kVectors * 4;
   const std::int64_t column = part.column + x;
@@ -285,7 +285,7 @@ few_rows_wgmma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) weights
   const int rank = parts > 1 ? cluster_rank() : 0, warp = shuffle(thread_index() / kWarp, 0);
   const auto tile = static_cast<std::int32_t>(block_index() / parts);
   const int which = list.product_of(tile);
-  const Product& p = list.products[which];
+  const DeviceProduct& p = list.products[which];
   Part part;
   if (!find(p, cut, tile - list.first_block[which], part)) return;  // nor will the cluster's
   const auto left = static_cast<int>(part.rows_end - part.row);
@@ -320,15 +320,15 @@ few_rows_wgmma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) weights
 }
 
 template <int parts, bool transpose_b>
-void run_layout(ProductsArgs args) {
+void run_layout(DeviceProducts args) {
   const Cut cut = Cut::of(args);
-  const ProductList list = list_of(args, [&](const Product& p) {
+  const ProductList list = list_of(args, [&](const DeviceProduct& p) {
     return cut.row_blocks * divide_up(p.n, kColumns) * (p.groups == Groups::rows ? 1 : p.batch);
   });
   Maps weights{};
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i].is_empty()) continue;
-    const Product& p = args[i].product;
+    const DeviceProduct& p = args[i];
     const ProductTerm& term = p.terms[0];
     weights.of[i] = transpose_b ? map_of(term.b, term.k, p.n, term.ldb, p.batch, p.b_stride, kColumns)
                                 : map_of(term.b, p.n, term.k, term.ldb, p.batch, p.b_stride, kDepthStep);
@@ -341,15 +341,15 @@ void run_layout(ProductsArgs args) {
 }
 
 template <int parts>
-void run_parts(ProductsArgs args) {
-  args.front().product.transpose_b ? run_layout<parts, true>(args) : run_layout<parts, false>(args);
+void run_parts(DeviceProducts args) {
+  args.front().transpose_b ? run_layout<parts, true>(args) : run_layout<parts, false>(args);
 }
 
-const char* refuses_one(const ProductArgs& args) {
+const char* refuses_one(const DeviceProduct& args) {
   // Below the first, float32 units read the weights as fast as memory gives them.
   constexpr std::int64_t kFewestRows = 4;
-  const Product& p = args.product;
-  if (args.packed.defined()) return "the weights are packed";
+  const DeviceProduct& p = args;
+  if (is_packed(p.weight_dtype)) return "the weights are packed";
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (p.groups == Groups::depth) return "the depth is in groups";
   if (p.transpose_a) return "A is transposed";
@@ -365,22 +365,22 @@ const char* refuses_one(const ProductArgs& args) {
 
 }  // namespace
 
-int few_rows_parts_of(ProductsArgs args) {
+int few_rows_parts_of(DeviceProducts args) {
   // Blocks for all 132 multiprocessors, of 32 KB of weights at least. Of groups an eighth is taken to have
   // rows: how many do is not known here.
   constexpr std::int64_t kBlocks = 132, kFewestSteps = 4, kMostParts = 8, kGroupsOfOneWithRows = 8;
-  const Product& form = args.front().product;
+  const DeviceProduct& form = args.front();
   const std::int64_t matrices = form.groups == Groups::rows ? divide_up(form.batch, kGroupsOfOneWithRows)
                                                             : form.batch,
                      steps = divide_up(form.terms[0].k, kDepthStep);
   std::int64_t tiles = 0;
-  for (const ProductArgs& one : args) tiles += divide_up(one.product.n, kColumns) * matrices;
+  for (const DeviceProduct& one : args) tiles += divide_up(one.n, kColumns) * matrices;
   int parts = 1;
   while (parts < kMostParts && parts * tiles < kBlocks && 2 * parts * kFewestSteps <= steps) parts *= 2;
   return parts;
 }
 
-void few_rows_wgmma_in(int parts, ProductsArgs args) {
+void few_rows_wgmma_in(int parts, DeviceProducts args) {
   if (are_empty(args) || PlannedGpu::skips(1)) return;
   CHECK(parts == 1 || parts == 2 || parts == 4 || parts == 8, "{} parts", parts);
   parts == 8   ? run_parts<8>(args)
@@ -389,11 +389,11 @@ void few_rows_wgmma_in(int parts, ProductsArgs args) {
                : run_parts<1>(args);
 }
 
-void few_rows_wgmma(ProductsArgs args) {
+void few_rows_wgmma(DeviceProducts args) {
   few_rows_wgmma_in(few_rows_parts_of(args), args);
 }
 
-const char* few_rows_wgmma_refuses(ProductsArgs args) {
+const char* few_rows_wgmma_refuses(DeviceProducts args) {
   return first_refusal(args, refuses_one);
 }
 

@@ -95,14 +95,14 @@ class Operands {
                    C(c.accumulate ? 3.0f : std::nanf("")));
     p.c = values_.data();
   }
-  std::vector<float> of(const std::function<void(const ProductArgs&)>& product) {
+  std::vector<float> of(const std::function<void(const DeviceProduct&)>& product) {
     const std::vector<C> before = values_;
-    product({.product = p});
+    product(p);
     const std::vector<float> found(values_.begin(), values_.end());
     values_ = before;
     return found;
   }
-  Product p;
+  DeviceProduct p;
 
  private:
   std::vector<bfloat16> a_, b_, bias_;
@@ -124,8 +124,12 @@ void expect_same(const std::vector<float>& found, const std::vector<float>& expe
   }
 }
 
-std::function<void(const ProductArgs&)> in_parts(int parts) {
-  return [parts](const ProductArgs& args) { few_rows_wgmma_in(parts, args); };
+void in_one_list(const DeviceProduct& p) {
+  few_rows_wgmma(alone(p));
+}
+
+std::function<void(const DeviceProduct&)> in_parts(int parts) {
+  return [parts](const DeviceProduct& args) { few_rows_wgmma_in(parts, alone(args)); };
 }
 
 template <typename C>
@@ -144,7 +148,7 @@ void expect_those_of_mma(const Case& c, int parts, bool all_timings) {
 TEST(FewRowsOnTensorCores, GroupsOfAllSizes) {
   const Sizes sizes{0, 1, 3, 7, 8, 9, 0, 17, 33, 64, 65, 130, 0};
   const Case plain{.sizes = sizes, .n = 77, .k = 200};
-  ASSERT_EQ(few_rows_wgmma_refuses(ProductArgs{.product = Operands<float>(plain).p}), nullptr);
+  ASSERT_EQ(few_rows_wgmma_refuses(alone(Operands<float>(plain).p)), nullptr);
   expect_those_of_mma<bfloat16>(plain, 1, true);
   expect_those_of_mma<float>({.sizes = sizes,
                               .n = 77,
@@ -186,13 +190,13 @@ TEST(FewRowsOnTensorCores, BatchesInEachNumberOfParts) {
 TEST(FewRowsOnTensorCores, ARowDoesNotDependOnThoseBesideIt) {
   Case c{.m = 64, .n = 72, .k = 1000, .whole_numbers = false};
   Operands<float> all(c);
-  const std::vector<float> expected = all.of(few_rows_wgmma);
-  EXPECT_GT(few_rows_parts_of(ProductArgs{all.p}), 1);
+  const std::vector<float> expected = all.of(in_one_list);
+  EXPECT_GT(few_rows_parts_of(alone(all.p)), 1);
   std::int64_t compared = 0;
   for (const std::int64_t m : {4, 8, 9, 16, 20, 33, 63}) {
     c.m = m;
     Operands<float> some(c);
-    const std::vector<float> found = some.of(few_rows_wgmma);
+    const std::vector<float> found = some.of(in_one_list);
     for (std::int64_t row = 0; row < m; ++row) {
       for (std::int64_t i = 0; i < c.n; ++i, ++compared) {
         const auto at = static_cast<std::size_t>(row * all.p.ldc + i);
@@ -205,11 +209,11 @@ TEST(FewRowsOnTensorCores, ARowDoesNotDependOnThoseBesideIt) {
 
 TEST(FewRowsOnTensorCores, PartsFollowFromTheWeights) {
   const auto parts_of = [](std::int64_t n, std::int64_t k, std::int64_t groups) {
-    Product p{.m = 32, .n = n, .terms = {{.k = k}}, .batch = groups};
+    DeviceProduct p{.m = 32, .n = n, .terms = {{.k = k}}, .batch = groups};
     if (groups > 1) p.groups = Groups::rows;
-    const int parts = few_rows_parts_of(ProductArgs{p});
+    const int parts = few_rows_parts_of(alone(p));
     p.m = 64;
-    EXPECT_EQ(few_rows_parts_of(ProductArgs{p}), parts);
+    EXPECT_EQ(few_rows_parts_of(alone(p)), parts);
     return parts;
   };
   EXPECT_EQ(parts_of(512, 2048, 1), 8);
@@ -223,33 +227,31 @@ TEST(FewRowsOnTensorCores, PartsFollowFromTheWeights) {
 TEST(FewRowsOnTensorCores, RefusesWhatItDoesNotCompute) {
   const Operands<bfloat16> run(Case{.m = 16, .n = 72, .k = 136});
   const auto reason = [&](const auto& change) {
-    Product other = run.p;
+    DeviceProduct other = run.p;
     change(other);
-    const char* const why = few_rows_wgmma_refuses(ProductArgs{.product = other});
+    const char* const why = few_rows_wgmma_refuses({&other, 1});
     return std::string(why == nullptr ? "" : why);
   };
-  const auto in_groups = [](Product& p, std::int64_t rows, std::int64_t groups) {
+  const auto in_groups = [](DeviceProduct& p, std::int64_t rows, std::int64_t groups) {
     p.groups = Groups::rows, p.m = rows, p.batch = groups;
   };
-  EXPECT_EQ(reason([](Product&) {}), "");
-  EXPECT_EQ(reason([](Product& p) { p.transpose_b = true; }), "");
-  EXPECT_EQ(reason([](Product& p) { p.dtype = DType::f32; }), "the operands are not bfloat16");
-  EXPECT_EQ(reason([](Product& p) { p.groups = Groups::depth; }), "the depth is in groups");
-  EXPECT_EQ(reason([](Product& p) { p.transpose_a = true; }), "A is transposed");
-  EXPECT_EQ(reason([](Product& p) { p.term_count = 2; }), "a second term is added");
-  EXPECT_EQ(reason([](Product& p) { p.terms[0].k = 0; }), "it has no depth");
-  EXPECT_EQ(reason([](Product& p) { p.terms[0].lda += 2; }), "operands are not aligned to 16 bytes");
-  EXPECT_EQ(reason([](Product& p) { p.terms[0].ldb += 4; }), "operands are not aligned to 16 bytes");
-  EXPECT_EQ(reason([](Product& p) { p.m = 3; }), "it has fewer than 4 rows");
-  EXPECT_EQ(reason([](Product& p) { p.m = 65; }), "it has more than 64 rows");
-  EXPECT_EQ(reason([&](Product& p) { in_groups(p, 32, 128); }), "most groups have one row at most");
-  EXPECT_EQ(reason([&](Product& p) { in_groups(p, 33, 128); }), "");
-  EXPECT_EQ(reason([&](Product& p) { in_groups(p, 256, 8); }), "");
-  EXPECT_EQ(reason([&](Product& p) { in_groups(p, 257, 8); }),
+  EXPECT_EQ(reason([](DeviceProduct&) {}), "");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.transpose_b = true; }), "");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.dtype = DType::f32; }), "the operands are not bfloat16");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.groups = Groups::depth; }), "the depth is in groups");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.transpose_a = true; }), "A is transposed");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.term_count = 2; }), "a second term is added");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.terms[0].k = 0; }), "it has no depth");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.terms[0].lda += 2; }), "operands are not aligned to 16 bytes");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.terms[0].ldb += 4; }), "operands are not aligned to 16 bytes");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.m = 3; }), "it has fewer than 4 rows");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.m = 65; }), "it has more than 64 rows");
+  EXPECT_EQ(reason([&](DeviceProduct& p) { in_groups(p, 32, 128); }), "most groups have one row at most");
+  EXPECT_EQ(reason([&](DeviceProduct& p) { in_groups(p, 33, 128); }), "");
+  EXPECT_EQ(reason([&](DeviceProduct& p) { in_groups(p, 256, 8); }), "");
+  EXPECT_EQ(reason([&](DeviceProduct& p) { in_groups(p, 257, 8); }),
             "its groups have more than 32 rows on average");
-  const std::byte block{};
-  const TensorView packed = TensorView::of_host(DType::packed_int4, &block, {1, 1});
-  EXPECT_STREQ(few_rows_wgmma_refuses(ProductArgs{run.p, packed}), "the weights are packed");
+  EXPECT_EQ(reason([](DeviceProduct& p) { p.weight_dtype = DType::packed_int4; }), "the weights are packed");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ GPU_FUNCTION Vector<float, 4> sum_of_parts(const float* place) {
 // Stores four neighbours of a row of C, of which the first `count` are there. `bias_at` says where in the
 // bias the first one's number stands.
 template <typename C>
-GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t bias_at, std::int64_t count,
+GPU_FUNCTION void put_four(const DeviceProduct& p, C* to, std::int64_t bias_at, std::int64_t count,
                            const Vector<float, 4>& sums) {
   const bool at_once = count >= 4 && reinterpret_cast<std::uintptr_t>(to) % (4 * sizeof(C)) == 0;
   Vector<C, 4> values;
@@ -45,7 +45,7 @@ GPU_FUNCTION void put_four(const Product& p, C* to, std::int64_t bias_at, std::i
 }
 
 // put_four() into a C of either type, `at` elements from its begin.
-GPU_FUNCTION void put_four(const Product& p, std::int64_t at, std::int64_t bias_at, std::int64_t count,
+GPU_FUNCTION void put_four(const DeviceProduct& p, std::int64_t at, std::int64_t bias_at, std::int64_t count,
                            const Vector<float, 4>& sums) {
   if (p.c_dtype == DType::f32)
     put_four(p, static_cast<float*>(p.c) + at, bias_at, count, sums);

@@ -44,7 +44,7 @@ struct GatedDownMaps {
 };
 
 struct GatedDown {
-  Product product;  // without a c
+  DeviceProduct product;  // without a c
   bfloat16* out[kResults];
   const float* row_weights;
   float* weight_sums;  // [rows, tiles of columns]
@@ -208,7 +208,7 @@ gated_down_blocks(GPU_CONSTANT(GatedDown) of_launch, GPU_CONSTANT(GatedDownMaps)
   GPU_SHARED(std::uint64_t, came, 2 * kConsumers);
   GPU_SHARED(std::int32_t, first_block, kMostGroups + 1);
   GPU_SHARED(std::int32_t, first_row, kMostGroups + 1);
-  const Product& p = of_launch.product;
+  const DeviceProduct& p = of_launch.product;
   const GroupTable table{first_block, first_row};
   auto* const tiles = dynamic_shared<bfloat16>();
   const int rank = cluster_rank();
@@ -308,7 +308,7 @@ GPU_KERNEL sum_tiles(const float* sums, std::int64_t rows, int count, float* out
 // ---- On the host
 
 GatedDownMaps maps_of(const GatedDownBackwardArgs& args, const GatedDown& all) {
-  const Product& p = all.product;
+  const DeviceProduct& p = all.product;
   const std::int64_t k = p.terms[0].k;
   const auto rows_by = [&](const void* data) {
     return tensor_map(data, p.n, p.m, p.n, 1, p.n * p.m, kTileWidth, kGroupRows);
@@ -323,17 +323,20 @@ GatedDownMaps maps_of(const GatedDownBackwardArgs& args, const GatedDown& all) {
   return maps;
 }
 
-Product product_of(const GatedDownBackwardArgs& args) {
-  Product p = of_row_groups_back(args.dy, args.group_sizes, args.gate);
-  p.terms[0].b = args.wo.device_address();
-  p.b_stride = args.wo.stride(0);
-  return p;
+DeviceProduct product_of(const GatedDownBackwardArgs& args) {
+  const Product::Term term{args.dy, args.wo};
+  return lowered_alone({.terms = {&term, 1},
+                        .c = args.gate,
+                        .group_sizes = args.group_sizes,
+                        .groups = Groups::rows,
+                        .transpose_b = true},
+                       {args.wo, args.gate});
 }
 
 }  // namespace
 
 void hopper_gated_down(const GatedDownBackwardArgs& args) {
-  const Product p = product_of(args);
+  const DeviceProduct p = product_of(args);
   const auto tiles = static_cast<std::int32_t>(divide_up(p.n, kColumns));
   const Workspace memory(args.gate, tiles == 1 ? 0 : static_cast<std::size_t>(p.m * tiles) * sizeof(float));
   if (PlannedGpu::skips(tiles > 1 ? 2 : 1)) return;
@@ -361,7 +364,7 @@ void hopper_gated_down(const GatedDownBackwardArgs& args) {
 const char* hopper_gated_down_refuses(const GatedDownBackwardArgs& args) {
   if (args.gate.dtype() != DType::bf16) return "the rows are not bfloat16";
   if (args.wo.dtype() != DType::bf16) return "the weights are packed";
-  const Product p = product_of(args);
+  const DeviceProduct p = product_of(args);
   if (p.m == 0 || p.n == 0 || p.batch == 0) return "it is empty";
   if (!pays_to_gather(p)) return "it is too small";
   if (p.batch > kMostGroups) return "the groups are too many";

@@ -45,7 +45,7 @@ struct GatedMaps {
 
 // Three products of the same rows, which differ in c alone. A c may be null: it is not wanted.
 struct GatedProducts {
-  Product of[kOutputs];
+  DeviceProduct of[kOutputs];
   const float* row_weights;  // null: 1
   std::int32_t band;
 };
@@ -66,7 +66,7 @@ struct Stage {
 // The rows of a tile that a thread of the producer copies: one chunk of every 16th row.
 class LookedUpRows {
  public:
-  GPU_FUNCTION LookedUpRows(const Product& p, const Part& part) : p_(p) {
+  GPU_FUNCTION LookedUpRows(const DeviceProduct& p, const Part& part) : p_(p) {
     const auto first = static_cast<int>(part.row) + thread_index() / kChunksOfRow;
     GPU_UNROLL
     for (int i = 0; i < kOwnRows; ++i) {
@@ -91,7 +91,7 @@ class LookedUpRows {
  private:
   static constexpr int kChunksOfRow = kDepth / kChunk, kRowsAtOnce = kProducers / kChunksOfRow,
                        kOwnRows = kRows / kRowsAtOnce;
-  const Product& p_;
+  const DeviceProduct& p_;
   std::int32_t rows_[kOwnRows];
 };
 
@@ -150,7 +150,7 @@ gated_blocks(GPU_CONSTANT(GatedProducts) of_launch, GPU_CONSTANT(GatedMaps) maps
   GPU_SHARED(std::uint64_t, empty, kStages);
   GPU_SHARED(std::int32_t, first_block, kMostGroups + 1);
   GPU_SHARED(std::int32_t, first_row, kMostGroups + 1);
-  const Product& p = of_launch.of[kHidden];
+  const DeviceProduct& p = of_launch.of[kHidden];
   const GroupTable table{first_block, first_row};
   auto* const tiles = dynamic_shared<bfloat16>();
   const int rank = cluster_rank();
@@ -248,7 +248,7 @@ gated_blocks(GPU_CONSTANT(GatedProducts) of_launch, GPU_CONSTANT(GatedMaps) maps
 // ---- On the host
 
 // Rows of c that are stored by boxes.
-TensorMap map_of_output(const Product& p) {
+TensorMap map_of_output(const DeviceProduct& p) {
   return tensor_map(p.c, p.n, p.m, p.ldc, 1, p.ldc * p.m, kTileWidth, kStoreRows);
 }
 
@@ -256,27 +256,23 @@ TensorMap map_of_output(const Product& p) {
 // depth 4096, 1024 columns: 562 and 626 of rows as they stand, 596 and 594 of rows that are looked up.
 constexpr std::int32_t kGatedBand = static_cast<std::int32_t>(kBand);
 
-GatedProducts products_of(const GmmPairArgs& args) {
-  const TensorView& any = args.any_out();
-  Product p = of_row_groups(args.x, args.index, args.group_sizes, any);
-  p.b_stride = args.rhs_0.stride(0);
-  p.terms[0].b = args.rhs_0.device_address();
-  p.terms[0].ldb = p.n;
-  GatedProducts all{{p, p, p}, args.row_weights.device_data<float>(), kGatedBand};
-  all.of[kGate].c = args.out_0.device_address();
-  all.of[kUp].c = args.out_1.device_address();
-  all.of[kHidden].c = args.hidden.device_address();
+GatedProducts products_of(const Product& product) {
+  const DeviceProduct p = lowered_alone(product, {product.terms[0].b, product.c});
+  GatedProducts all{{p, p, p}, product.gated->row_weights.device_data<float>(), kGatedBand};
+  all.of[kGate].c = product.c.device_address();
+  all.of[kUp].c = product.right[0].c.device_address();
+  all.of[kHidden].c = product.gated->hidden.device_address();
   return all;
 }
 
-GatedMaps maps_of(const GmmPairArgs& args, const GatedProducts& all) {
-  const Product& p = all.of[kHidden];
+GatedMaps maps_of(const Product& product, const GatedProducts& all) {
+  const DeviceProduct& p = all.of[kHidden];
   const ProductTerm& term = p.terms[0];
   const std::int64_t k = term.k;
   GatedMaps maps{};
   if (term.a_rows == nullptr)
     maps.rows = tensor_map(term.a, k, p.m, term.lda, 1, term.lda * p.m, kDepth, kRows);
-  const void* const weights[] = {args.rhs_0.device_address(), args.rhs_1.device_address()};
+  const void* const weights[] = {term.b, product.right[0].b.device_address()};
   for (int i = 0; i < 2; ++i)
     maps.weights[i] = tensor_map(weights[i], p.n, k, term.ldb, p.batch, p.b_stride, kTileWidth, kDepth);
   for (int i = 0; i < kOutputs; ++i)
@@ -290,29 +286,31 @@ bool is_aligned(const TensorView& x) {
 
 }  // namespace
 
-void hopper_gated_product(const GmmPairArgs& args) {
+void hopper_gated_product(const Product& product) {
   if (PlannedGpu::skips(1)) return;
-  const GatedProducts all = products_of(args);
-  const Product& p = all.of[kHidden];
+  const GatedProducts all = products_of(product);
+  const DeviceProduct& p = all.of[kHidden];
   const std::int64_t parts = row_blocks_of(p, kRows * kCluster) * divide_up(p.n, kColumns);
   const Launch how{.blocks = std::min<std::int64_t>(parts, multiprocessors() / kCluster) * kCluster,
                    .threads = kThreads,
                    .shared_bytes = kSharedBytes,
                    .cluster = kCluster};
-  const GatedMaps maps = maps_of(args, all);
+  const GatedMaps maps = maps_of(product, all);
   p.terms[0].a_rows != nullptr ? launch(how, gated_blocks<true>, all, maps)
                                : launch(how, gated_blocks<false>, all, maps);
 }
 
-const char* hopper_gated_refuses(const GmmPairArgs& args) {
-  const Product p = products_of(args).of[kHidden];
+const char* hopper_gated_refuses(const Product& product) {
+  const DeviceProduct p = products_of(product).of[kHidden];
   if (p.dtype != DType::bf16) return "the rows are not bfloat16";
-  if (args.rhs_0.dtype() != DType::bf16) return "the weights are packed";
+  if (product.terms[0].b.dtype() != DType::bf16) return "the weights are packed";
   if (p.m == 0 || p.n == 0 || p.batch == 0) return "it is empty";
   if (!pays_to_gather(p)) return "it is too small";
   if (p.batch > kMostGroups) return "the groups are too many";
   if (p.terms[0].k % kChunk != 0 || p.n % kChunk != 0) return "rows are no multiples of 16 bytes";
-  for (const TensorView* x : {&args.x, &args.rhs_0, &args.rhs_1, &args.out_0, &args.out_1, &args.hidden})
+  const Product::Term& term = product.terms[0];
+  const Product::Right& up = product.right[0];
+  for (const TensorView* x : {&term.a, &term.b, &up.b, &product.c, &up.c, &product.gated->hidden})
     if (!is_aligned(*x)) return "operands are not aligned to 16 bytes";
   return nullptr;
 }

@@ -13,8 +13,11 @@
 #include <vector>
 
 #include "kernels/cuda/emulator_testing.h"
+#include "kernels/cuda/launch_pool.h"
 #include "kernels/cuda/planned.h"
 #include "kernels/pointwise/elementwise_problem.h"
+#include "kernels/product/composed.h"
+#include "kernels/product/grouped_matmul.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -97,10 +100,24 @@ class GatedRun {
     }
   }
 
-  Outputs of(void (*product)(const GmmPairArgs&)) const {
+  template <typename Use>
+  auto with_product(const Outputs& out, const Use& use) const {
+    const GmmPairArgs all = args(out);
+    const Product::Term term{all.x, all.rhs_0, all.index};
+    const Product::Right right{all.rhs_1, all.out_1};
+    const GatedEpilogue gated{all.row_weights, all.hidden};
+    return use(Product{.terms = {&term, 1},
+                       .right = {&right, 1},
+                       .c = all.out_0,
+                       .group_sizes = all.group_sizes,
+                       .groups = Groups::rows,
+                       .gated = &gated});
+  }
+
+  Outputs of(void (*product)(const Product&)) const {
     // The views have the poisoned rows, too, so that no box may reach behind the groups.
     Outputs out(3, std::vector<bfloat16>(static_cast<std::size_t>((c_.rows() + kBehind) * c_.n), poison()));
-    product(args(out));
+    with_product(out, product);
     return out;
   }
 
@@ -132,27 +149,32 @@ class GatedRun {
   std::vector<float> row_weights_;
 };
 
+void composed(const Product& product) {
+  LaunchPool pool;
+  composed_product(pool, product);
+}
+
 // Two products of the same order of sums as the one has.
-void by_the_copy_engine(const GmmPairArgs& args) {
-  GmmPairArgs rows = args;
+void by_the_copy_engine(const Product& p) {
+  Product::Term term = p.terms[0];
   std::vector<bfloat16> gathered;
-  if (args.index.defined()) {
-    const std::int64_t k = args.x.dim(1);
-    const auto* const index = args.index.device_data<std::int32_t>();
-    for (std::int64_t row = 0; row < args.index.size(); ++row) {
-      const auto* const from = args.x.device_data<bfloat16>() + index[row] * k;
+  if (term.a_rows.defined()) {
+    const std::int64_t k = term.a.dim(1);
+    const auto* const index = term.a_rows.device_data<std::int32_t>();
+    for (std::int64_t row = 0; row < term.a_rows.size(); ++row) {
+      const auto* const from = term.a.device_data<bfloat16>() + index[row] * k;
       gathered.insert(gathered.end(), from, from + k);
     }
-    rows.x = emulator::on_gpu(gathered, {args.index.size(), k});
+    term.a = emulator::on_gpu(gathered, {term.a_rows.size(), k});
+    term.a_rows = {};
   }
-  for (const auto& [weights, out] : {std::pair(args.rhs_0, args.out_0), std::pair(args.rhs_1, args.out_1)}) {
-    Product p = of_row_groups(rows.x, {}, args.group_sizes, out);
-    p.terms[0].b = weights.device_address();
-    p.terms[0].ldb = weights.stride(1);
-    p.b_stride = weights.stride(0);
-    tma_product(ProductArgs{.product = p});
+  const Product::Right& up = p.right[0];
+  for (const auto& [weights, out] : {std::pair(term.b, p.c), std::pair(up.b, up.c)}) {
+    term.b = weights;
+    tma_product(lowered(
+        {.terms = {&term, 1}, .c = out, .group_sizes = p.group_sizes, .groups = Groups::rows}));
   }
-  if (args.hidden.defined()) swiglu({args.out_0, args.out_1, args.row_weights, args.hidden});
+  if (p.gated->hidden.defined()) swiglu({p.c, up.c, p.gated->row_weights, p.gated->hidden});
 }
 
 // `rows`: those of the groups; what is behind them must be poison.
@@ -176,7 +198,7 @@ TEST(GatedProduct, HasTheBitsOfTwoProductsAndTheActivation) {
     SCOPED_TRACE(c.name);
     GatedCase all = c;  // the other way always has gate and up
     all.keeps = true;
-    const Outputs expected = GatedRun(all).of(c.exact ? composed_gated_product : by_the_copy_engine);
+    const Outputs expected = GatedRun(all).of(c.exact ? composed : by_the_copy_engine);
     const GatedRun run(c);
     const auto expect_now = [&](Order order, Pace pace, bool proxies) {
       const Timing now(order, pace, proxies);
@@ -191,9 +213,9 @@ TEST(GatedProduct, HasTheBitsOfTwoProductsAndTheActivation) {
 
 TEST(GatedProduct, WithoutGateAndUpTheActivationIsTheSame) {
   GatedCase c{.name = "", .n = 72, .k = 64, .sizes = {3, 0, 70}, .looked_up = true, .weighted = true};
-  const Outputs all = GatedRun(c).of(composed_gated_product);
+  const Outputs all = GatedRun(c).of(composed);
   c.keeps = false;
-  const Outputs alone = GatedRun(c).of(composed_gated_product);
+  const Outputs alone = GatedRun(c).of(composed);
   for (std::size_t i = 0; i < static_cast<std::size_t>(c.rows() * c.n); ++i) {
     ASSERT_FALSE(std::isnan(static_cast<float>(all[2][i])));
     ASSERT_EQ(alone[2][i].bits, all[2][i].bits) << "number " << i;
@@ -204,7 +226,7 @@ TEST(GatedProduct, SaysWhatItDoesNotTake) {
   const auto reason = [](GatedCase c) {
     const GatedRun run(c);
     Outputs out(3, std::vector<bfloat16>(static_cast<std::size_t>((c.rows() + 70) * c.n)));
-    const char* const refused = hopper_gated_refuses(run.args(out));
+    const char* const refused = run.with_product(out, hopper_gated_refuses);
     return std::string(refused == nullptr ? "" : refused);
   };
   const PlannedGpu hopper(9);

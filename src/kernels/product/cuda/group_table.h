@@ -14,10 +14,10 @@ struct GroupTable {
   std::int32_t *first_block, *first_row;
 
   // Returns whether the groups of `p` fit, if it has any. For the host.
-  static bool takes(const Product& p) { return p.groups == Groups::none || p.batch <= kMostGroups; }
+  static bool takes(const DeviceProduct& p) { return p.groups == Groups::none || p.batch <= kMostGroups; }
 
   // By one warp; the block meets before the table is read.
-  GPU_FUNCTION void make(const Product& p, int block_rows) const {
+  GPU_FUNCTION void make(const DeviceProduct& p, int block_rows) const {
     const int lane = thread_index() % kWarp, groups = static_cast<int>(p.batch);
     std::int32_t rows_before = 0, blocks_before = 0;
     for (int first = 0; first < groups; first += kWarp) {
@@ -46,13 +46,13 @@ struct GroupTable {
   }
 
   // Blocks of rows of a product: of all groups of rows, or of each group of depth.
-  GPU_FUNCTION std::int32_t row_blocks(const Product& p, int block_rows) const {
+  GPU_FUNCTION std::int32_t row_blocks(const DeviceProduct& p, int block_rows) const {
     return p.groups == Groups::rows ? first_block[p.batch]
                                     : static_cast<std::int32_t>((p.m + block_rows - 1) / block_rows);
   }
 
   // Finds what find_part() does, of a block that there is.
-  GPU_FUNCTION void find(const Product& p, std::int32_t index, std::int32_t of_batch, int block_rows,
+  GPU_FUNCTION void find(const DeviceProduct& p, std::int32_t index, std::int32_t of_batch, int block_rows,
                          int block_columns, std::int32_t band, Part& part) const {
     const BlockPlace place = BlockPlace::of(p, index, block_columns, row_blocks(p, block_rows), band);
     part = {};

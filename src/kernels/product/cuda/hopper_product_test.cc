@@ -104,14 +104,14 @@ class Run {
     p.c = values_.data();
   }
   std::vector<float> result() const { return {values_.begin(), values_.end()}; }
-  std::vector<float> of(const std::function<void(const ProductArgs&)>& product) {
+  std::vector<float> of(const std::function<void(const DeviceProduct&)>& product) {
     const std::vector<C> before = values_;
-    product({.product = p});
+    product(p);
     const std::vector<float> found = result();
     values_ = before;
     return found;
   }
-  Product p;
+  DeviceProduct p;
 
  private:
   std::vector<std::vector<bfloat16>> operands_;
@@ -128,7 +128,11 @@ void expect_same(const std::vector<float>& found, const std::vector<float>& expe
   }
 }
 
-using RunProduct = std::function<void(const ProductArgs&)>;
+using RunProduct = std::function<void(const DeviceProduct&)>;
+
+void by_copies(const DeviceProduct& p) {
+  tma_product(alone(p));
+}
 
 // `turn`: of the timing of a case that does not have all of them.
 template <typename C>
@@ -217,14 +221,14 @@ std::vector<Case> cases() {
 TEST(HopperProducts, OfTheCopyEngineAreThoseOfMma) {
   int turn = 0;
   for (const Case& c : cases()) {
-    expect_those_of_mma<bfloat16>(c, tma_product, turn++);
-    expect_those_of_mma<float>(c, tma_product, turn++);
+    expect_those_of_mma<bfloat16>(c, by_copies, turn++);
+    expect_those_of_mma<float>(c, by_copies, turn++);
   }
 }
 
 TEST(HopperProducts, OfTheCopyEngineRefuseMoreGroupsThanTheirTableHas) {
-  const Product p{.dtype = DType::bf16, .groups = Groups::rows, .batch = kMostGroups + 1};
-  EXPECT_STREQ(tma_refuses(ProductArgs{.product = p}), "it has more than 352 groups");
+  const DeviceProduct p{.dtype = DType::bf16, .groups = Groups::rows, .batch = kMostGroups + 1};
+  EXPECT_STREQ(tma_refuses(alone(p)), "it has more than 352 groups");
 }
 
 std::vector<Case> split_cases() {
@@ -266,7 +270,7 @@ std::vector<Case> split_cases() {
 TEST(HopperProducts, OfSplitDepthAreThoseOfMma) {
   int turn = 0;
   for (const int parts : {1, 2, 4}) {
-    const auto product = [parts](const ProductArgs& args) { split_product_in(parts, args); };
+    const auto product = [parts](const DeviceProduct& args) { split_product_in(parts, alone(args)); };
     SCOPED_TRACE(std::to_string(parts) + " parts");
     for (const Case& c : split_cases()) {
       expect_those_of_mma<bfloat16>(c, product, turn++);
@@ -277,23 +281,23 @@ TEST(HopperProducts, OfSplitDepthAreThoseOfMma) {
 
 TEST(HopperProducts, DepthIsSplitBySizesAlone) {
   const auto parts_of = [](std::int64_t m, std::int64_t n) {
-    return depth_parts_of(ProductArgs{{.m = m, .n = n}});
+    return depth_parts_of(alone({.m = m, .n = n}));
   };
   EXPECT_EQ(parts_of(512, 512), 4);
   EXPECT_EQ(parts_of(512, 1024), 4);
   EXPECT_EQ(parts_of(512, 1152), 2);
   EXPECT_EQ(parts_of(1024, 1024), 2);
   EXPECT_EQ(parts_of(1024, 1152), 1);
-  EXPECT_EQ(depth_parts_of(ProductArgs{{.m = 512, .n = 512, .batch = 4}}), 2);
+  EXPECT_EQ(depth_parts_of(alone({.m = 512, .n = 512, .batch = 4})), 2);
 }
 
 TEST(HopperProducts, OfSplitDepthAreForFewTilesAndLongDepths) {
   const std::vector<bfloat16> operand(64);
-  Product p{.dtype = DType::bf16, .m = 512, .n = 512};
+  DeviceProduct p{.dtype = DType::bf16, .m = 512, .n = 512};
   p.terms[0] = {.a = operand.data(), .b = operand.data(), .k = 4096, .lda = 512, .ldb = 512};
-  const auto refusal = [](const Product& of) { return split_refuses(ProductArgs{.product = of}); };
+  const auto refusal = [](const DeviceProduct& of) { return split_refuses(alone(of)); };
   EXPECT_EQ(refusal(p), nullptr);
-  Product other = p;
+  DeviceProduct other = p;
   other.terms[0].k = 960;
   EXPECT_STREQ(refusal(other), "its depth is less than 1024");
   other = p;
@@ -317,7 +321,7 @@ struct Found {
   Part part;
 };
 
-GPU_KERNEL find_by_table(Product p, int rows, int columns, std::int32_t band, Found* found) {
+GPU_KERNEL find_by_table(DeviceProduct p, int rows, int columns, std::int32_t band, Found* found) {
   GPU_SHARED(std::int32_t, first_block, kMostGroups + 1);
   GPU_SHARED(std::int32_t, first_row, kMostGroups + 1);
   const GroupTable table{first_block, first_row};
@@ -332,7 +336,7 @@ GPU_KERNEL find_by_table(Product p, int rows, int columns, std::int32_t band, Fo
   }
 }
 
-GPU_KERNEL find_by_walking(Product p, int rows, int columns, std::int64_t band, std::int64_t row_blocks,
+GPU_KERNEL find_by_walking(DeviceProduct p, int rows, int columns, std::int64_t band, std::int64_t row_blocks,
                            Found* found) {
   Part part;
   if (!find_part(p, block_index(), block_index_z(), rows, columns, row_blocks, part, band)) return;
@@ -347,7 +351,7 @@ auto key_of(const Part& part) {
 TEST(HopperProducts, TheTableFindsThePartsOfGroups) {
   for (const Groups groups : {Groups::rows, Groups::depth}) {
     for (const std::int32_t band : {8, 16}) {
-      Product p{.m = groups == Groups::rows ? std::accumulate(kEdges.begin(), kEdges.end(), 0) : 600,
+      DeviceProduct p{.m = groups == Groups::rows ? std::accumulate(kEdges.begin(), kEdges.end(), 0) : 600,
                 .n = 256 * 19 + 1,
                 .groups = groups,
                 .batch = std::ssize(kEdges),

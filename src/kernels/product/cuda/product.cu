@@ -14,7 +14,7 @@ constexpr int kPlainBlock = 64, kPlainDepth = 16, kPlainThreads = 256, kPlainPit
 
 // Any dtype of the operands, in float32.
 template <typename T, typename C>
-GPU_KERNEL plain_blocks(Product p, std::int64_t row_blocks) {
+GPU_KERNEL plain_blocks(DeviceProduct p, std::int64_t row_blocks) {
   GPU_SHARED(float, a_tile, kPlainDepth* kPlainPitch);
   GPU_SHARED(float, b_tile, kPlainDepth* kPlainPitch);
   Part part;
@@ -104,7 +104,7 @@ GPU_KERNEL
 #if defined(__CUDACC__)
 __launch_bounds__(kThreads, 1)
 #endif
-    tensor_blocks(Product p, std::int64_t row_blocks) {
+    tensor_blocks(DeviceProduct p, std::int64_t row_blocks) {
   auto* const tiles = dynamic_shared<bfloat16>();
   Part part;
   if (!find_part(p, block_index(), block_index_z(), kBlock, kBlock, row_blocks, part)) return;
@@ -194,7 +194,7 @@ __launch_bounds__(kThreads, 1)
 }
 
 template <typename C, bool transpose_a, bool transpose_b>
-void run_tensor_product(const Product& p) {
+void run_tensor_product(const DeviceProduct& p) {
   const Launch how = product_launch(p, kBlock, kBlock, kThreads, kSharedBytes);
   const std::int64_t row_blocks = row_blocks_of(p, kBlock);
   if (chunks_are_aligned(p))
@@ -205,19 +205,18 @@ void run_tensor_product(const Product& p) {
 
 }  // namespace
 
-bool pays_to_gather(const Product& p) {
+bool pays_to_gather(const DeviceProduct& p) {
   const std::int64_t rows = p.groups == Groups::rows ? p.m / p.batch : p.m;
   const std::int64_t depth = p.groups == Groups::depth ? p.depth_rows / p.batch : p.terms[0].k;
   return compute_major() == 9 && p.dtype == DType::bf16 && rows >= 128 && p.n >= 256 && depth >= 64;
 }
 
-const char* mma_refuses(const ProductArgs& args) {
-  return args.product.dtype == DType::bf16 ? nullptr : "the operands are not bfloat16";
+const char* mma_refuses(const DeviceProduct& p) {
+  return p.dtype == DType::bf16 ? nullptr : "the operands are not bfloat16";
 }
 
-void mma_product(const ProductArgs& args) {
-  const Product& p = args.product;
-  if (args.is_empty()) return;
+void mma_product(const DeviceProduct& p) {
+  if (p.is_empty()) return;
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     if (p.transpose_a) {
       p.transpose_b ? run_tensor_product<C, true, true>(p) : run_tensor_product<C, true, false>(p);
@@ -227,9 +226,8 @@ void mma_product(const ProductArgs& args) {
   });
 }
 
-void plain_product(const ProductArgs& args) {
-  const Product& p = args.product;
-  if (args.is_empty()) return;
+void plain_product(const DeviceProduct& p) {
+  if (p.is_empty()) return;
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     launch(product_launch(p, kPlainBlock, kPlainBlock, kPlainThreads, 0), plain_blocks<float, C>, p,
            row_blocks_of(p, kPlainBlock));

@@ -17,7 +17,7 @@
 namespace switchyard::gpu::product_lists {
 namespace {
 
-using Run = std::function<void(ProductsArgs)>;
+using Run = std::function<void(DeviceProducts)>;
 
 struct Form {
   std::int64_t m, k;
@@ -46,9 +46,9 @@ class Products {
       const auto& bias = numbers(form.dtype, n, seed++);
       auto& c = memory_.emplace_back(static_cast<std::size_t>(form.m * (n + gap)) * size_of(form.c_dtype),
                                      std::byte{0xff});
-      if (packed) packed_.emplace_back(form.weights, Shape{1, 1});
-      Product p{.dtype = form.dtype,
+      DeviceProduct p{.dtype = form.dtype,
                 .c_dtype = form.c_dtype,
+                .weight_dtype = form.weights,
                 .m = form.m,
                 .n = n,
                 .terms = {{.a = a.data(),
@@ -63,28 +63,28 @@ class Products {
                 .ldc = n + gap,
                 .c = c.data(),
                 .bias = form.bias ? bias.data() : nullptr};
-      args_.push_back({p, packed ? packed_.back().view() : TensorView()});
+      args_.push_back(p);
       gap += 4;
     }
   }
-  ProductsArgs args() const { return {args_.data(), args_.size()}; }
+  DeviceProducts args() const { return {args_.data(), args_.size()}; }
 
   // Poisons all C, runs, and returns what each has become.
   std::vector<std::vector<std::byte>> of(const Run& run, bool together) {
-    for (const ProductArgs& one : args_) std::ranges::fill(result(one), std::byte{0xff});
+    for (const DeviceProduct& one : args_) std::ranges::fill(result(one), std::byte{0xff});
     if (together) {
       run(args());
     } else {
-      for (const ProductArgs& one : args_) run(one);
+      for (const DeviceProduct& one : args_) run(alone(one));
     }
     std::vector<std::vector<std::byte>> all;
-    for (const ProductArgs& one : args_) all.push_back(result(one));
+    for (const DeviceProduct& one : args_) all.push_back(result(one));
     return all;
   }
 
  private:
-  std::vector<std::byte>& result(const ProductArgs& of) {
-    return *std::ranges::find_if(memory_, [&](const auto& bytes) { return bytes.data() == of.product.c; });
+  std::vector<std::byte>& result(const DeviceProduct& of) {
+    return *std::ranges::find_if(memory_, [&](const auto& bytes) { return bytes.data() == of.c; });
   }
   // Whole numbers.
   const std::vector<std::byte>& numbers(DType dtype, std::int64_t count, std::uint32_t seed) {
@@ -108,8 +108,7 @@ class Products {
   }
 
   std::deque<std::vector<std::byte>> memory_;
-  std::deque<Tensor> packed_;
-  std::vector<ProductArgs> args_;
+  std::vector<DeviceProduct> args_;
 };
 
 void expect_those_alone(const Form& form, const std::vector<std::int64_t>& columns, const Run& run) {
@@ -138,7 +137,7 @@ TEST(ProductLists, OfTilesHaveTheBitsOfEachAlone) {
                         .bias = transpose_a};
         expect_those_alone(form, kColumns, tma_product);
         for (const int parts : {1, 4})
-          expect_those_alone(form, kColumns, [=](ProductsArgs args) { split_product_in(parts, args); });
+          expect_those_alone(form, kColumns, [=](DeviceProducts args) { split_product_in(parts, args); });
       }
     }
   }
@@ -150,7 +149,7 @@ TEST(ProductLists, OfFewRowsHaveTheBitsOfEachAlone) {
       for (const bool transpose_b : {false, true}) {
         const Form form{.m = m, .k = 264, .c_dtype = c_dtype, .transpose_b = transpose_b, .bias = m == 17};
         for (const int parts : {1, 4})
-          expect_those_alone(form, kColumns, [=](ProductsArgs args) { few_rows_wgmma_in(parts, args); });
+          expect_those_alone(form, kColumns, [=](DeviceProducts args) { few_rows_wgmma_in(parts, args); });
       }
       for (const DType dtype : {DType::bf16, DType::f32})
         expect_those_alone({.m = m, .k = 96, .dtype = dtype, .c_dtype = c_dtype, .bias = m == 3}, kColumns,
@@ -166,18 +165,18 @@ TEST(ProductLists, OfFewRowsHaveTheBitsOfEachAlone) {
 
 TEST(ProductLists, AreRefusedForOneThatIs) {
   Products products({.m = 512, .k = 1024}, {256, 64});
-  std::vector<ProductArgs> args(products.args().begin(), products.args().end());
-  const ProductsArgs all(args.data(), args.size());
+  std::vector<DeviceProduct> args(products.args().begin(), products.args().end());
+  const DeviceProducts all(args.data(), args.size());
   EXPECT_EQ(split_refuses(all), nullptr);
-  args[1].product.terms[0].ldb += 4;
+  args[1].terms[0].ldb += 4;
   EXPECT_STREQ(split_refuses(all), "operands are not aligned to 16 bytes");
   EXPECT_STREQ(tma_refuses(all), "operands are not aligned to 16 bytes");
   EXPECT_STREQ(few_rows_wgmma_refuses(all), "it has more than 64 rows");
 }
 
 TEST(ProductLists, SplitTheDepthByTheTilesOfAll) {
-  const Product p{.m = 512, .n = 512};
-  const std::vector<ProductArgs> two(2, ProductArgs{p}), three(3, ProductArgs{p});
+  const DeviceProduct p{.m = 512, .n = 512};
+  const std::vector<DeviceProduct> two(2, DeviceProduct{p}), three(3, DeviceProduct{p});
   EXPECT_EQ(depth_parts_of({two.data(), 2}), 4);
   EXPECT_EQ(depth_parts_of({three.data(), 3}), 2);
 }

@@ -28,7 +28,7 @@ struct BlockPlace {
   std::int64_t row_block, column;
   // Index: the type of numbers of blocks. Those of 64 bits take many registers to divide.
   template <typename Index>
-  GPU_FUNCTION static BlockPlace of(const Product& p, Index index, int block_columns, Index row_blocks,
+  GPU_FUNCTION static BlockPlace of(const DeviceProduct& p, Index index, int block_columns, Index row_blocks,
                                     Index in_band) {
     const auto column_blocks = static_cast<Index>((p.n + block_columns - 1) / block_columns);
     const Index band = index / (in_band * row_blocks);
@@ -39,7 +39,7 @@ struct BlockPlace {
 };
 
 // The part of a group that has rows, or depth, [first, end), from its row `row` on.
-GPU_FUNCTION void put_group(const Product& p, std::int64_t group, std::int64_t first, std::int64_t end,
+GPU_FUNCTION void put_group(const DeviceProduct& p, std::int64_t group, std::int64_t first, std::int64_t end,
                             std::int64_t row, Part& part) {
   part.group = group;
   if (p.groups == Groups::rows) {
@@ -58,7 +58,7 @@ GPU_FUNCTION void put_group(const Product& p, std::int64_t group, std::int64_t f
 
 // Returns the part of block `index` of product `of_batch`, without groups.
 template <typename Index>
-GPU_FUNCTION Part part_of_batch(const Product& p, Index index, Index of_batch, int block_rows,
+GPU_FUNCTION Part part_of_batch(const DeviceProduct& p, Index index, Index of_batch, int block_rows,
                                 int block_columns, Index band) {
   const auto row_blocks = static_cast<Index>((p.m + block_rows - 1) / block_rows);
   const BlockPlace place = BlockPlace::of(p, index, block_columns, row_blocks, band);
@@ -73,7 +73,7 @@ GPU_FUNCTION Part part_of_batch(const Product& p, Index index, Index of_batch, i
 
 // Finds the group of block `index` of product `of_batch`, and where in it the block is, for all threads of a
 // warp. False: there is nothing to do.
-GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t of_batch, int block_rows,
+GPU_FUNCTION bool find_part(const DeviceProduct& p, std::int64_t index, std::int64_t of_batch, int block_rows,
                             int block_columns, std::int64_t row_blocks, Part& part,
                             std::int64_t band = kBand) {
   if (p.groups == Groups::none) {
@@ -118,7 +118,7 @@ GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t o
 
 // Products of one a as the arguments of a launch (product.h).
 struct ProductList {
-  Product products[kMostProducts];
+  DeviceProduct products[kMostProducts];
   // The blocks of those before; behind the last product that of all.
   std::int32_t first_block[kMostProducts + 1];
 
@@ -139,7 +139,7 @@ struct DepthStep {
 };
 
 // How many steps of `size` inputs the depth of all terms has, or that of the part's group.
-GPU_FUNCTION int depth_steps(const Product& p, const Part& part, int size) {
+GPU_FUNCTION int depth_steps(const DeviceProduct& p, const Part& part, int size) {
   if (p.groups == Groups::depth)
     return (static_cast<int>(part.depth_end - part.depth_begin) + size - 1) / size;
   int steps = 0;
@@ -147,7 +147,7 @@ GPU_FUNCTION int depth_steps(const Product& p, const Part& part, int size) {
   return steps;
 }
 
-GPU_FUNCTION DepthStep depth_step(const Product& p, const Part& part, int step, int size) {
+GPU_FUNCTION DepthStep depth_step(const DeviceProduct& p, const Part& part, int step, int size) {
   if (p.groups == Groups::depth)
     return {0, static_cast<int>(part.depth_begin) + step * size, static_cast<int>(part.depth_end)};
   int term = 0;
@@ -216,11 +216,11 @@ GPU_FUNCTION void load_tile(bfloat16* tile, const TileSource& from) {
 // ---- On the host
 
 // Blocks of rows: at most, where groups of rows end within blocks.
-inline std::int64_t row_blocks_of(const Product& p, int block) {
+inline std::int64_t row_blocks_of(const DeviceProduct& p, int block) {
   return divide_up(p.m, block) + (p.groups == Groups::rows ? p.batch : 0);
 }
 
-inline Launch product_launch(const Product& p, int block_rows, int block_columns, int threads,
+inline Launch product_launch(const DeviceProduct& p, int block_rows, int block_columns, int threads,
                              std::size_t shared_bytes) {
   return {.blocks = row_blocks_of(p, block_rows) * divide_up(p.n, block_columns),
           .threads = threads,
@@ -230,14 +230,14 @@ inline Launch product_launch(const Product& p, int block_rows, int block_columns
 
 // Lists the products, of which `blocks_of` says how many blocks of threads each has.
 template <typename BlocksOf>
-ProductList list_of(ProductsArgs args, const BlocksOf& blocks_of) {
+ProductList list_of(DeviceProducts args, const BlocksOf& blocks_of) {
   ProductList list{};
   for (int i = 0; i < kMostProducts; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    if (at < args.size()) list.products[i] = args[at].product;
+    if (at < args.size()) list.products[i] = args[at];
     list.first_block[i + 1] =
         list.first_block[i] + (at < args.size() && !args[at].is_empty()
-                                   ? static_cast<std::int32_t>(blocks_of(args[at].product))
+                                   ? static_cast<std::int32_t>(blocks_of(args[at]))
                                    : 0);
   }
   return list;
@@ -245,31 +245,31 @@ ProductList list_of(ProductsArgs args, const BlocksOf& blocks_of) {
 
 // Launches a kernel of blocks of that size, which takes the list and the number of blocks of rows.
 template <typename Kernel>
-void launch_list(ProductsArgs args, int block_rows, int block_columns, int threads, std::size_t shared_bytes,
+void launch_list(DeviceProducts args, int block_rows, int block_columns, int threads, std::size_t shared_bytes,
                  Kernel kernel) {
-  const Product& form = args.front().product;
+  const DeviceProduct& form = args.front();
   const std::int64_t row_blocks = row_blocks_of(form, block_rows);
   const ProductList list =
-      list_of(args, [&](const Product& p) { return row_blocks * divide_up(p.n, block_columns); });
+      list_of(args, [&](const DeviceProduct& p) { return row_blocks * divide_up(p.n, block_columns); });
   Launch how = product_launch(form, block_rows, block_columns, threads, shared_bytes);
   how.blocks = list.blocks();
   launch(how, kernel, list, row_blocks);
 }
 
-inline bool are_empty(ProductsArgs args) {
-  return std::ranges::all_of(args, &ProductArgs::is_empty);
+inline bool are_empty(DeviceProducts args) {
+  return std::ranges::all_of(args, &DeviceProduct::is_empty);
 }
 
 // The first reason not to take one of the products.
 template <typename Refuses>
-const char* first_refusal(ProductsArgs args, const Refuses& refuses) {
-  for (const ProductArgs& one : args)
+const char* first_refusal(DeviceProducts args, const Refuses& refuses) {
+  for (const DeviceProduct& one : args)
     if (const char* const reason = refuses(one)) return reason;
   return nullptr;
 }
 
 // True where operands lie as copies of 16 bytes need them.
-inline bool chunks_are_aligned(const Product& p) {
+inline bool chunks_are_aligned(const DeviceProduct& p) {
   const auto fits = [](const void* address, std::int64_t leading, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && leading % kChunk == 0 &&
            stride % kChunk == 0;

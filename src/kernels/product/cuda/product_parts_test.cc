@@ -21,21 +21,21 @@ struct Found {
   Part part;
 };
 
-GPU_KERNEL find_all(Product p, int rows, int columns, std::int64_t row_blocks, Found* found) {
+GPU_KERNEL find_all(DeviceProduct p, int rows, int columns, std::int64_t row_blocks, Found* found) {
   Part part;
   const bool any = find_part(p, block_index(), block_index_z(), rows, columns, row_blocks, part);
   if (thread_index() == 0) found[block_index_z() * block_count() + block_index()] = {any, part};
 }
 
 // Of every block that a launch of the product has.
-std::vector<Found> parts_of(const Product& p, int rows, int columns) {
+std::vector<Found> parts_of(const DeviceProduct& p, int rows, int columns) {
   const Launch launched = product_launch(p, rows, columns, kWarp, 0);
   std::vector<Found> found(static_cast<std::size_t>(launched.blocks * launched.blocks_z));
   launch(launched, find_all, p, rows, columns, row_blocks_of(p, rows), found.data());
   return found;
 }
 
-Product product(std::int64_t m, std::int64_t n, Groups groups, const std::vector<std::int32_t>& sizes) {
+DeviceProduct product(std::int64_t m, std::int64_t n, Groups groups, const std::vector<std::int32_t>& sizes) {
   return {.m = m,
           .n = n,
           .groups = groups,

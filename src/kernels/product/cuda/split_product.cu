@@ -53,7 +53,7 @@ GPU_FUNCTION void copy_operand(bfloat16* to, const TensorMap& map, std::int64_t 
 
 // Adds the sums that the blocks of the cluster left, and stores the rows that are this block's.
 template <int parts>
-GPU_FUNCTION void add_parts(const Product& p, const Part& part, int rank, const float* sums) {
+GPU_FUNCTION void add_parts(const DeviceProduct& p, const Part& part, int rank, const float* sums) {
   constexpr int kRowsOfBlock = kTile / parts, kVectors = kTile / 4, kAtOnce = kConsumerThreads / kVectors;
   const int x = thread_index() % kVectors * 4;
   const std::int64_t column = part.column + x;
@@ -89,7 +89,7 @@ split_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, std::int32
   barrier();
   const auto of_all = static_cast<std::int32_t>(block_index() / parts);
   const int which = list.product_of(of_all);
-  const Product& p = list.products[which];
+  const DeviceProduct& p = list.products[which];
   const std::int32_t tile = of_all - list.first_block[which];
   const Part part =
       part_of_batch(p, tile % of_product, tile / of_product, kTile, kTile, static_cast<std::int32_t>(kBand));
@@ -163,16 +163,16 @@ split_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, std::int32
 #endif
 }
 
-std::int64_t tiles_of(const Product& p) {
+std::int64_t tiles_of(const DeviceProduct& p) {
   return divide_up(p.m, kTile) * divide_up(p.n, kTile) * p.batch;
 }
 
 template <int parts, bool transpose_a, bool transpose_b>
-void run_layout(ProductsArgs args) {
+void run_layout(DeviceProducts args) {
   const ProductList list = list_of(args, tiles_of);
   Maps maps{};
   for (std::size_t i = 0; i < args.size(); ++i) {
-    const Product& p = args[i].product;
+    const DeviceProduct& p = args[i];
     if (args[i].is_empty()) continue;
     for (int t = 0; t < p.term_count; ++t) {
       const ProductTerm& term = p.terms[t];
@@ -188,12 +188,12 @@ void run_layout(ProductsArgs args) {
           .shared_bytes = kSharedBytes,
           .cluster = parts},
          split_blocks<parts, transpose_a, transpose_b>, list, maps,
-         static_cast<std::int32_t>(list.blocks() / args.front().product.batch));
+         static_cast<std::int32_t>(list.blocks() / args.front().batch));
 }
 
 template <int parts>
-void run_parts(ProductsArgs args) {
-  const Product& form = args.front().product;
+void run_parts(DeviceProducts args) {
+  const DeviceProduct& form = args.front();
   if (form.transpose_a)
     form.transpose_b ? run_layout<parts, true, true>(args) : run_layout<parts, true, false>(args);
   else
@@ -201,9 +201,9 @@ void run_parts(ProductsArgs args) {
 }
 
 // Why it does not take the product, for its form.
-const char* refuses_one(const ProductArgs& args) {
+const char* refuses_one(const DeviceProduct& args) {
   constexpr std::int64_t kFewestSteps = 16;
-  const Product& p = args.product;
+  const DeviceProduct& p = args;
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (p.groups != Groups::none) return "it has groups";
   if (!chunks_are_aligned(p)) return "operands are not aligned to 16 bytes";
@@ -218,30 +218,30 @@ const char* refuses_one(const ProductArgs& args) {
 
 }  // namespace
 
-int depth_parts_of(ProductsArgs args) {
+int depth_parts_of(DeviceProducts args) {
   // Measured on an H100: 512 x 512, depth 4096, in 1, 2, 4 and 8 parts: 23.2, 15.0, 11.7 and 22.6 us. More
   // blocks than multiprocessors (132) take turns, which costs more than parts gain.
   constexpr std::int64_t kMostBlocks = 132;
   std::int64_t tiles = 0;
-  for (const ProductArgs& one : args) tiles += tiles_of(one.product);
+  for (const DeviceProduct& one : args) tiles += tiles_of(one);
   return 4 * tiles <= kMostBlocks ? 4 : 2 * tiles <= kMostBlocks ? 2 : 1;
 }
 
-void split_product_in(int parts, ProductsArgs args) {
+void split_product_in(int parts, DeviceProducts args) {
   if (are_empty(args) || PlannedGpu::skips(1)) return;
   CHECK(parts == 1 || parts == 2 || parts == 4, "{} parts", parts);
   parts == 4 ? run_parts<4>(args) : parts == 2 ? run_parts<2>(args) : run_parts<1>(args);
 }
 
-void split_product(ProductsArgs args) {
+void split_product(DeviceProducts args) {
   split_product_in(depth_parts_of(args), args);
 }
 
-const char* split_refuses(ProductsArgs args) {
+const char* split_refuses(DeviceProducts args) {
   constexpr std::int64_t kMostWideTiles = 60, kWideTile = 256;
   if (const char* const reason = first_refusal(args, refuses_one)) return reason;
   std::int64_t tiles = 0;
-  for (const auto& [p, packed] : args) tiles += divide_up(p.m, kTile) * divide_up(p.n, kWideTile) * p.batch;
+  for (const DeviceProduct& p : args) tiles += divide_up(p.m, kTile) * divide_up(p.n, kWideTile) * p.batch;
   return tiles >= kMostWideTiles ? "it has more than a few tiles" : nullptr;
 }
 

@@ -56,7 +56,7 @@ struct Walk {
   std::uint32_t stores_boxes;  // bit i: of product i of the list
 
   // With the numbers of blocks that the table knows, where there are groups.
-  GPU_FUNCTION Walk with(const GroupTable& table, const Product& p) const {
+  GPU_FUNCTION Walk with(const GroupTable& table, const DeviceProduct& p) const {
     if (p.groups == Groups::none) return *this;
     Walk walk = *this;
     walk.of_product = table.row_blocks(p, kTmaRows * kCluster) *
@@ -65,7 +65,7 @@ struct Walk {
     return walk;
   }
   // `block` of those of product p of the list.
-  GPU_FUNCTION Part find(const GroupTable& table, const Product& p, std::int32_t block, int rank) const {
+  GPU_FUNCTION Part find(const GroupTable& table, const DeviceProduct& p, std::int32_t block, int rank) const {
     const std::int32_t index = block % of_product, of_batch = block / of_product;
     Part part;
     if (p.groups == Groups::none)
@@ -88,7 +88,7 @@ tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT
   const GroupTable table{first_block, first_row};
   auto* const tiles = dynamic_shared<bfloat16>();
   const int rank = cluster_rank();
-  const Product& form = list.products[0];
+  const DeviceProduct& form = list.products[0];
   if (thread_index() == 0) {
     for (int stage = 0; stage < kTmaStages; ++stage) {
       init_barrier(&full[stage], 1);
@@ -115,7 +115,7 @@ tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT
       for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
            block += clusters) {
         const int which = list.product_of(block);
-        const Product& p = list.products[which];
+        const DeviceProduct& p = list.products[which];
         const Part part = walk.find(table, p, block - list.first_block[which], rank);
         const int steps = depth_steps(p, part, kTmaDepth);
         for (int step = 0; step < steps; ++step, next_stage()) {
@@ -162,7 +162,7 @@ tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT
     for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
          block += clusters) {
       const int which = list.product_of(block);
-      const Product& p = list.products[which];
+      const DeviceProduct& p = list.products[which];
       const Part part = walk.find(table, p, block - list.first_block[which], rank);
       const int steps = depth_steps(p, part, kTmaDepth);
       float sums[kTmaColumns / 2];
@@ -219,14 +219,14 @@ tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT
 // Neighbours in the order of blocks. Measured on an H100 (TFLOP/s with bands of 8 and of 16): 128 groups of
 // rows, depth 4096: 698 and 657 (1024 columns), 663 and 641 (2048); depth 1024, 4096 columns: 615 and 641,
 // and 627 and 593 where B is not transposed; groups of depth: 606 and 671; 8192 x 8192 x 8192: 667 and 687.
-std::int32_t band_of(const Product& p) {
+std::int32_t band_of(const DeviceProduct& p) {
   constexpr std::int64_t kDeep = 2048;
   return p.groups == Groups::rows && p.terms[0].k >= kDeep ? static_cast<std::int32_t>(kBand / 2)
                                                            : static_cast<std::int32_t>(kBand);
 }
 
 template <bool transpose_a, bool transpose_b>
-void make_maps(const Product& p, int which, Maps& maps) {
+void make_maps(const DeviceProduct& p, int which, Maps& maps) {
   for (int t = 0; t < p.term_count; ++t) {
     const ProductTerm& term = p.terms[t];
     // The rows of all groups of depth are one matrix.
@@ -245,18 +245,18 @@ void make_maps(const Product& p, int which, Maps& maps) {
 }
 
 template <typename C, bool transpose_a, bool transpose_b>
-void run_layout_tma(ProductsArgs args) {
-  const Product& form = args.front().product;
+void run_layout_tma(DeviceProducts args) {
+  const DeviceProduct& form = args.front();
   const std::int64_t products = form.groups == Groups::rows ? 1 : form.batch;
-  const ProductList list = list_of(args, [&](const Product& p) {
+  const ProductList list = list_of(args, [&](const DeviceProduct& p) {
     return row_blocks_of(p, kTmaRows * kCluster) * divide_up(p.n, kTmaColumns) * products;
   });
   Maps maps{};
   std::uint32_t boxes = 0;
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i].is_empty()) continue;
-    make_maps<transpose_a, transpose_b>(args[i].product, static_cast<int>(i), maps);
-    if (stores_boxes(args[i].product)) boxes |= 1u << i;
+    make_maps<transpose_a, transpose_b>(args[i], static_cast<int>(i), maps);
+    if (stores_boxes(args[i])) boxes |= 1u << i;
   }
   // As many clusters as there is room for: each makes one part after the other, and brings operands of the
   // next while it stores the last.
@@ -270,8 +270,7 @@ void run_layout_tma(ProductsArgs args) {
 }
 
 // Why it does not take the product, for its form.
-const char* refuses_one(const ProductArgs& args) {
-  const Product& p = args.product;
+const char* refuses_one(const DeviceProduct& p) {
   if (p.dtype != DType::bf16) return "the operands are not bfloat16";
   if (!chunks_are_aligned(p)) return "operands are not aligned to 16 bytes";
   static_assert(kMostGroups == 352);
@@ -286,9 +285,9 @@ const char* refuses_one(const ProductArgs& args) {
 
 }  // namespace
 
-void tma_product(ProductsArgs args) {
+void tma_product(DeviceProducts args) {
   if (are_empty(args) || PlannedGpu::skips(1)) return;
-  const Product& form = args.front().product;
+  const DeviceProduct& form = args.front();
   with_float_type(form.c_dtype, [&]<typename C>(C) {
     if (form.transpose_a)
       form.transpose_b ? run_layout_tma<C, true, true>(args) : run_layout_tma<C, true, false>(args);
@@ -297,10 +296,10 @@ void tma_product(ProductsArgs args) {
   });
 }
 
-const char* tma_refuses(ProductsArgs args) {
+const char* tma_refuses(DeviceProducts args) {
   if (const char* const reason = first_refusal(args, refuses_one)) return reason;
   const bool pays =
-      std::ranges::any_of(args, [](const ProductArgs& one) { return pays_to_gather(one.product); });
+      std::ranges::any_of(args, [](const DeviceProduct& one) { return pays_to_gather(one); });
   return pays ? nullptr : "it is too small";
 }
 

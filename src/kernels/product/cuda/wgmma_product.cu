@@ -19,7 +19,7 @@ constexpr std::size_t shared_bytes_for(int columns) {
 
 template <typename C, bool transpose_a, bool transpose_b, int columns>
 GPU_BLOCK_KERNEL(kWgmmaThreads)
-wgmma_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
+wgmma_blocks(GPU_CONSTANT(DeviceProduct) p, std::int64_t row_blocks) {
 #if defined(GPU_HAS_WGMMA)
   constexpr int kATile = kRows * kDepthStep, kBTile = columns * kDepthStep, kStage = kATile + kBTile;
   // Tiles repeat every 1024 bytes.
@@ -86,22 +86,21 @@ wgmma_blocks(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
 }
 
 template <typename C, bool transpose_a, bool transpose_b, int columns>
-void run_columns(const Product& p) {
+void run_columns(const DeviceProduct& p) {
   launch(product_launch(p, kRows, columns, kWgmmaThreads, shared_bytes_for(columns)),
          wgmma_blocks<C, transpose_a, transpose_b, columns>, p, row_blocks_of(p, kRows));
 }
 
 template <typename C, bool transpose_a, bool transpose_b>
-void run_layout(const Product& p) {
+void run_layout(const DeviceProduct& p) {
   p.n > 128 ? run_columns<C, transpose_a, transpose_b, 256>(p)
             : run_columns<C, transpose_a, transpose_b, 128>(p);
 }
 
 }  // namespace
 
-void wgmma_product(const ProductArgs& args) {
-  const Product& p = args.product;
-  if (args.is_empty()) return;
+void wgmma_product(const DeviceProduct& p) {
+  if (p.is_empty()) return;
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     if (p.transpose_a)
       p.transpose_b ? run_layout<C, true, true>(p) : run_layout<C, true, false>(p);
@@ -110,9 +109,9 @@ void wgmma_product(const ProductArgs& args) {
   });
 }
 
-const char* wgmma_refuses(const ProductArgs& args) {
-  if (args.product.dtype != DType::bf16) return "the operands are not bfloat16";
-  return chunks_are_aligned(args.product) ? nullptr : "operands are not aligned to 16 bytes";
+const char* wgmma_refuses(const DeviceProduct& p) {
+  if (p.dtype != DType::bf16) return "the operands are not bfloat16";
+  return chunks_are_aligned(p) ? nullptr : "operands are not aligned to 16 bytes";
 }
 
 }  // namespace switchyard::gpu

@@ -4,7 +4,7 @@
 
 #include "kernels/packed/packed_block.h"
 #include "kernels/pointwise/reference/elementwise_access.h"
-#include "kernels/product/product.h"
+#include "kernels/product/cpu/gemm_problem.h"
 
 namespace switchyard::ref {
 namespace {

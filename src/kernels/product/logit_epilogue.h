@@ -16,7 +16,7 @@ constexpr std::int64_t kLogitGroup = 1024;
 
 // Forward, where C is null: a RowSum of every group of columns, and the target's logit. Backward: C becomes
 // softmax_coefficient * exp(logit - lse) - target_coefficient * [column is the target], rounded.
-struct LogitProblem {
+struct LogitEpilogue {
   const std::int32_t* targets = nullptr;  // [m]
   std::int64_t first_id = 0;              // the target that column 0 is
   RowSum* sums = nullptr;                 // [m, groups]
