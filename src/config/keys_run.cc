@@ -39,7 +39,7 @@ std::vector<KeyDeclaration> run_keys() {
       planned(boolean_key("use_multimodal", false, "vision and other encoders")),
       planned(boolean_key("use_audio", false, "audio encoder")),
       planned(text_key("compiled_trainstep_file", "", "a step compiled ahead of time")),
-      planned(text_key("compile_topology", "", "topology to compile for; `plan` will answer this")),
+      planned(text_key("compile_topology", "", "topology to compile for; `plan topology=...` answers this")),
       planned(boolean_key("use_m3_model", false, "another backend of the reference")),
       planned(boolean_key("convert_checkpoint_if_possible", false,
                           "start from converted Hugging Face weights; load_parameters_path reads them")),

@@ -1,5 +1,5 @@
 // Optimizers. A thread takes four neighbours at a time, whatever the arrays' types, which are the same for
-// all threads of a block. The operations are those of ref/weight_update.cc, each rounded as there.
+// all threads of a block. The operations are those of reference/weight_update.cc, each rounded as there.
 #include "kernels/cuda/flat_lists.h"
 #include "kernels/optimizer/step_judge.h"
 #include "kernels/optimizer/weight_update_problem.h"

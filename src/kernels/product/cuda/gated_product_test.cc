@@ -222,6 +222,25 @@ TEST(GatedProduct, WithoutGateAndUpTheActivationIsTheSame) {
   }
 }
 
+TEST(GatedProduct, OfNoRowsIsNothing) {
+  for (const bool keeps : {false, true}) {
+    const GatedCase c{.name = "", .n = 72, .k = 64, .sizes = {0, 0}, .looked_up = true};
+    const GatedRun run(c);
+    const GmmPairArgs args = run.args(Outputs(3));
+    LaunchPool pool;
+    const Product::Term term{args.x, args.rhs_0, args.index.rows(0, 0)};
+    const TensorView empty = args.x.rows(0, 0).block(0, {0, 72}, {72, 1});
+    const Product::Right right{args.rhs_1, keeps ? empty : TensorView()};
+    const GatedEpilogue gated{{}, empty};
+    multiply(pool, {.terms = {&term, 1},
+                    .right = {&right, 1},
+                    .c = keeps ? empty : TensorView(),
+                    .group_sizes = args.group_sizes,
+                    .groups = Groups::rows,
+                    .gated = &gated});
+  }
+}
+
 TEST(GatedProduct, SaysWhatItDoesNotTake) {
   const auto reason = [](GatedCase c) {
     const GatedRun run(c);
