@@ -12,15 +12,24 @@
 #include "ops/reshard.h"
 
 namespace switchyard {
+
+SparseStrategy sparse_strategy(const Context& context, std::int64_t experts, bool ring, const Sharding& x) {
+  const Axes axes = expert_axes(context, experts), split = shared_axes(x, axes);
+  if (split.empty()) return SparseStrategy::local;
+  return ring || split != axes ? SparseStrategy::ring : SparseStrategy::all_to_all;
+}
+
 namespace {
 
-// Sparse strategies: tokens stay where every rank along the expert axes has the same ones. A ring gathers
-// over any axes that split tokens. Rows can travel to their experts only if all expert axes split tokens.
 Experts dispatch(Context& context, const DispatchCall& call) {
-  const Axes experts = expert_axes(context, call.config.experts),
-             split = shared_axes(call.x.sharding(), experts);
-  if (split.empty()) return dispatch_local(context, call);
-  if (call.execution.ring || split != experts) return dispatch_ring(context, call);
+  switch (sparse_strategy(context, call.config.experts, call.execution.ring, call.x.sharding())) {
+    case SparseStrategy::local:
+      return dispatch_local(context, call);
+    case SparseStrategy::ring:
+      return dispatch_ring(context, call);
+    case SparseStrategy::all_to_all:
+      break;
+  }
   return dispatch_all_to_all(context, call);
 }
 

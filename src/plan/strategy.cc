@@ -6,14 +6,30 @@
 #include <vector>
 
 #include "engine/session.h"
+#include "models/blocks/layers.h"
 #include "moe/dispatch/dispatch.h"
 
 namespace switchyard {
 namespace {
 
-// Describes how the experts of a model run, over `axes`.
-std::string experts_text(const MoeExecution& execution, const Axes& axes) {
-  std::string text = execution.ring ? "ring of experts" : "ragged all-to-all";
+std::string text_of(SparseStrategy strategy) {
+  switch (strategy) {
+    case SparseStrategy::local:
+      return "experts of each rank on the tokens that all have";
+    case SparseStrategy::ring:
+      return "ring of experts";
+    case SparseStrategy::all_to_all:
+      break;
+  }
+  return "ragged all-to-all";
+}
+
+// Describes how the experts of a model run, over `axes`. Tokens are laid out as between layers.
+std::string experts_text(const Context& context, const ModelConfig& model, const Axes& axes) {
+  const MoeExecution& execution = model.moe_execution;
+  const std::int64_t ranks = context.mesh->size();
+  const Sharding tokens = block_sharding(*context.rules, {ranks, ranks, model.moe_emb});
+  std::string text = text_of(sparse_strategy(context, model.moe.experts, execution.ring, tokens));
   if (!execution.sparse) {
     text = execution.capacity_factor > 0
                ? fmt::format("dense, capacity factor {:g}", execution.capacity_factor)
@@ -35,7 +51,7 @@ std::string strategy_text(const Config& config, const ModelConfig& model, const 
   if (model.moe.experts > 0 && mesh.size() > 1) {
     const Axes axes = expert_axes(context, model.moe.experts);
     if (!axes.empty() || !model.moe_execution.sparse)
-      parts.push_back(experts_text(model.moe_execution, axes));
+      parts.push_back(experts_text(context, model, axes));
   }
   if (rules.sharding({"q_heads"}, {own.size()}).dims[0].contains("expert")) parts.emplace_back("EP as TP");
   const struct {

@@ -10,7 +10,7 @@
 namespace switchyard {
 
 // Names how tokens reach their experts, and what else the mesh splits:
-// "ring of experts, FSDP", "ragged all-to-all, EP as TP", "dense, every
+// "ring of experts, FSDP", "ragged all-to-all, tensor parallelism", "dense, every
 // expert on every token", "tensor parallelism", "everything on one rank".
 std::string strategy_text(const Config& config, const ModelConfig& model, const Mesh& mesh);
 

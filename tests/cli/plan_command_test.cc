@@ -82,7 +82,8 @@ TEST_F(PlanCommand, ExplainSaysWhyADimIsReplicated) {
   const Finished page = run(Arguments{"explain", "--filter", "attention"} + tiny_model() + layout);
   ASSERT_EQ(page.status, 0) << page.err;
   EXPECT_NE(page.out.find("is not divisible by expert=8"), std::string::npos) << page.out;
-  EXPECT_NE(page.out.find("EP as TP"), std::string::npos) << page.out;
+  EXPECT_NE(page.out.find("experts of each rank on the tokens that all have, EP as TP"), std::string::npos)
+      << page.out;
   EXPECT_EQ(page.out.find("layers.*.moe"), std::string::npos) << page.out;
   const Finished plan = run(Arguments{"plan"} + tiny_model() + layout);
   ASSERT_EQ(plan.status, 0) << plan.err;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/dtype.h"
 
@@ -31,5 +32,18 @@ RankSumKernel rank_sum;
 namespace cpu {
 RankSumKernel rank_sum_avx2, rank_sum_avx512;
 }
+
+namespace gpu {
+// On a GPU that has all arrays, as collectives take it: out[i·run + j] = Σ over the inputs, in order, of
+// input[begin + i·stride + j] for i·run + j < count. Types and rounding are those of sum_in_order
+// (parallel/comm/reduce.h). At most 64 inputs.
+struct RankSum {
+  std::string_view type;
+  std::span<const void* const> inputs;
+  std::int64_t begin = 0, run = 0, stride = 0, count = 0;  // elements
+  void* out = nullptr;
+};
+void sum_in_order(const RankSum& sum);
+}  // namespace gpu
 
 }  // namespace switchyard

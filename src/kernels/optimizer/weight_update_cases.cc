@@ -1,7 +1,6 @@
 // Optimizers and sums over ranks: the reference's bits.
 #include <fmt/format.h>
 
-#include "kernels/optimizer/cuda/rank_sum.h"
 #include "kernels/optimizer/rank_sum.h"
 #include "kernels/optimizer/weight_update.h"
 #include "kernels/testing/cases.h"

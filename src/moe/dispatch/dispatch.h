@@ -4,6 +4,7 @@
 // which one runs. A new strategy is a new file with a function of one of these forms, and a line in block.cc.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "autograd/context.h"
@@ -35,6 +36,12 @@ struct DispatchCall {
 // the experts; with prefetch (Context::ahead) it only starts the transfer, and another chunk may compute
 // meanwhile. Experts refers to the config, the execution and the weights of its call.
 using Experts = std::function<DispatchResult()>;
+
+// The sparse strategies, and which of them runs for tokens laid out as x [B,S,M]: tokens stay where every rank
+// along the expert axes has the same ones. A ring gathers over any axes that split tokens. Rows can travel to
+// their experts only if all expert axes split tokens.
+enum class SparseStrategy : std::uint8_t { local, ring, all_to_all };
+SparseStrategy sparse_strategy(const Context& context, std::int64_t experts, bool ring, const Sharding& x);
 
 // Moves no tokens: all ranks along the expert axes hold the same tokens, or there are no such axes. Runs this
 // rank's experts on the rows routed to them. y is a partial sum over the expert axes.
