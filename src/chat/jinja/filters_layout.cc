@@ -84,94 +84,10 @@ Value wordcount(Interpreter&, const Value& value, const Arguments&) {
   return count;
 }
 
-// Chunks of a line as Python's textwrap cuts it: words with their hyphens, and white space.
-std::vector<Text> chunks_of(const Text& line, bool at_hyphens) {
-  std::vector<Text> out;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < line.size();) {
-    const CodePoint point = code_point_at(line.bytes, at);
-    const bool ends = point.next == line.size();
-    const bool space = is_space(point.value);
-    bool cut = ends || is_space(code_point_at(line.bytes, point.next).value) != space;
-    if (!cut && at_hyphens && point.value == '-' && at > begin) {
-      const std::int32_t before = static_cast<unsigned char>(line.bytes[at - 1]);
-      const std::int32_t after = code_point_at(line.bytes, point.next).value;
-      cut = before >= 'A' && after >= 'A';
-    }
-    if (cut) {
-      out.push_back(line.part(begin, point.next));
-      begin = point.next;
-    }
-    at = point.next;
-  }
-  return out;
-}
-
-bool is_blank(const Text& chunk) {
-  return is_space(code_point_at(chunk.bytes, 0).value);
-}
-
-// The lines of one paragraph line, as textwrap.wrap makes them with expand_tabs and replace_whitespace off.
-std::vector<Text> wrapped(const Text& line, std::size_t width, bool breaks_words, bool at_hyphens) {
-  std::vector<Text> chunks = chunks_of(line, at_hyphens), out;
-  std::reverse(chunks.begin(), chunks.end());
-  while (!chunks.empty()) {
-    Text current;
-    std::size_t size = 0;
-    if (!out.empty() && is_blank(chunks.back())) chunks.pop_back();
-    std::vector<Text> taken;
-    while (!chunks.empty() && size + count_code_points(chunks.back().bytes) <= width) {
-      size += count_code_points(chunks.back().bytes);
-      taken.push_back(std::move(chunks.back()));
-      chunks.pop_back();
-    }
-    if (!chunks.empty() && count_code_points(chunks.back().bytes) > width) {
-      if (breaks_words) {
-        const std::size_t room = std::max<std::size_t>(width - size, size == 0 ? 1 : 0);
-        Text& chunk = chunks.back();
-        const std::size_t cut = byte_of(chunk.bytes, room);
-        taken.push_back(chunk.part(0, cut));
-        chunk = chunk.part(cut, chunk.size());
-      } else if (taken.empty()) {
-        taken.push_back(std::move(chunks.back()));
-        chunks.pop_back();
-      }
-    }
-    while (!taken.empty() && (taken.back().size() == 0 || is_blank(taken.back()))) taken.pop_back();
-    for (const Text& chunk : taken) current.append(chunk);
-    if (!taken.empty()) out.push_back(std::move(current));
-    Budget::count_steps(1 + chunks.size() / 64);
-  }
-  return out;
-}
-
-Value wordwrap(Interpreter&, const Value& value, const Arguments& arguments) {
-  const Parameters parameters("wordwrap", arguments,
-                              {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
-  const std::size_t width = to_size(parameters.integer(0, 79));
-  if (width == 0) fail_other("invalid width 0 (must be > 0)");
-  const Text text = str(value), end = parameters.has_value(2) ? parameters.text(2, "\n") : Text("\n");
-  Text out;
-  bool is_first = true;
-  for (const Value& line : lines_of(text, false)) {
-    if (!is_first) out.append(end);
-    is_first = false;
-    bool is_first_part = true;
-    for (const Text& part :
-         wrapped(*line.text(), width, parameters.flag(1, true), parameters.flag(3, true))) {
-      if (!is_first_part) out.append(end);
-      is_first_part = false;
-      out.append(part);
-    }
-  }
-  return out;
-}
-
 constexpr FilterEntry kFilters[] = {{"indent", indent},
                                     {"center", center},
                                     {"truncate", truncate},
-                                    {"wordcount", wordcount},
-                                    {"wordwrap", wordwrap}};
+                                    {"wordcount", wordcount}};
 
 }  // namespace layout_filters
 }  // namespace

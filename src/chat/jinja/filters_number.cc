@@ -131,32 +131,10 @@ Value round(Interpreter&, const Value& value, const Arguments& arguments) {
   return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit;
 }
 
-Value filesizeformat(Interpreter&, const Value& value, const Arguments& arguments) {
-  const Parameters parameters("filesizeformat", arguments, {"binary"});
-  refuse_undefined(value);
-  const bool binary = parameters.flag(0, false);
-  const auto number = value.number() ? value.number() : real_of(trimmed(value));
-  if (!number) fail_other("could not convert to float");
-  const double bytes = *number, base = binary ? 1024 : 1000;
-  if (bytes == 1) return "1 Byte";
-  if (bytes < base) return Text(fmt::format("{} Bytes", static_cast<std::int64_t>(std::max(bytes, -9e18))));
-  constexpr std::string_view kPrefixes = "kMGTPEZY";
-  double unit = base;
-  for (std::size_t i = 0;; ++i) {
-    unit *= base;
-    if (bytes < unit || i + 1 == kPrefixes.size()) {
-      const std::string prefix =
-          binary ? std::string(1, static_cast<char>(kPrefixes[i] & ~32)) + "i" : std::string(1, kPrefixes[i]);
-      return Text(fmt::format("{:.1f} {}B", base * bytes / unit, prefix));
-    }
-  }
-}
-
 constexpr FilterEntry kFilters[] = {{"int", to_int},
                                     {"float", to_float},
                                     {"abs", absolute},
-                                    {"round", round},
-                                    {"filesizeformat", filesizeformat}};
+                                    {"round", round}};
 
 }  // namespace number_filters
 }  // namespace

@@ -135,10 +135,10 @@ std::string unescaped_html(std::string_view text) {
 }
 
 Value markup_result(std::string_view method, Value result) {
-  static constexpr std::array<std::string_view, 24> kMethods{
-      "strip",      "lstrip",       "rstrip",       "upper",   "lower", "title",  "casefold", "swapcase",
-      "capitalize", "removeprefix", "removesuffix", "replace", "join",  "format", "split",    "rsplit",
-      "splitlines", "partition",    "rpartition",   "center",  "ljust", "rjust",  "zfill",    "expandtabs"};
+  static constexpr std::array<std::string_view, 21> kMethods{
+      "strip",        "lstrip",       "rstrip",     "upper",  "lower",  "title", "capitalize",
+      "removeprefix", "removesuffix", "replace",    "join",   "format", "split", "rsplit",
+      "splitlines",   "partition",    "rpartition", "center", "ljust",  "rjust", "zfill"};
   if (std::ranges::find(kMethods, method) == kMethods.end()) return result;
   if (result.is_text()) return as_markup(*result.text());
   const std::vector<Value>* const items = result.items();

@@ -167,32 +167,10 @@ Value zfill(Interpreter&, const Value& self, const Arguments& arguments) {
   return out;
 }
 
-Value expandtabs(Interpreter&, const Value& self, const Arguments& arguments) {
-  const Parameters parameters("expandtabs", arguments, {"tabsize"});
-  const std::size_t tab = to_size(parameters.integer(0, 8));
-  Text out;
-  std::size_t column = 0;
-  for (std::size_t at = 0; at < own(self).size();) {
-    const CodePoint point = code_point_at(own(self).bytes, at);
-    if (point.value == '\t') {
-      const std::size_t spaces = tab == 0 ? 0 : tab - column % tab;
-      Budget::check_bytes(out.size() + spaces);
-      out.append(std::string(spaces, ' '));
-      column += spaces;
-    } else {
-      out.append(own(self), at, point.next);
-      column = point.value == '\n' || point.value == '\r' ? 0 : column + 1;
-    }
-    at = point.next;
-  }
-  return out;
-}
-
 constexpr MethodEntry kMethods[] = {
     {"split", split},           {"rsplit", rsplit},         {"splitlines", splitlines},
     {"partition", partition},   {"rpartition", rpartition}, {"center", center},
     {"ljust", ljust},           {"rjust", rjust},           {"zfill", zfill},
-    {"expandtabs", expandtabs},
 };
 
 }  // namespace split_methods

@@ -49,12 +49,6 @@ Value to_lower(Interpreter&, const Value& self, const Arguments& a) {
 Value to_title(Interpreter&, const Value& self, const Arguments& a) {
   return changed("title", self, a, title);
 }
-Value casefold(Interpreter&, const Value& self, const Arguments& a) {
-  return changed("casefold", self, a, folded_case);
-}
-Value swapcase(Interpreter&, const Value& self, const Arguments& a) {
-  return changed("swapcase", self, a, swapped_case);
-}
 Value capitalize(Interpreter&, const Value& self, const Arguments& a) {
   return changed("capitalize", self, a, capitalized);
 }
@@ -224,20 +218,6 @@ Value islower(Interpreter&, const Value& self, const Arguments& a) {
   const Parameters none("islower", a, {});
   return own(self).bytes == lower(own(self).bytes) && own(self).bytes != upper(own(self).bytes);
 }
-Value istitle(Interpreter&, const Value& self, const Arguments& a) {
-  const Parameters none("istitle", a, {});
-  return own(self).bytes == title(own(self).bytes) && upper(own(self).bytes) != lower(own(self).bytes);
-}
-Value isidentifier(Interpreter&, const Value& self, const Arguments& a) {
-  const Parameters none("isidentifier", a, {});
-  const auto points = code_points(own(self).bytes);
-  const auto starts = [](std::int32_t point) { return point == '_' || is_letter(point); };
-  return !points.empty() && starts(points[0]) &&
-         std::all_of(points.begin(), points.end(), [&](std::int32_t point) {
-           return starts(point) || is_decimal(point) || utf8proc_category(point) == UTF8PROC_CATEGORY_MN;
-         });
-}
-
 Value unescape(Interpreter&, const Value& self, const Arguments& a) {
   return changed("unescape", self, a, unescaped_html);
 }
@@ -254,8 +234,6 @@ constexpr MethodEntry kMethods[] = {
     {"upper", to_upper},
     {"lower", to_lower},
     {"title", to_title},
-    {"casefold", casefold},
-    {"swapcase", swapcase},
     {"capitalize", capitalize},
     {"startswith", startswith},
     {"endswith", endswith},
@@ -278,8 +256,6 @@ constexpr MethodEntry kMethods[] = {
     {"isascii", isascii},
     {"isupper", isupper},
     {"islower", islower},
-    {"istitle", istitle},
-    {"isidentifier", isidentifier},
 };
 
 }  // namespace text_methods

@@ -61,7 +61,5 @@ std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string title(std::string_view text);  // str.title
 std::string capitalized(std::string_view text);
-std::string swapped_case(std::string_view text);
-std::string folded_case(std::string_view text);
 
 }  // namespace switchyard::jinja

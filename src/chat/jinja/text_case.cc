@@ -147,32 +147,4 @@ std::string capitalized(std::string_view text) {
   return out;
 }
 
-std::string swapped_case(std::string_view text) {
-  std::string out;
-  const auto points = code_points(text);
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (category(points[i]) == UTF8PROC_CATEGORY_LU) {
-      append_lower(out, points, i);
-    } else if (category(points[i]) == UTF8PROC_CATEGORY_LL) {
-      append_upper(out, points[i]);
-    } else {
-      append_code_point(out, points[i]);
-    }
-  }
-  return out;
-}
-
-std::string folded_case(std::string_view text) {
-  std::string out;
-  for (const std::int32_t point : code_points(text)) {
-    if (const SpecialCase* special = special_case(point)) {
-      for (const std::int32_t each : code_points(special->upper))
-        append_code_point(out, utf8proc_tolower(each));
-    } else {
-      append_code_point(out, point == 0x03C2 ? 0x03C3 : utf8proc_tolower(point));
-    }
-  }
-  return out;
-}
-
 }  // namespace switchyard::jinja
