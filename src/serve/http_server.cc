@@ -12,7 +12,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "serve/growing_texts.h"
+#include "serve/growing_answer.h"
 #include "serve/http/server.h"
 #include "serve/page.h"
 #include "serve/protocol/chat_answer.h"
@@ -246,7 +246,7 @@ class HttpServer::Impl {
       case RequestQueue::Submitted::full:
         return refusal(503, "no room for more texts to wait, or stopping: try again", "overloaded");
     }
-    return std::make_shared<GrowingTexts>(std::move(answer), pieces, std::move(headers));
+    return std::make_shared<GrowingAnswer>(std::move(answer), pieces, std::move(headers));
   }
   static Response refusal(int status, const char* message, const char* code) {
     Response refusal = http::error_response(status, message, "", code);

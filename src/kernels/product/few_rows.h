@@ -1,7 +1,7 @@
 // Products of few rows, as in decoding: reading B is all the work, so every element of it is read once, where
 // it lies, in long runs. Two ways:
 // 1. By columns: an element's sum is made at once, in fp32, in the order of the depth. For plain products
-//    of f32 and bf16; bit for bit what the blocks of kernels/product/cpu/gemm_f32.cc give.
+//    of f32 and bf16; bit for bit what the blocks of kernels/product/cpu/gemm_vectors.cc give.
 // 2. By slices: parts of the depth make sums that are added up in their order when all are there. bf16 with
 //    AVX-512, for all forms but logits; for the problems that tiles would take.
 // Packed weights go by columns, if the products are none of integers (kernels/product/integers.h).

@@ -8,7 +8,7 @@
 //    transposed in registers into a buffer in L1.
 // 3. An element's sum is made along the depth in its order, one fused product after the other, as the kernel
 // for
-//    many rows makes it (gemm_f32.cc). So a row's result does not depend on how many rows there are.
+//    many rows makes it (gemm_vectors.cc). So a row's result does not depend on how many rows there are.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/product/cpu/few_rows_columns.cc"

@@ -1,16 +1,16 @@
-#include "serve/growing_texts.h"
+#include "serve/growing_answer.h"
 
 namespace switchyard::serve {
 
-GrowingTexts::GrowingTexts(std::unique_ptr<ProtocolAnswer> answer, std::shared_ptr<Pieces> pieces,
+GrowingAnswer::GrowingAnswer(std::unique_ptr<ProtocolAnswer> answer, std::shared_ptr<Pieces> pieces,
                            http::Headers headers)
     : answer_(std::move(answer)), pieces_(std::move(pieces)), headers_(std::move(headers)) {}
 
-bool GrowingTexts::is_stream() const {
+bool GrowingAnswer::is_stream() const {
   return answer_->is_stream();
 }
 
-http::Response GrowingTexts::head() const {
+http::Response GrowingAnswer::head() const {
   http::Response response;
   response.headers = headers_;
   response.status = answer_->status();
@@ -20,11 +20,11 @@ http::Response GrowingTexts::head() const {
   return response;
 }
 
-void GrowingTexts::on_more(std::function<void()> wake) {
+void GrowingAnswer::on_more(std::function<void()> wake) {
   pieces_->on_added(std::move(wake));
 }
 
-GrowingTexts::Part GrowingTexts::take() {
+GrowingAnswer::Part GrowingAnswer::take() {
   Part part;
   if (!begun_) part.texts.push_back(answer_->begin());
   begun_ = true;
@@ -38,7 +38,7 @@ GrowingTexts::Part GrowingTexts::take() {
   return part;
 }
 
-void GrowingTexts::abandon() {
+void GrowingAnswer::abandon() {
   pieces_->abandon();
 }
 

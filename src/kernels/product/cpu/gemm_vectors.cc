@@ -1,7 +1,7 @@
 // fp32 micro-kernel for AVX2 and AVX-512. bf16 operands become fp32 while they are packed.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/product/cpu/gemm_f32.cc"
+#define HWY_TARGET_INCLUDE "kernels/product/cpu/gemm_vectors.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
 #include "hwy/highway.h"

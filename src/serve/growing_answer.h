@@ -1,4 +1,4 @@
-// GrowingTexts: the texts of one request, as the HTTP server sends them while the model makes them.
+// GrowingAnswer: the answer to one request, as the HTTP server sends it while the model makes its texts.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace switchyard::serve {
 
-class GrowingTexts final : public http::Growing {
+class GrowingAnswer final : public http::Growing {
  public:
   // `headers` are sent besides those that every answer has.
-  GrowingTexts(std::unique_ptr<ProtocolAnswer> answer, std::shared_ptr<Pieces> pieces,
+  GrowingAnswer(std::unique_ptr<ProtocolAnswer> answer, std::shared_ptr<Pieces> pieces,
                http::Headers headers = {});
 
   bool is_stream() const override;
