@@ -182,8 +182,10 @@ class Bits:
             for way, more in ways.items():
                 self.made(f"{at}/{name}/{way}", [*command, *more])
             if mpirun:
+                # Few tokens: where other programs want the cores, each message waits its turn.
+                layout = ["ici_expert_parallelism=2", "max_target_length=20"]
                 for way, more in {"two processes": [], "two processes, sampled": sampled}.items():
-                    self.made(f"{at}/{name}/{way}", [*MPIRUN, *command, "ici_expert_parallelism=2", *more])
+                    self.made(f"{at}/{name}/{way}", [*MPIRUN, *command, *layout, *more])
 
     def made(self, name, command):
         (self.folder / "made.json").unlink(missing_ok=True)
