@@ -341,6 +341,8 @@ def main():
             parser.error(f"--only: no group {group}; they are {', '.join(groups)}")
     theirs = json.loads(arguments.against.read_text()) if arguments.against else None
     program = arguments.program.resolve()
+    if not os.access(program, os.X_OK):
+        parser.error(f"{arguments.program}: expected a program")
     record, seconds = Record(), {}
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bits.") as name:
