@@ -4,12 +4,12 @@
   scripts/bits.py PROGRAM OUT.json [--against OTHER.json] [--only GROUP,...] [--isa LIST]
 
 The groups are train, generate, serve, verify and selftest. LIST names instruction sets (ref,avx2,avx512,...);
-without it, all that this machine has. OUT.json gets a SHA-256 for each result, and says what was not compared.
+without it, all that this machine has. OUT.json gets a SHA-256 for each result, and what was not compared.
 With --against, each name whose hash differs, or that one side lacks, is printed. Exit status: 0 alike, 1 not,
 2 a run failed.
 
-A record belongs to a machine: make both on the same one. Times are left out of every result. Takes some three
-minutes of processor time for each instruction set, but more of it where a set has few kernels of its own.
+A record belongs to a machine: make both on the same one. Times are left out of every result. OUT.json says
+how many seconds each group took.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Record:
         self.hashes, self.not_compared = {}, []
 
     def add(self, name, result):
-        """result: bytes, or what JSON can hold. Python writes numbers with all digits that tell them apart."""
+        """result: bytes, or what JSON can hold. Numbers keep all digits that tell them apart."""
         if name in self.hashes:
             raise Failed(f"two results have the name {name}")
         data = result if isinstance(result, bytes) else json.dumps(result, sort_keys=True).encode()
@@ -86,9 +86,9 @@ def run(command, isa, folder):
 
 
 def fixed_text(path):
-    """Writes 200,000 bytes of words as by chance: the README's run reads documents, which change by commits."""
-    words = ("the a switchyard wagon track sorts tokens onto experts and of to in is that for with as it was on "
-             "are by this which one each layer router weight sum load bias rank mesh step loss rounds twice").split()
+    """Writes 200,000 bytes of words. The README's run reads documents, which change by commits."""
+    words = ("the a switchyard wagon track sorts tokens onto experts and of to in is that for with as it was "
+             "on are by this which one each layer router weight sum load bias rank mesh step loss").split()
     state, text, size = 1, [], 0
     while size < 200_000:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -159,8 +159,9 @@ class Bits:
         if not drafting.is_dir():
             run([self.program, "train", "decoder_block=mixtral", "base_emb_dim=16", "base_num_query_heads=2",
                  "base_num_kv_heads=2", "head_dim=8", "base_mlp_dim=16", "base_num_decoder_layers=2",
-                 "num_experts=4", "num_experts_per_tok=2", "mtp_num_layers=1", "vocab_size=257", "dataset_type=text",
-                 "data_path=text.txt", "tokenizer_type=byte", "max_target_length=24", "per_device_batch_size=4",
+                 "num_experts=4", "num_experts_per_tok=2", "mtp_num_layers=1", "vocab_size=257",
+                 "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte", "max_target_length=24",
+                 "per_device_batch_size=4",
                  "steps=60", "learning_rate=0.03", "dtype=float32", "enable_checkpointing=true",
                  "base_output_directory=out", "run_name=drafting"], self.isa, self.folder)
         return found + [("drafting", drafting, ["mtp_draft=true"])]
@@ -181,8 +182,10 @@ class Bits:
             for way, more in ways.items():
                 self.made(f"{at}/{name}/{way}", [*command, *more])
             if mpirun:
+                # Few tokens: where other programs want the cores, each message waits its turn.
+                layout = ["ici_expert_parallelism=2", "max_target_length=20"]
                 for way, more in {"two processes": [], "two processes, sampled": sampled}.items():
-                    self.made(f"{at}/{name}/{way}", [*MPIRUN, *command, "ici_expert_parallelism=2", *more])
+                    self.made(f"{at}/{name}/{way}", [*MPIRUN, *command, *layout, *more])
 
     def made(self, name, command):
         (self.folder / "made.json").unlink(missing_ok=True)
@@ -266,7 +269,7 @@ class Bits:
 
 
 def five_rows(text):
-    """The keys of the pull request's command, and for each row of its table those that replace some of them."""
+    """The keys of the pull request's command, and for each row of its table those that replace some."""
     command = re.search(r"^python3 -m maxtext\S+ \S+ \\\n(.*?)\n\n", text, re.S | re.M)
     rows = re.findall(r"^\| (?:Sparse|Dense) \|.*\| ([^|]*=[^|]*) \|$", text, re.M)
     if command is None or len(rows) != 5:
@@ -299,14 +302,14 @@ def sets_of_machine(program, folder):
 
 
 def compare(ours, theirs, groups, sets):
-    """Prints the differences; returns how many. Groups and sets that were not asked for are no differences."""
+    """Prints the differences; returns how many. Groups and sets that were not asked for are none."""
     def asked(name):
         group, isa = name.split("/")[:2]
         return group in groups and isa in sets
 
     left_out = sum(not asked(name) for name in theirs)
     if left_out:
-        print(f"not compared: {left_out} results of the other record (group or instruction set not asked for)")
+        print(f"not compared: {left_out} results of the other record (group or set not asked for)")
     names = sorted(name for name in {*ours, *theirs} if asked(name))
     differences = 0
     for name in names:
@@ -338,11 +341,13 @@ def main():
             parser.error(f"--only: no group {group}; they are {', '.join(groups)}")
     theirs = json.loads(arguments.against.read_text()) if arguments.against else None
     program = arguments.program.resolve()
+    if not os.access(program, os.X_OK):
+        parser.error(f"{arguments.program}: expected a program")
     record, seconds = Record(), {}
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bits.") as name:
         machine, has = sets_of_machine(program, name)
-        known = [*SETS, "amx_emulated"]  # where AVX512-BF16 is, AMX can be emulated, slowly: only when asked for
+        known = [*SETS, "amx_emulated"]  # where AVX512-BF16 is, AMX can be emulated: only when asked for
         sets = arguments.isa.split(",") if arguments.isa else has
         for isa in [isa for isa in sets if isa not in known]:
             parser.error(f"--isa: no instruction set {isa}; they are {', '.join(known)}")
