@@ -34,7 +34,7 @@ def environment_with_client(build):
         return python
     try:
         venv.create(folder, clear=True, with_pip=True)
-    except (subprocess.SubprocessError, OSError) as error:
+    except (subprocess.SubprocessError, OSError, SystemExit) as error:  # Debian 13's venv ends the program
         print(f"skipped: this Python makes no virtual environments (Debian: python3-venv)\n{error}")
         sys.exit(SKIPPED)
     try:

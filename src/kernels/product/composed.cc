@@ -33,7 +33,6 @@ void multiply_gated(ThreadPool& pool, const Product& p) {
   const GatedEpilogue& gated = *p.gated;
   const TensorView& result = p.result();
   if (!p.c.defined()) {
-    if (result.size() == 0) return;
     const Scratch gate(result, result.dtype(), result.shape()), up(result, result.dtype(), result.shape());
     const Product::Right right{p.right[0].b, up.view()};
     Product all = p;

@@ -1,6 +1,7 @@
 // Scratch: memory for what a composed kernel makes between two others, where its operands are.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "core/tensor.h"
@@ -10,9 +11,10 @@ namespace switchyard {
 
 class Scratch {
  public:
-  // On the device of `like`. Charged to the rank that the thread runs.
+  // On the device of `like`. Charged to the rank that the thread runs. The view is defined, also without elements.
   Scratch(const TensorView& like, DType dtype, const Shape& shape) {
-    const std::size_t bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
+    const std::size_t bytes =
+        std::max<std::size_t>(1, static_cast<std::size_t>(num_elements(shape)) * size_of(dtype));
     if (like.on_gpu()) {
       view_ = there_.emplace(like, bytes).view(dtype, shape);
     } else {
