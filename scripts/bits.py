@@ -275,7 +275,7 @@ def five_rows(text):
     if command is None or len(rows) != 5:
         raise Failed("../shared/reference/000_*.txt: expected a command and a table of five rows")
     keys = command[1].replace("\\\n", " ").split()
-    # What names a place or a time of its machine, and a print of all settings.
+    # These keys name places on the machine that ran the rows, or print all settings.
     places = ("base_output_directory=", "run_name=", "dataset_path=", "log_config=")
     return [key for key in keys if not key.startswith(places)], rows
 
@@ -285,7 +285,7 @@ def golden_cases(golden, label):
     paths = [path for folder in ("hf", "quantized", "quantized/hf") for path in golden.glob(f"{folder}/*")
              if (path / "config.json").exists()]
     paths += golden.glob("maxtext*_moe/*.safetensors")
-    # Beside the runs lie models' settings and notes.
+    # The folder of runs also has models' settings and notes, which `verify` does not take.
     runs = golden.glob("maxtext*_train/*.json")
     paths += [path for path in runs if "run" in json.loads(path.read_text())]
     paths += [path for folder in ("gguf", "quantized/gguf") for path in golden.glob(f"{folder}/*/*.gguf")]

@@ -111,7 +111,7 @@ std::vector<selftest::KernelCases> chosen_of(std::span<const selftest::KernelCas
   return chosen;
 }
 
-// Of the elements alone, array after array: what stands around them is the test's, not the kernel's.
+// Returns the hash of the elements, array after array, without the guards that the test puts around them.
 std::string hash_of(const selftest::Arrays& outputs) {
   Sha256 hash;
   for (const PoisonedArray& x : outputs) {

@@ -161,8 +161,7 @@ class ToHuggingFace {
     return files;
   }
 
-  // Adds the tokens that begin, end and pad a text. A model trained from random weights has no file that
-  // states them.
+  // Adds the tokens that begin, end and pad a text: no file states them of a model trained from random weights.
   void add_special_ids() {
     const Json ids = special_ids(checkpoint_);
     hub_config_.update(ids);

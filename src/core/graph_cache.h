@@ -40,6 +40,9 @@ class GraphCache {
     return *static_cast<const Output*>(kept.get());
   }
 
+  // Forgets all keys and their graphs: what they read at its address is gone.
+  void clear() { entries_.clear(); }
+
   Way last_way() const { return last_; }                       // of the last run
   std::size_t graphs() const;                                  // held now
   std::size_t arena_bytes() const { return arena_->bytes(); }  // of the device, held for all graphs

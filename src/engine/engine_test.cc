@@ -164,9 +164,9 @@ TEST(Engine, GeneratesTheMostProbableTokens) {
 // A text is continued with the weights of its moment, also one that was begun before a training step. Latent
 // attention keeps merged weights between calls, and every attention keeps keys.
 TEST(Engine, TextsFollowTheTraining) {
-  const Arguments latent{"decoder_block=deepseek",  "attention_type=mla", "first_num_dense_layers=1",
-                         "kv_lora_rank=8",          "q_lora_rank=0",      "qk_nope_head_dim=8",
-                         "qk_rope_head_dim=4",      "v_head_dim=8",       "learning_rate=0.2",
+  const Arguments latent{"decoder_block=deepseek",  "attention_type=mla",  "first_num_dense_layers=1",
+                         "kv_lora_rank=8",          "q_lora_rank=0",       "qk_nope_head_dim=8",
+                         "qk_rope_head_dim=4",      "v_head_dim=8",        "learning_rate=0.2",
                          "warmup_steps_fraction=0", "max_target_length=16"},
       grouped{"learning_rate=0.2", "warmup_steps_fraction=0"};
   const auto next_of = [](Engine& engine, const std::vector<std::int32_t>& text) {

@@ -89,9 +89,9 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   }
   // Delta nets count tokens within a call, indexers choose keys on the host, drafts need the call before.
   const bool can_hold = !model_.has_delta() && !model_.has_indexer() && model_.predictions == 0;
-  holds_graphs_ = context_.memory.device().is_gpu() && !context_.memory.device().is_abstract() &&
-                  context_.comm->size() == 1 && can_hold;
-  follow_weights();
+  if (context_.memory.device().is_gpu() && !context_.memory.device().is_abstract() &&
+      context_.comm->size() == 1 && can_hold)
+    graphs_ = std::make_unique<gpu::GraphCache>(context_.memory.device(), "decoding", 2 * kStepRows.size());
 }
 
 void Generator::follow_weights() {
@@ -99,8 +99,7 @@ void Generator::follow_weights() {
   derived_version_ = parameters_.version();
   for (AttentionCache& cache : caches_.layers) cache.key_up = cache.value_up = {};
   trunk_ = {};
-  if (holds_graphs_)  // a graph reads what was derived at its old address
-    graphs_ = std::make_unique<gpu::GraphCache>(context_.memory.device(), "decoding", 2 * kStepRows.size());
+  if (graphs_ != nullptr) graphs_->clear();  // a graph reads what was derived at its old address
 }
 
 // Every group of slots gets as many batch rows as the group with most fed slots needs. Where a batch of that

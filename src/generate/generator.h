@@ -200,8 +200,7 @@ class Generator {
     Tensor logits;
     std::vector<LayerLoad> loads;
   };
-  bool holds_graphs_ = false;                // false: steps are calls as any other
-  std::unique_ptr<gpu::GraphCache> graphs_;  // null without graphs
+  std::unique_ptr<gpu::GraphCache> graphs_;  // null: steps are calls as any other
   bool ran_graph_ = false;
   std::map<std::int64_t, Tensor> step_numbers_;  // i32, of a step with so many rows
   std::vector<LayerLoad> loads_;

@@ -42,8 +42,8 @@ inline Keys grouped_queries() {
 inline double log_probability(std::span<const float> logits, std::int32_t token) {
   double sum = 0;
   for (const float logit : logits)
-    sum += std::exp(static_cast<double>(logit) -
-                    static_cast<double>(logits[static_cast<std::size_t>(token)]));
+    sum +=
+        std::exp(static_cast<double>(logit) - static_cast<double>(logits[static_cast<std::size_t>(token)]));
   return -std::log(sum);
 }
 

@@ -96,7 +96,7 @@ class Parameters {
   // Grows with every change of the weights, in all copies of this object. What is computed from weights and
   // kept (merged weights, cached keys) is valid for one version.
   std::int64_t version() const { return *version_; }
-  // Whoever writes weights calls it afterwards, on every rank.
+  // Code that writes weights calls raise_version() afterwards, on every rank.
   void raise_version() const { ++*version_; }
 
  private:

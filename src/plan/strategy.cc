@@ -50,8 +50,7 @@ std::string strategy_text(const Config& config, const ModelConfig& model, const 
   std::vector<std::string> parts;
   if (model.moe.experts > 0 && mesh.size() > 1) {
     const Axes axes = expert_axes(context, model.moe.experts);
-    if (!axes.empty() || !model.moe_execution.sparse)
-      parts.push_back(experts_text(context, model, axes));
+    if (!axes.empty() || !model.moe_execution.sparse) parts.push_back(experts_text(context, model, axes));
   }
   if (rules.sharding({"q_heads"}, {own.size()}).dims[0].contains("expert")) parts.emplace_back("EP as TP");
   const struct {

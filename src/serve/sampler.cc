@@ -184,8 +184,7 @@ std::vector<Sampler::Picked> Sampler::scores_of(ThreadPool& pool, const Step& st
   for (std::size_t n = 0; n < scored.size(); ++n) {
     scores[n].problem = problem_of(found[n], scored[n].before);
     if (scores[n].problem.empty())
-      scores[n].log_probs.push_back(
-          log_prob_of(found[n], logits.dim(1), picks[n].most_probable, tokenizer_));
+      scores[n].log_probs.push_back(log_prob_of(found[n], logits.dim(1), picks[n].most_probable, tokenizer_));
   }
   return scores;
 }

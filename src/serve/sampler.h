@@ -1,6 +1,6 @@
 // Sampler: turns logits, on the host or on a GPU, into the texts' tokens and pieces. It applies penalties,
-// computes log probabilities, looks for what ends a text, and accepts or rejects drafts. For the model's
-// thread alone.
+// computes log probabilities, looks for what ends a text, and accepts or rejects drafts. Only the model's
+// thread calls a Sampler.
 #pragma once
 
 #include <memory>

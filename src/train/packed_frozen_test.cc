@@ -15,18 +15,12 @@ namespace {
 
 // Three of the four steps are taken: in the fourth, scores are so close that a token chooses other experts.
 Config packed_config(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments{"model_name=deepseek3-tiny",
-                                     "max_target_length=32",
-                                     "dtype=float32",
-                                     "weight_dtype=float32",
-                                     "steps=4",
-                                     "warmup_steps_fraction=0",
-                                     "dataset_type=synthetic",
-                                     "per_device_batch_size=2",
-                                     // AdamW's first steps are signs: a gradient near 0 that is rounded otherwise
-                                     // moves its weight the other way.
-                                     "opt_type=sgd",
-                                     "learning_rate=0.3"};
+  std::vector<std::string> arguments{"model_name=deepseek3-tiny", "max_target_length=32", "dtype=float32",
+                                     "weight_dtype=float32", "steps=4", "warmup_steps_fraction=0",
+                                     "dataset_type=synthetic", "per_device_batch_size=2",
+                                     // AdamW's first steps are signs: a gradient near 0 that is rounded
+                                     // otherwise moves its weight the other way.
+                                     "opt_type=sgd", "learning_rate=0.3"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return Config::from_args(arguments);
 }

@@ -1,5 +1,5 @@
-// LaunchPool: the pool for ops that a GPU's kernel starts. It runs no loops, and a plan counts the kernel that
-// starts them, not the ops by themselves.
+// LaunchPool: the pool for ops that a GPU's kernel starts. It runs no loops, and a plan counts the kernel
+// that starts them, not the ops by themselves.
 #pragma once
 
 #include "core/thread_pool.h"

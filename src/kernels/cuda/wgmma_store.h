@@ -38,8 +38,8 @@ GPU_FUNCTION void store_wide(const DeviceProduct& p, const Part& part, bfloat16*
       transpose_among_four(pairs);
       const std::int64_t column = part.column + (j + lane % 4) * 8;
       if (row < part.rows_end && column < p.n)
-        *reinterpret_cast<Vector<std::uint32_t, 4>*>(c + row * p.ldc + column) = {pairs[0], pairs[1], pairs[2],
-                                                                                  pairs[3]};
+        *reinterpret_cast<Vector<std::uint32_t, 4>*>(c + row * p.ldc + column) = {pairs[0], pairs[1],
+                                                                                  pairs[2], pairs[3]};
     }
   }
 }

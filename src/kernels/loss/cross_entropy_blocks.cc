@@ -34,12 +34,11 @@ TensorView matrix(DType dtype, const void* data, std::int64_t rows, std::int64_t
   return TensorView::of_host(dtype, data, {rows, columns}, {leading == 0 ? columns : leading, 1});
 }
 
-// The block's columns of a weight, or of its gradient: [emb, columns], or [columns, emb] where the vocabulary
-// comes first.
+// The block's columns of a weight, or of its gradient: [emb, columns], or [columns, emb] where the
+// vocabulary is the first dim.
 TensorView weight_columns(const CrossEntropyProblem& a, const void* weight, const Block& b) {
-  return a.weight_vocab_major
-             ? matrix(a.dtype, at(weight, a.dtype, b.column * a.emb), b.columns, a.emb)
-             : matrix(a.dtype, at(weight, a.dtype, b.column), a.emb, b.columns, a.vocab);
+  return a.weight_vocab_major ? matrix(a.dtype, at(weight, a.dtype, b.column * a.emb), b.columns, a.emb)
+                              : matrix(a.dtype, at(weight, a.dtype, b.column), a.emb, b.columns, a.vocab);
 }
 
 TensorView hidden_rows(const CrossEntropyProblem& a, const Block& b) {
@@ -71,8 +70,8 @@ void multiply_dhidden(ThreadPool& pool, const CrossEntropyProblem& a, const Bloc
 }
 
 // Adds rows up to dweight: where it belongs, or in float32 beside it where it is to be rounded and not all
-// rows are of one block. Nothing where dweight is not wanted. A block of columns waits there for its rows; with
-// `all_columns` all of them do, since rows come first.
+// rows are of one block. Nothing where dweight is not wanted. A block of columns waits there for its rows;
+// with `all_columns` all of them do, since rows come first.
 class WeightGradient {
  public:
   static std::size_t sum_bytes(const CrossEntropyProblem& a, std::int64_t vocab_block, bool all_columns) {
@@ -280,9 +279,9 @@ void hot(ThreadPool& pool, const CrossEntropyProblem& a) {
   for (std::int64_t row = 0; row < a.rows; row += kSummedRows) {
     const Block block{row, std::min(kSummedRows, a.rows - row), 0, a.vocab};
     const LogitEpilogue logits{.targets = a.targets + row,
-                              .first_id = a.vocab_begin,
-                              .sums = sums,
-                              .target_logit = a.target_logit + row};
+                               .first_id = a.vocab_begin,
+                               .sums = sums,
+                               .target_logit = a.target_logit + row};
     multiply_logits(pool, a, block, {}, &logits);
     pool.for_range(block.rows, 512, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
@@ -302,10 +301,10 @@ void hot_backward(ThreadPool& pool, const CrossEntropyProblem& a) {
   Buffer gradient(gradient_bytes(a));
   for_each_block(a, kGradientBlock, 0, a.rows, [&](const Block& b) {
     const LogitEpilogue logits{.targets = a.targets + b.row,
-                              .first_id = a.vocab_begin + b.column,
-                              .lse = a.lse + b.row,
-                              .softmax_coefficient = a.softmax + b.row,
-                              .target_coefficient = a.target + b.row};
+                               .first_id = a.vocab_begin + b.column,
+                               .lse = a.lse + b.row,
+                               .softmax_coefficient = a.softmax + b.row,
+                               .target_coefficient = a.target + b.row};
     multiply_logits(pool, a, b, matrix(DType::bf16, gradient.data(), b.rows, b.columns), &logits);
     multiply_dhidden(pool, a, b, gradient.data());
     of_weight.add(pool, b, gradient.data());

@@ -68,10 +68,8 @@ void gemm_sum(ThreadPool& pool, const GemmSumArgs& args) {
   CHECK(!args.terms.empty(), "[gemm] a sum of nothing");
   std::vector<Product::Term> terms;
   for (const auto& [a, b] : args.terms) terms.push_back({a, b});
-  const Product product{.terms = terms,
-                        .c = args.c,
-                        .transpose_a = args.transpose_a,
-                        .transpose_b = args.transpose_b};
+  const Product product{
+      .terms = terms, .c = args.c, .transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
   for (const auto& [a, b] : args.terms) check(a, b, args.c, product);
   multiply(pool, product);
 }

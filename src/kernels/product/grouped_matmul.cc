@@ -21,7 +21,7 @@ void check_optional_view(std::string_view op, const char* name, const TensorView
   if (x.defined()) check_view(op, name, x, dtype, shape);
 }
 
-// The sizes of products whose rows `operand` has, one each, and whose weights (or their gradients) are `weights`.
+// The sizes of products: a row for each row of `operand`. `weights` are weights, or their gradients.
 struct Sizes {
   Sizes(std::string_view called, const TensorView& operand, const TensorView& weights,
         const TensorView& group_sizes, std::int64_t row_count)

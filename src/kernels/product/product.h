@@ -1,6 +1,5 @@
-// Product: what is multiplied, on any device, and multiply(), the one door to the table of all that can compute
-// it (product_table.cc). gemm (gemm.h), the grouped products (grouped_matmul.h) and the loss describe theirs
-// here.
+// Product describes a matrix product on any device; multiply() is the one door to the table of all that can
+// compute it (product_table.cc). gemm.h, grouped_matmul.h and the loss fill a Product.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +11,17 @@
 
 namespace switchyard {
 
-// Makes hidden = silu(c) ⊙ c_1 ⊙ row_weights[row] of a product and its one further right operand's c_1, bit for
-// bit as swiglu (kernels/pointwise/elementwise.h) does of c and c_1 as they are stored.
+// Makes hidden = silu(c) ⊙ c_1 ⊙ row_weights[row] of a product and its one further right operand's c_1, bit
+// for bit as swiglu (kernels/pointwise/elementwise.h) does of c and c_1 as they are stored.
 struct GatedEpilogue {
   TensorView row_weights;  // f32 [m]; undefined: 1
   TensorView hidden;       // as c; undefined: only c and c_1 are wanted
 };
 
-// c = Σ op(a_i) · op(b_i) + bias, plus c when `accumulate`: one sum in float32, rounded once. Views of two dims;
-// or of three, of which the first counts the matrices of a batch, and a stride of 0 shares one. Elements of a
-// row are neighbours. Spans and pointers live as long as the call. CHECKed by those who fill it.
+// c = Σ op(a_i) · op(b_i) + bias, plus c when `accumulate`: one sum in float32, rounded once. Views of two
+// dims; or of three, of which the first counts the matrices of a batch, and a stride of 0 shares one.
+// Elements of a row are neighbours. Spans and pointers live as long as the call. Whoever fills a Product
+// CHECKs its views.
 struct Product {
   struct Term {
     TensorView a;            // [m,k], or [k,m] when transpose_a
@@ -41,9 +41,8 @@ struct Product {
   const char* op = "gemm";  // the caller, for the record
   std::span<const Term> terms = {};
   std::span<const Right> right = {};
-  // Undefined: not wanted, where an epilogue takes what it would be.
-  TensorView c = {};
-  TensorView bias = {};         // [n], or [groups,n]
+  TensorView c = {};            // undefined: only the epilogue's results are wanted
+  TensorView bias = {};         // [groups,n], of groups of rows
   TensorView group_sizes = {};  // i32 [groups], where the operands are; their sum is the number of rows
   Groups groups = Groups::none;
   bool transpose_a = false, transpose_b = false, accumulate = false;

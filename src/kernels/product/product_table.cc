@@ -34,7 +34,7 @@ const char* refuse_forms(const GemmProblem& p) {
   return p.is_plain() ? nullptr : "it takes plain products only";
 }
 
-// What no row takes but a composition.
+// The reason for which every kernel of a CPU refuses a problem, so that the product is composed.
 const char* refuse_more(const ProductCall& call, const GemmProblem& p) {
   if (p.is_plain()) return nullptr;
   if (p.packed() || !takes_gemm_forms(p.dtype)) return refuse_forms(p);
@@ -209,7 +209,7 @@ std::vector<Share> shares_of(const Product& product, std::span<const GemmProblem
   const Row* row = nullptr;
   for (const GemmProblem& p : problems) {
     const bool is_alike = before != nullptr && before->m == p.m && before->n == p.n && before->k == p.k &&
-                          before->weight_dtype == p.weight_dtype;
+                          before->ldb == p.ldb && before->weight_dtype == p.weight_dtype;
     if (!is_alike) row = row_of({.product = product, .problems = {&p, 1}});
     before = &p;
     auto share = std::ranges::find_if(

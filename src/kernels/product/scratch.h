@@ -11,7 +11,7 @@ namespace switchyard {
 
 class Scratch {
  public:
-  // On the device of `like`. Charged to the rank that the thread runs. The view is defined, also without elements.
+  // On the device of `like`, charged to the rank that the thread runs. An empty view is defined, too.
   Scratch(const TensorView& like, DType dtype, const Shape& shape) {
     const std::size_t bytes =
         std::max<std::size_t>(1, static_cast<std::size_t>(num_elements(shape)) * size_of(dtype));

@@ -83,7 +83,8 @@ std::map<std::string, FamilyCase> family_cases() {
   of_shared.push_back({"indexer_rope_interleave", false});
   return {
       {"llama", {Json::object(), {part, types, use}}},
-      {"mistral", {Json::object(), {bias, part, {"layer_types", {"full_attention", "chunked_attention"}}, use}}},
+      {"mistral",
+       {Json::object(), {bias, part, {"layer_types", {"full_attention", "chunked_attention"}}, use}}},
       {"mixtral",
        {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}},
         {bias, types, use, {"num_experts_per_tok", 9}, {"num_experts", 4}}}},

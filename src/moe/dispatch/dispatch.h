@@ -37,9 +37,9 @@ struct DispatchCall {
 // meanwhile. Experts refers to the config, the execution and the weights of its call.
 using Experts = std::function<DispatchResult()>;
 
-// The sparse strategies, and which of them runs for tokens laid out as x [B,S,M]: tokens stay where every rank
-// along the expert axes has the same ones. A ring gathers over any axes that split tokens. Rows can travel to
-// their experts only if all expert axes split tokens.
+// The sparse strategies, and which of them runs for tokens laid out as x [B,S,M]: tokens stay where every
+// rank along the expert axes has the same ones. A ring gathers over any axes that split tokens. Rows can
+// travel to their experts only if all expert axes split tokens.
 enum class SparseStrategy : std::uint8_t { local, ring, all_to_all };
 SparseStrategy sparse_strategy(const Context& context, std::int64_t experts, bool ring, const Sharding& x);
 

@@ -1,7 +1,5 @@
 #include "kernels/product/cpu/gemm_problem.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 
 namespace switchyard {
@@ -10,12 +8,16 @@ namespace {
 // A view of two or three dims as addresses.
 struct Matrices {
   explicit Matrices(const TensorView& x)
-      : dtype(x.dtype()), first(x.device_address()), rows(x.dim(x.rank() - 2)), leading(x.stride(x.rank() - 2)),
+      : dtype(x.dtype()),
+        first(x.device_address()),
+        rows(x.dim(x.rank() - 2)),
+        leading(x.stride(x.rank() - 2)),
         stride(x.rank() == 3 ? x.stride(0) : 0) {}
   // The matrix `i` of them, from a stored row on.
   std::byte* at(std::int64_t i, std::int64_t row = 0) const {
-    return first == nullptr ? nullptr
-                            : first + (i * stride + row * leading) * static_cast<std::int64_t>(size_of(dtype));
+    return first == nullptr
+               ? nullptr
+               : first + (i * stride + row * leading) * static_cast<std::int64_t>(size_of(dtype));
   }
   DType dtype;
   std::byte* first;
@@ -67,20 +69,22 @@ std::vector<Part> parts_of(const Product& p) {
   return parts;
 }
 
-// The term of a part. Groups of rows and of depth begin at their first stored row of a, or of the list of rows.
+// The term of a part. A group begins at its first stored row of a, or at its first entry of a_rows.
 GemmTerm term_of(const Product& p, const Product::Term& term, const Part& part) {
   const bool grouped = p.groups != Product::Groups::none, of_depth = p.groups == Product::Groups::depth;
   const Matrices a(term.a), b(term.b);
   const bool looked_up = term.a_rows.defined();
   const std::int64_t columns = term.a.dim(term.a.rank() - 1);
-  return {.k = of_depth ? part.rows : p.transpose_a ? a.rows : columns,
+  return {.k = of_depth        ? part.rows
+               : p.transpose_a ? a.rows
+                               : columns,
           .a = a.at(grouped ? 0 : part.index, looked_up ? 0 : part.row),
           .a_rows = looked_up ? term.a_rows.kernel_data<std::int32_t>() + part.row : nullptr,
           .b = of_depth ? b.at(0, part.row) : b.at(part.index)};
 }
 
 GemmProblem problem_of(const Product& p, const Product::Right& right, const Part& part) {
-  const bool of_rows = p.groups == Product::Groups::rows, of_depth = p.groups == Product::Groups::depth;
+  const bool of_rows = p.groups == Product::Groups::rows;
   const Product::Term& first = p.terms[0];
   const GemmTerm term = term_of(p, {.a = first.a, .b = right.b, .a_rows = first.a_rows}, part);
   const TensorView &a = first.a, &b = right.b;
@@ -114,7 +118,7 @@ GemmProblem problem_of(const Product& p, const Product::Right& right, const Part
   }
   CHECK(is_float(problem.dtype) && is_float(problem.c_dtype), "[{}] {} into {}", p.op, name_of(problem.dtype),
         name_of(problem.c_dtype));
-  if (p.bias.defined()) problem.bias = Matrices(p.bias.rank() == 1 ? p.bias.reshaped({1, p.bias.size()}) : p.bias).at(0, of_depth ? 0 : part.index);
+  if (p.bias.defined()) problem.bias = Matrices(p.bias).at(0, part.index);
   return problem;
 }
 
@@ -143,6 +147,7 @@ ExpandedProduct::ExpandedProduct(const Product& p) {
                              takes_gemm_forms(p.terms[0].a.dtype()) && !is_packed(first.b.dtype()));
   const std::vector<Part> parts = parts_of(p);
   more.reserve(parts.size());
+  problems.reserve(parts.size() * (as_pair ? 1 : 1 + p.right.size()));
   for (const Part& part : parts) {
     GemmProblem& problem = problems.emplace_back(problem_of(p, first, part));
     if (as_pair) add_next(p, part, problem);

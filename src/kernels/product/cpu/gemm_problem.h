@@ -1,5 +1,5 @@
-// GemmProblem: one matrix product as the CPU's kernels read it: addresses and strides. expanded() makes them of
-// a Product (kernels/product/product.h).
+// GemmProblem: one matrix product as the CPU's kernels read it: addresses and strides. expanded() makes them
+// of a Product (kernels/product/product.h).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,7 @@ namespace switchyard {
 //    take turns: columns [64 i, 64 i + 64) of a block are columns [32 i, 32 i + 32) of both.
 //    With `hidden`, shaped like C and bf16 as it: hidden = silu(C) ⊙ C_next ⊙ row_weights[row], as swiglu
 //    (elementwise.h) makes it of C and C_next as they are stored.
-// 3. More terms: C = op(A) · op(B) + Σ_t op(A_t) · op(B_t), each with a depth of its own, one sum after the
-//    other.
+// 3. More terms: C = op(A) · op(B) + Σ_t op(A_t) · op(B_t), added in this order; each has its own depth.
 // 4. logits: C is made of logits, or they are only summed, see there. C is bf16 or null, all else plain.
 constexpr std::int64_t kGemmStrip = 32;
 
@@ -121,9 +120,9 @@ inline double weight_bytes(const GemmProblem& p, double elements) {
 // True where the active instruction set has kernels of tiles, which take products that are not plain.
 bool takes_gemm_forms(DType dtype);
 
-// The problems of a product: one for each matrix of a batch, or for each group. Groups without rows have none,
-// but the first where no group has rows: a call without rows chooses its kernel all the same. CHECKs that the
-// sizes of the groups sum to the rows. An abstract device's groups are as even as they can be.
+// The problems of a product: one for each matrix of a batch, or for each group. Groups without rows have
+// none, but the first where no group has rows: a call without rows chooses its kernel all the same. CHECKs
+// that the sizes of the groups sum to the rows. An abstract device's groups are as even as they can be.
 struct ExpandedProduct {
   explicit ExpandedProduct(const Product& product);
   std::vector<GemmProblem> problems;

@@ -115,25 +115,25 @@ struct Grouped {
     }
     OnGpu rows_there(a), weights_there(weights), bias_there(bias), c_there(c);
     const DeviceProduct p{.dtype = DType::bf16,
-                    .c_dtype = c_dtype,
-                    .weight_dtype = weights.dtype(),
-                    .m = rows(),
-                    .n = columns(),
-                    .terms = {{.a = rows_there.data(),
-                               .a_rows = lookup.empty() ? nullptr : lookup.data(),
-                               .b = weights_there.data(),
-                               .k = depth(),
-                               .lda = depth(),
-                               .ldb = weights.dim(2)}},
-                    .ldc = pitch(),
-                    .c = c_there.data(),
-                    .bias = bias_there.data(),
-                    .accumulate = accumulate,
-                    .groups = Groups::rows,
-                    .batch = std::ssize(sizes),
-                    .b_stride = weights.dim(1) * weights.dim(2),
-                    .bias_stride = columns(),
-                    .group_sizes = sizes.data()};
+                          .c_dtype = c_dtype,
+                          .weight_dtype = weights.dtype(),
+                          .m = rows(),
+                          .n = columns(),
+                          .terms = {{.a = rows_there.data(),
+                                     .a_rows = lookup.empty() ? nullptr : lookup.data(),
+                                     .b = weights_there.data(),
+                                     .k = depth(),
+                                     .lda = depth(),
+                                     .ldb = weights.dim(2)}},
+                          .ldc = pitch(),
+                          .c = c_there.data(),
+                          .bias = bias_there.data(),
+                          .accumulate = accumulate,
+                          .groups = Groups::rows,
+                          .batch = std::ssize(sizes),
+                          .b_stride = weights.dim(1) * weights.dim(2),
+                          .bias_stride = columns(),
+                          .group_sizes = sizes.data()};
     EXPECT_EQ(few_rows_packed_refuses(alone(p)), nullptr);
     few_rows_packed_product(alone(p));
     c_there.read(c);
@@ -339,20 +339,20 @@ TEST(FewRowsPacked, BatchesWithoutGroups) {
     const Tensor a = random_rows({2, rows, depth}, 602), c(DType::f32, {2, rows, columns});
     OnGpu rows_there(a), weights_there(weights), c_there(c);
     const DeviceProduct p{.dtype = DType::bf16,
-                    .weight_dtype = packed,
-                    .m = rows,
-                    .n = columns,
-                    .terms = {{.a = rows_there.data(),
-                               .b = weights_there.data(),
-                               .k = depth,
-                               .lda = depth,
-                               .ldb = weights.dim(2)}},
-                    .ldc = columns,
-                    .c = c_there.data(),
-                    .batch = 2,
-                    .a_stride = rows * depth,
-                    .b_stride = weights.dim(1) * weights.dim(2),
-                    .c_stride = rows * columns};
+                          .weight_dtype = packed,
+                          .m = rows,
+                          .n = columns,
+                          .terms = {{.a = rows_there.data(),
+                                     .b = weights_there.data(),
+                                     .k = depth,
+                                     .lda = depth,
+                                     .ldb = weights.dim(2)}},
+                          .ldc = columns,
+                          .c = c_there.data(),
+                          .batch = 2,
+                          .a_stride = rows * depth,
+                          .b_stride = weights.dim(1) * weights.dim(2),
+                          .c_stride = rows * columns};
     ASSERT_EQ(few_rows_packed_refuses(alone(p)), nullptr);
     few_rows_packed_product(alone(p));
     c_there.read(c);
@@ -372,12 +372,12 @@ TEST(FewRowsPacked, OthersAreLeftToTheOtherRows) {
   const Tensor weights = packed_weights(DType::packed_int4, weights_of(DType::packed_int4, 1, 64), true, 701);
   const Tensor a = random_rows({65, 64}, 702), c(DType::f32, {65, 48});
   const DeviceProduct few{.dtype = DType::bf16,
-                    .weight_dtype = weights.dtype(),
-                    .m = 4,
-                    .n = 48,
-                    .terms = {{.a = a.raw(), .b = weights.raw(), .k = 64, .lda = 64, .ldb = 3}},
-                    .ldc = 48,
-                    .c = c.raw()};
+                          .weight_dtype = weights.dtype(),
+                          .m = 4,
+                          .n = 48,
+                          .terms = {{.a = a.raw(), .b = weights.raw(), .k = 64, .lda = 64, .ldb = 3}},
+                          .ldc = 48,
+                          .c = c.raw()};
   EXPECT_EQ(few_rows_packed_refuses(alone(few)), nullptr);
   const auto refused = [&](const auto& change) {
     DeviceProduct other = few;

@@ -47,24 +47,24 @@ void expect_products(const std::vector<std::int32_t>& sizes, bool grouped, bool 
   std::vector<std::int32_t> index(static_cast<std::size_t>(rows));
   std::iota(index.rbegin(), index.rend(), 0);
   DeviceProduct p{.dtype = kTypeOf<T>,
-            .c_dtype = kTypeOf<C>,
-            .m = grouped ? rows : sizes[0],
-            .n = kColumns,
-            .terms = {{.a = a.data(),
-                       .a_rows = lookup ? index.data() : nullptr,
-                       .b = b.data(),
-                       .k = kDepth,
-                       .lda = kDepth,
-                       .ldb = kPitch}},
-            .ldc = kPitch,
-            .c = c.data(),
-            .bias = grouped ? bias.data() : nullptr,
-            .accumulate = true,
-            .groups = grouped ? Groups::rows : Groups::none,
-            .batch = batch,
-            .b_stride = kDepth * kPitch,
-            .bias_stride = kColumns,
-            .group_sizes = sizes.data()};
+                  .c_dtype = kTypeOf<C>,
+                  .m = grouped ? rows : sizes[0],
+                  .n = kColumns,
+                  .terms = {{.a = a.data(),
+                             .a_rows = lookup ? index.data() : nullptr,
+                             .b = b.data(),
+                             .k = kDepth,
+                             .lda = kDepth,
+                             .ldb = kPitch}},
+                  .ldc = kPitch,
+                  .c = c.data(),
+                  .bias = grouped ? bias.data() : nullptr,
+                  .accumulate = true,
+                  .groups = grouped ? Groups::rows : Groups::none,
+                  .batch = batch,
+                  .b_stride = kDepth * kPitch,
+                  .bias_stride = kColumns,
+                  .group_sizes = sizes.data()};
   if (!grouped) p.a_stride = sizes[0] * kDepth, p.c_stride = sizes[0] * kPitch;
   ASSERT_EQ(few_rows_refuses(alone(p)), nullptr);
   few_rows_product(alone(p));
@@ -99,12 +99,12 @@ TEST(FewRows, AreMultipliedWithAllThatAProductMayHave) {
 TEST(FewRows, OthersAreLeftToTensorCores) {
   Numbers<bfloat16> a(4096, 1), b(4096, 2), c(4096, 3);
   const DeviceProduct few{.dtype = DType::bf16,
-                    .c_dtype = DType::bf16,
-                    .m = 8,
-                    .n = 32,
-                    .terms = {{.a = a.data(), .b = b.data(), .k = 64, .lda = 64, .ldb = 32}},
-                    .ldc = 32,
-                    .c = c.data()};
+                          .c_dtype = DType::bf16,
+                          .m = 8,
+                          .n = 32,
+                          .terms = {{.a = a.data(), .b = b.data(), .k = 64, .lda = 64, .ldb = 32}},
+                          .ldc = 32,
+                          .c = c.data()};
   EXPECT_EQ(few_rows_refuses(alone(few)), nullptr);
   const auto refused = [&](const auto& change) {
     DeviceProduct other = few;

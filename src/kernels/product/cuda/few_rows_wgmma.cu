@@ -44,8 +44,8 @@ struct Cut {
     cut.row_blocks = static_cast<std::int32_t>(grouped ? p.m / kMostRows + std::min(p.m, p.batch)
                                                        : divide_up(p.m, kMostRows));
     for (const DeviceProduct& one : args)
-      cut.of_product = std::max(
-          cut.of_product, cut.row_blocks * static_cast<std::int32_t>(divide_up(one.n, kColumns)));
+      cut.of_product =
+          std::max(cut.of_product, cut.row_blocks * static_cast<std::int32_t>(divide_up(one.n, kColumns)));
     return cut;
   }
   GPU_HOST_FUNCTION std::int32_t stage_elements() const { return kWeights + rows * kDepthStep; }

@@ -1,5 +1,5 @@
-// The products of gated experts with their activation, in one launch: gate and up (Product::gated), and the way
-// back through down (kernels/product/gated_down.h).
+// The products of gated experts with their activation, in one launch: gate and up (Product::gated), and the
+// way back through down (kernels/product/gated_down.h).
 #pragma once
 
 #include "kernels/product/cuda/product.h"

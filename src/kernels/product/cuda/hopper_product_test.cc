@@ -352,13 +352,13 @@ TEST(HopperProducts, TheTableFindsThePartsOfGroups) {
   for (const Groups groups : {Groups::rows, Groups::depth}) {
     for (const std::int32_t band : {8, 16}) {
       DeviceProduct p{.m = groups == Groups::rows ? std::accumulate(kEdges.begin(), kEdges.end(), 0) : 600,
-                .n = 256 * 19 + 1,
-                .groups = groups,
-                .batch = std::ssize(kEdges),
-                .b_stride = 7,
-                .c_stride = 11,
-                .bias_stride = 13,
-                .group_sizes = kEdges.data()};
+                      .n = 256 * 19 + 1,
+                      .groups = groups,
+                      .batch = std::ssize(kEdges),
+                      .b_stride = 7,
+                      .c_stride = 11,
+                      .bias_stride = 13,
+                      .group_sizes = kEdges.data()};
       const Launch walked = product_launch(p, 256, 256, kWarp, 0);
       std::vector<Found> by_table(static_cast<std::size_t>(walked.blocks * walked.blocks_z)),
           by_walking(by_table.size());

@@ -30,7 +30,7 @@ struct DeviceProduct {
   DType dtype = DType::f32;  // of a, b and bias
   DType c_dtype = DType::f32;
   DType weight_dtype = DType::f32;  // of b: `dtype`, or packed: [k/32, n/16] blocks, ldb of them a row
-  std::int64_t m = 0, n = 0;  // m: of all groups of rows
+  std::int64_t m = 0, n = 0;        // m: of all groups of rows
   ProductTerm terms[kMostTerms] = {};
   int term_count = 1;
   bool transpose_a = false, transpose_b = false;

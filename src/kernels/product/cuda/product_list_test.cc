@@ -47,22 +47,22 @@ class Products {
       auto& c = memory_.emplace_back(static_cast<std::size_t>(form.m * (n + gap)) * size_of(form.c_dtype),
                                      std::byte{0xff});
       DeviceProduct p{.dtype = form.dtype,
-                .c_dtype = form.c_dtype,
-                .weight_dtype = form.weights,
-                .m = form.m,
-                .n = n,
-                .terms = {{.a = a.data(),
-                           .b = b.data(),
-                           .k = form.k,
-                           .lda = form.transpose_a ? form.m : form.k,
-                           .ldb = packed             ? n / kBlockOutputs
-                                  : form.transpose_b ? form.k
-                                                     : std::max<std::int64_t>(n, 8)}},
-                .transpose_a = form.transpose_a,
-                .transpose_b = form.transpose_b,
-                .ldc = n + gap,
-                .c = c.data(),
-                .bias = form.bias ? bias.data() : nullptr};
+                      .c_dtype = form.c_dtype,
+                      .weight_dtype = form.weights,
+                      .m = form.m,
+                      .n = n,
+                      .terms = {{.a = a.data(),
+                                 .b = b.data(),
+                                 .k = form.k,
+                                 .lda = form.transpose_a ? form.m : form.k,
+                                 .ldb = packed             ? n / kBlockOutputs
+                                        : form.transpose_b ? form.k
+                                                           : std::max<std::int64_t>(n, 8)}},
+                      .transpose_a = form.transpose_a,
+                      .transpose_b = form.transpose_b,
+                      .ldc = n + gap,
+                      .c = c.data(),
+                      .bias = form.bias ? bias.data() : nullptr};
       args_.push_back(p);
       gap += 4;
     }

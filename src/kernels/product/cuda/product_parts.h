@@ -236,17 +236,16 @@ ProductList list_of(DeviceProducts args, const BlocksOf& blocks_of) {
     const auto at = static_cast<std::size_t>(i);
     if (at < args.size()) list.products[i] = args[at];
     list.first_block[i + 1] =
-        list.first_block[i] + (at < args.size() && !args[at].is_empty()
-                                   ? static_cast<std::int32_t>(blocks_of(args[at]))
-                                   : 0);
+        list.first_block[i] +
+        (at < args.size() && !args[at].is_empty() ? static_cast<std::int32_t>(blocks_of(args[at])) : 0);
   }
   return list;
 }
 
 // Launches a kernel of blocks of that size, which takes the list and the number of blocks of rows.
 template <typename Kernel>
-void launch_list(DeviceProducts args, int block_rows, int block_columns, int threads, std::size_t shared_bytes,
-                 Kernel kernel) {
+void launch_list(DeviceProducts args, int block_rows, int block_columns, int threads,
+                 std::size_t shared_bytes, Kernel kernel) {
   const DeviceProduct& form = args.front();
   const std::int64_t row_blocks = row_blocks_of(form, block_rows);
   const ProductList list =

@@ -65,7 +65,8 @@ struct Walk {
     return walk;
   }
   // `block` of those of product p of the list.
-  GPU_FUNCTION Part find(const GroupTable& table, const DeviceProduct& p, std::int32_t block, int rank) const {
+  GPU_FUNCTION Part find(const GroupTable& table, const DeviceProduct& p, std::int32_t block,
+                         int rank) const {
     const std::int32_t index = block % of_product, of_batch = block / of_product;
     Part part;
     if (p.groups == Groups::none)
@@ -298,8 +299,7 @@ void tma_product(DeviceProducts args) {
 
 const char* tma_refuses(DeviceProducts args) {
   if (const char* const reason = first_refusal(args, refuses_one)) return reason;
-  const bool pays =
-      std::ranges::any_of(args, [](const DeviceProduct& one) { return pays_to_gather(one); });
+  const bool pays = std::ranges::any_of(args, [](const DeviceProduct& one) { return pays_to_gather(one); });
   return pays ? nullptr : "it is too small";
 }
 
