@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "core/error.h"
@@ -18,6 +20,18 @@ void expect_broken_check(const Function& function, const std::string& words) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::internal) << error.what();
     EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+// Ends the program with the message of the function's error, for a death test: what std::terminate() prints
+// depends on the compiler.
+template <typename Function>
+void end_with_its_error(const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::abort();
   }
 }
 

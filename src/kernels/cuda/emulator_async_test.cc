@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "core/testing.h"
 #include "kernels/cuda/copy_engine.h"
 #include "kernels/cuda/emulator_testing.h"
 #include "kernels/product/cuda/product.h"
@@ -339,14 +340,13 @@ TEST(EmulatorAsync, BlocksOfAClusterReachEachOther) {
 }
 
 TEST(EmulatorAsyncDeathTest, ABlockThatEndsBeforeItsCluster) {
-  EXPECT_DEATH(
-      [&]() noexcept {
-        int out = 0;
-        in_all_timings([&] {
-          launch({.blocks = 2, .threads = kWarp, .cluster = 2}, reach_into_the_other, &out, false);
-        });
-      }(),
-      "has ended, block 0 reaches into it");
+  EXPECT_DEATH(end_with_its_error([&] {
+                 int out = 0;
+                 in_all_timings([&] {
+                   launch({.blocks = 2, .threads = kWarp, .cluster = 2}, reach_into_the_other, &out, false);
+                 });
+               }),
+               "has ended, block 0 reaches into it");
 }
 
 // ---- The products of the table that need Hopper, against the one that does not

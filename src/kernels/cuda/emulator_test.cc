@@ -129,8 +129,9 @@ GPU_KERNEL wait_in_two_places(int* out) {
 
 TEST(EmulatorDeathTest, ThreadsThatWaitForWhatCannotCome) {
   int out = 0;
-  EXPECT_DEATH([&]() noexcept { launch({.blocks = 1, .threads = 2 * kWarp}, wait_in_two_places, &out); }(),
-               "wait for what cannot come");
+  EXPECT_DEATH(
+      end_with_its_error([&] { launch({.blocks = 1, .threads = 2 * kWarp}, wait_in_two_places, &out); }),
+      "wait for what cannot come");
 }
 
 struct Place {
