@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the program for GPUs and checks what the compiler made of its kernels, on a machine with the CUDA
-# toolkit and no GPU: no kernel keeps registers in memory, wgmma is never serialised, and products and attention
-# run on tensor cores.
+# toolkit and no GPU: no kernel keeps registers in memory (two of attention keep a few, see below), wgmma is never
+# serialised, products and attention run on tensor cores, no host code calls a GPU's function, and no kernel reads
+# a table that only the host has.
 #
 #   scripts/check_cuda_build.sh [BUILD_FOLDER] [--built]      (build/cuda_check; --built: an earlier run built it)
 #
@@ -35,7 +36,9 @@ awk '
   /bytes spill stores/ && entry {
     entry = 0
     for (i = 1; i <= NF; ++i) if ($i == "spill" && $(i + 1) ~ /stores/) spilled = $(i - 2)
-    if (spilled > 0) { print target " " kernel ": " spilled " bytes of registers are kept in memory"; bad = 1 }
+    # Their warps that multiply, or those that bring, have fewer registers than they want: a block has no more.
+    allowed = kernel ~ /hopper_forward.*ForwardShapeILi256E|hopper_key_gradients.*KeyShapeILi128E/ ? 32 : 0
+    if (spilled > allowed) { print target " " kernel ": " spilled " bytes of registers are kept in memory"; bad = 1 }
   }
   END {
     for (target in kernels) print target ": " kernels[target] " kernels"
@@ -43,7 +46,27 @@ awk '
     exit bad
   }' "$log" || { echo "check_cuda_build: see $log" >&2; exit 1; }
 
+# nvcc makes a function of the GPU that host code calls end the program, in templates without a word.
+objects=$(find "$build/CMakeFiles/switchyard_lib.dir/src/kernels" -name '*.cu.o')
+for object in $objects; do
+  if nm "$object" | grep -q ' U exit$'; then
+    echo "check_cuda_build: host code in $object calls a function of the GPU" >&2
+    exit 1
+  fi
+done
+
 command -v cuobjdump >/dev/null || { echo "no cuobjdump: machine code is not counted"; exit 0; }
+# A constexpr table of the host is no table of the GPU: a kernel that looks something up there while it runs reads
+# from an address near 0.
+for object in $objects; do
+  cuobjdump -ptx "$object" | awk -v object="$object" '
+    /\.entry/ { split("", constant) }
+    $1 ~ /^mov\.[ub]64$/ && $3 ~ /^[0-9]+;$/ { sub(",", "", $2); constant[$2] = 1 }
+    $1 ~ /^ld/ && match($0, /\[%rd[0-9]+/) {
+      if (substr($0, RSTART + 1, RLENGTH - 1) in constant) { print object " reads a constant address: " $0; bad = 1 }
+    }
+    END { exit bad }' || exit 1
+done
 # expect FILE TARGET INSTRUCTION: of the file's machine code for the target.
 expect() {
   found=$(cuobjdump -sass -arch "$2" "$build/CMakeFiles/switchyard_lib.dir/src/kernels/$1.cu.o" | grep -c "$3" || true)

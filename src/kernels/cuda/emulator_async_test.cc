@@ -180,6 +180,23 @@ TEST(EmulatorAsyncDeathTest, FindsMistakes) {
   EXPECT_DEATH(find<Mistake::no_registers>(), "128 of 256 threads say how many registers");
 }
 
+// ---- Registers: a block of 384 threads starts with 168 a thread, and has no more to share
+
+template <int producer, int consumer>
+GPU_KERNEL share_registers() {
+  if (thread_index() < 128)
+    give_up_registers<producer>();
+  else
+    take_registers<consumer>();
+}
+
+TEST(EmulatorAsync, SharesTheRegistersThatABlockHas) {
+  launch({.blocks = 1, .threads = 384}, share_registers<56, 224>);
+  launch({.blocks = 1, .threads = 512}, share_registers<56, 152>);
+  EXPECT_DEATH(end_with_its_error([] { launch({.blocks = 1, .threads = 384}, share_registers<48, 232>); }),
+               "a cluster's threads ask for 65536 registers, its blocks have 64512 each");
+}
+
 // ---- Fences: tensor cores see what threads wrote only after show_to_tensor_cores()
 
 template <bool with_fence>

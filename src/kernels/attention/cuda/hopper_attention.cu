@@ -33,8 +33,7 @@ struct ForwardShape {
   // Warpgroups multiply in turns, so that one weighs scores while another multiplies. Wider heads have too
   // few keys a tile for that to pay.
   static constexpr bool in_turns = qk <= 128;
-  static constexpr int producer_registers = groups == 2 ? 48 : 56,
-                       consumer_registers = groups == 2 ? 232 : 152;
+  static constexpr int producer_registers = 56, consumer_registers = groups == 2 ? 224 : 152;
 };
 
 struct ForwardMaps {

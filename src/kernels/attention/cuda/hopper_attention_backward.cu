@@ -201,13 +201,13 @@ hopper_key_gradients(GPU_CONSTANT(KeyTask) task, GPU_CONSTANT(KeyMaps) maps) {
   // All threads of a warp have the same role, as the compiler is to see.
   const int role = shuffle(thread_index() / kGroupThreads, 0);
   if (role == 0) {
-    give_up_registers<48>();
+    give_up_registers<Shape::producer_registers>();
     if (thread_index() < kWarp)
       bring_queries<Shape>(task, maps, *shared, tiles, at);
     else if (Shape::once && thread_index() < 2 * kWarp)
       add_queries<Shape>(task, tiles, at);
   } else {
-    take_registers<232>();
+    take_registers<Shape::consumer_registers>();
     const int group = role - 1;
     if constexpr (!Shape::apart)
       KeyConsumer<Shape, true, true>(task, *shared, tiles, group).run(maps, at);

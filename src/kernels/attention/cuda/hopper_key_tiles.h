@@ -15,6 +15,10 @@ template <int qk_width, int v_width, int queries_of_step, Makes what>
 struct KeyShape {
   static constexpr int qk = qk_width, vw = v_width, rows = queries_of_step;
   static constexpr bool once = what == Makes::keys_and_queries, apart = what == Makes::keys_and_values_apart;
+  // Consumers of heads of 128 would keep nine registers in memory with 224, the warps that bring and add keep
+  // seven there with 40, and these are not in their way.
+  static constexpr int producer_registers = once && qk == 128 ? 40 : 56,
+                       consumer_registers = once && qk == 128 ? 232 : 224;
   static constexpr int keys = apart ? kGroupRows : 2 * kGroupRows, stages = 2, threads = 3 * kGroupThreads;
   static constexpr std::uint32_t k_bytes = keys * qk * 2, v_bytes = keys * vw * 2, q_bytes = rows * qk * 2,
                                  dout_bytes = rows * vw * 2, number_bytes = rows * 4,

@@ -18,7 +18,7 @@ using namespace hopper;
 
 struct LatentShape {
   static constexpr int qk = 576, vw = 512, rows = kGroupRows, keys = 64, stages = 2, half = vw / 2;
-  static constexpr int threads = 3 * kGroupThreads, producer_registers = 48, consumer_registers = 232;
+  static constexpr int threads = 3 * kGroupThreads, producer_registers = 56, consumer_registers = 224;
   static constexpr std::uint32_t tile_bytes = keys * qk * 2,  // of keys, and of queries
       weight_bytes = rows * keys * 2, half_bytes = keys * half * 2;
   static constexpr std::size_t shared_bytes = (1 + stages) * tile_bytes + weight_bytes;

@@ -231,10 +231,10 @@ query_gradients(GPU_CONSTANT(QueryTask) task, GPU_CONSTANT(QueryMaps) maps) {
   // All threads of a warp have the same role, as the compiler is to see.
   const int role = shuffle(thread_index() / kGroupThreads, 0);
   if (role == 0) {
-    give_up_registers<48>();
+    give_up_registers<56>();
     if (thread_index() < kWarp) bring_keys<Shape>(task, maps, *barriers, tiles);
   } else {
-    take_registers<232>();
+    take_registers<224>();
     QueryConsumer<Shape>(task, maps, *barriers, tiles, role - 1).run();
   }
 #endif

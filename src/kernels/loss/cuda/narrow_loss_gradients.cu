@@ -322,7 +322,7 @@ narrow_gradients(GPU_CONSTANT(GradientTask) task, GPU_CONSTANT(NarrowMaps) maps)
   // All threads of a warp have the same role, as the compiler is to see.
   const int role = shuffle(thread_index() / kGroupThreads, 0);
   if (role == 0) {
-    give_up_registers<48>();
+    give_up_registers<40>();
     if (thread_index() == 0) bring_gradient_tiles<Shape>(task, maps, *shared, own, passing);
   } else {
     take_registers<232>();

@@ -66,9 +66,9 @@ class LaneShare {
       GPU_UNROLL
       for (int half = 0; half < kScales; ++half)
         copy_bytes_async<4>(piece<4>(kFactorsAt + 4 * half),
-                            block + scale_factors_at(packed, group) + half * kBlockOutputs + output);
+                            scale_factors<packed>(block, group) + half * kBlockOutputs + output);
       if constexpr (kOffsets)
-        copy_bytes_async<4>(piece<4>(kOffsetFactorsAt), block + offset_factors_at(packed, group) + output);
+        copy_bytes_async<4>(piece<4>(kOffsetFactorsAt), offset_factors<packed>(block, group) + output);
     }
   }
 

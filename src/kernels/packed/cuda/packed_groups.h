@@ -18,6 +18,19 @@ GPU_FUNCTION int byte_at(const std::byte* at) {
   return *reinterpret_cast<const std::uint8_t*>(at);
 }
 
+// The bytes of a K-quant's group of 16 outputs: of its scales, one for each half where a half has its own,
+// and of its offset. Places are constants here: what a GPU runs cannot read the host's table of formats.
+template <DType packed>
+GPU_FUNCTION const std::byte* scale_factors(const std::byte* block, std::int64_t group) {
+  constexpr std::int64_t kFirst = scale_factors_at(packed, 0), kEach = scale_factors_at(packed, 1) - kFirst;
+  return block + kFirst + group * kEach;
+}
+template <DType packed>
+GPU_FUNCTION const std::byte* offset_factors(const std::byte* block, std::int64_t group) {
+  constexpr std::int64_t kFirst = offset_factors_at(packed, 0), kEach = offset_factors_at(packed, 1) - kFirst;
+  return block + kFirst + group * kEach;
+}
+
 // What numbers of a group of an output are multiplied by, in each half, and what is then added.
 struct GroupScales {
   float scales[2];
@@ -36,7 +49,7 @@ GPU_FUNCTION GroupScales scales_at(const std::byte* block, int output, std::int6
     GroupScales result{{both, both}, 0};
     if constexpr (has_offset(packed)) result.offset = half_at(block, kBlockOutputs + output);
     if constexpr (is_k_quant(packed)) {
-      const std::byte* const factors = block + scale_factors_at(packed, group) + output;
+      const std::byte* const factors = scale_factors<packed>(block, group) + output;
       for (int half = 0; half < 2; ++half) {
         const int factor = byte_at(factors + (scales_of(packed) == 2 ? half * kBlockOutputs : 0));
         result.scales[half] *= static_cast<float>(
@@ -45,7 +58,7 @@ GPU_FUNCTION GroupScales scales_at(const std::byte* block, int output, std::int6
       }
       if constexpr (has_offset(packed))
         result.offset =
-            -(result.offset * static_cast<float>(byte_at(block + offset_factors_at(packed, group) + output)));
+            -(result.offset * static_cast<float>(byte_at(offset_factors<packed>(block, group) + output)));
     }
     return result;
   }

@@ -33,10 +33,10 @@ GPU_KERNEL clamp_gradients(const T* x, const T* dout, float bound, T* dx, std::i
   store_floats<width>(gradient, dx + i);
 }
 
-// The bound as the elements can hold it.
+// The bound as the elements can hold it, made on the host, where from_float() is not.
 template <typename T>
 float rounded_bound(float bound) {
-  return to_float(from_float<T>(bound));
+  return static_cast<float>(T(bound));
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT
     phase ^= 1;
   };
   if (thread_index() < 128) {
-    give_up_registers<48>();
+    give_up_registers<56>();
     if (thread_index() < kWarp) {
       const Walk walk = of_launch.with(table, form);
       for (auto block = static_cast<std::int32_t>(block_index() / kCluster); block < walk.all;
@@ -149,7 +149,7 @@ tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT
       }
     }
   } else {
-    take_registers<232>();
+    take_registers<224>();
     const Walk walk = of_launch.with(table, form);
     // The same for all threads of a warp, as the compiler is to see.
     const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
