@@ -101,22 +101,18 @@ Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
   return result;
 }
 
-namespace {
-
-void sum_all(Context& context, const TensorView& values) {
+void sum_over_run(Context& context, const TensorView& values) {
   const Axes all = dual(*context.mesh, Sharding{}).partial;
   context.comm->all_reduce(context.group(all), values);
   if (context.stage.count > 1) context.comm->all_reduce(context.stage.across, values);
 }
 
-}  // namespace
-
 void sum_over_run(Context& context, std::span<double> values) {
-  sum_all(context, host_view(values));
+  sum_over_run(context, host_view(values));
 }
 
 void sum_over_run(Context& context, std::span<std::int32_t> values) {
-  sum_all(context, host_view(values));
+  sum_over_run(context, host_view(values));
 }
 
 void max_over_run(Context& context, std::span<float> values) {

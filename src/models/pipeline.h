@@ -66,5 +66,7 @@ void max_over_run(Context& context, std::span<float> values);
 void sum_over_run(Context& context, std::span<double> values);
 // Sums whole numbers in the same way.
 void sum_over_run(Context& context, std::span<std::int32_t> values);
+// f64 or i32, where they are.
+void sum_over_run(Context& context, const TensorView& values);
 
 }  // namespace switchyard

@@ -32,15 +32,6 @@ void newton_schulz(ThreadPool& pool, const Memory& memory, const TensorView& x) 
   if (kSteps % 2 == 1) convert(pool, other.view(), x);  // where the last step left them
 }
 
-Tensor direction_by(ThreadPool& pool, const MomentumTerms& terms, const TensorView& numbers,
-                    const Tensor& grad, const Tensor& momentum) {
-  const std::int64_t count = grad.size();
-  CHECK(momentum.size() == count, "{} of momentum for {} of gradient", momentum.size(), count);
-  const Tensor direction = grad.memory().empty(DType::f32, {count});
-  momentum_update(pool, terms, grad.view(), momentum.view(), direction.view(), numbers);
-  return direction;
-}
-
 }  // namespace
 
 void check(const MuonConfig& config) {
@@ -49,25 +40,23 @@ void check(const MuonConfig& config) {
   if (!(config.eps >= 0)) fail_usage("[optim] expected adam_eps to be at least 0, got {}", config.eps);
 }
 
-MomentumTerms muon_terms(const MuonConfig& config, std::int64_t step, double grad_scale) {
+MomentumTerms muon_terms(const MuonConfig& config, std::int64_t step) {
   CHECK(step >= 0, "step {}", step);
   const double t = static_cast<double>(step) + 1;
   const auto f = [](double value) { return static_cast<float>(value); };
-  return {.grad_scale = f(grad_scale),
-          .decay = f(config.beta),
+  return {.decay = f(config.beta),
           .gain = f(1 - config.beta),
           .of_momentum = f(config.beta / (1 - std::pow(config.beta, t + 1))),
           .of_gradient = f((1 - config.beta) / (1 - std::pow(config.beta, t)))};
 }
 
-Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t step, double grad_scale,
-                      const Tensor& grad, const Tensor& momentum) {
-  return direction_by(pool, muon_terms(config, step, grad_scale), {}, grad, momentum);
-}
-
-Tensor muon_direction_by_numbers(ThreadPool& pool, const MuonConfig& config, const TensorView& numbers,
-                                 const Tensor& grad, const Tensor& momentum) {
-  return direction_by(pool, muon_terms(config, 0, 1), numbers, grad, momentum);
+Tensor muon_direction(ThreadPool& pool, const TensorView& numbers, const Tensor& grad,
+                      const Tensor& momentum) {
+  const std::int64_t count = grad.size();
+  CHECK(momentum.size() == count, "{} of momentum for {} of gradient", momentum.size(), count);
+  const Tensor direction = grad.memory().empty(DType::f32, {count});
+  momentum_update(pool, numbers, {grad.view(), momentum.view(), direction.view()});
+  return direction;
 }
 
 void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices) {
@@ -88,14 +77,6 @@ double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out) {
   const auto rows = static_cast<double>(in), columns = static_cast<double>(out);
   if (config.consistent_rms) return *config.consistent_rms * std::sqrt(std::max(rows, columns));
   return std::sqrt(std::max(1.0, columns / rows));
-}
-
-void muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight,
-                const TensorView& squares) {
-  if (step.numbers.defined())
-    return direction_update_by_numbers(pool, step.scale, step.decay, step.numbers, {update, weight, squares});
-  direction_update(pool, static_cast<float>(step.learning_rate * step.scale),
-                   static_cast<float>(step.learning_rate * step.decay), {update, weight, squares});
 }
 
 }  // namespace switchyard

@@ -34,29 +34,20 @@ struct MuonConfig {
 // Error(usage) for a momentum decay outside [0, 1) or a negative epsilon.
 void check(const MuonConfig& config);
 
-// Updates the momentum of a flat range, [count] in mu_dtype, and returns d, f32 [count]. The gradient is f32
-// or bf16; `step` counts from 0.
-Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t step, double grad_scale,
-                      const Tensor& grad, const Tensor& momentum);
-// Does the same by numbers in a GPU's memory, UpdateNumbers (kernels/optimizer/step_judge.h); where they say
-// that the step is bad, the momentum stays and what is returned is not initialised.
-Tensor muon_direction_by_numbers(ThreadPool& pool, const MuonConfig& config, const TensorView& numbers,
-                                 const Tensor& grad, const Tensor& momentum);
-// The terms that muon_direction computes with in a step.
-MomentumTerms muon_terms(const MuonConfig& config, std::int64_t step, double grad_scale);
+// The terms of step `step`, counted from 0.
+MomentumTerms muon_terms(const MuonConfig& config, std::int64_t step);
+
+// `numbers` below: UpdateNumbers where the weights are (kernels/optimizer/update_numbers.h).
+
+// Updates the momentum of a flat range, [count] in mu_dtype, and returns d, f32 [count]; the gradient is f32
+// or bf16. In a bad step the momentum stays, and d is 0.
+Tensor muon_direction(ThreadPool& pool, const TensorView& numbers, const Tensor& grad,
+                      const Tensor& momentum);
 
 // d f32 [matrices, in, out] becomes U in place. A zero matrix stays zero.
 void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices);
 
+// The factor of U, which direction_update takes (kernels/optimizer/weight_update.h).
 double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out);
-
-// weight[i] -= learning_rate * (scale*update[i] + decay*weight[i]) for the elements of update, f32 [count];
-// weight is f32 or bf16; squares [1] f64 receives the sum of squares of the new weights.
-struct MuonStep {
-  double learning_rate, scale, decay;
-  TensorView numbers = {};  // as muon_direction_by_numbers takes them; undefined: learning_rate counts
-};
-void muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight,
-                const TensorView& squares);
 
 }  // namespace switchyard

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "optim/optimizer.h"
 
 namespace switchyard {
 namespace {
@@ -140,7 +141,10 @@ TEST(Muon, MomentumFollowsTheDefinition) {
         SCOPED_TRACE(fmt::format("{} {} step {}", name_of(dtype), count, step));
         const Tensor grad = random_tensor({count}, 20u + static_cast<unsigned>(step), dtype);
         const std::vector<double> before = doubles_of(momentum), g = doubles_of(grad);
-        const Tensor direction = muon_direction(pool, config, step, 0.5, grad, momentum);
+        AdamTerms half{};
+        half.grad_scale = 0.5f;
+        const Tensor numbers = numbers_in(Memory(), {.adam = half, .momentum = muon_terms(config, step)});
+        const Tensor direction = muon_direction(pool, numbers.view(), grad, momentum);
         std::vector<double> m, d;
         for (std::size_t i = 0; i < g.size(); ++i) {
           m.push_back(0.9 * before[i] + 0.1 * 0.5 * g[i]);
@@ -156,12 +160,14 @@ TEST(Muon, MomentumFollowsTheDefinition) {
 
 TEST(Muon, AppliesScaleAndDecay) {
   ThreadPool pool(2);
+  const Tensor numbers = numbers_in(Memory(), {.adam = {}, .learning_rate = 0.01});
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor weight = random_tensor({2500}, 31, dtype), update = random_tensor({2500}, 32);
     std::vector<double> want = doubles_of(weight);
     const std::vector<double> u = doubles_of(update);
     for (std::size_t i = 0; i < want.size(); ++i) want[i] -= 0.01 * (1.5 * u[i] + 0.2 * want[i]);
-    muon_apply(pool, {0.01, 1.5, 0.2}, update.view(), weight.view(), Tensor(DType::f64, {1}).view());
+    direction_update(pool, numbers.view(), {.scale = 1.5, .decay = 0.2},
+                     {update.view(), weight.view(), Tensor(DType::f64, {1}).view()});
     EXPECT_LT(distance(doubles_of(weight), want), dtype == DType::f32 ? 1e-7 : 4e-3);
   }
 }

@@ -1,6 +1,7 @@
 #include "optim/optimizer.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "core/error.h"
 #include "kernels/optimizer/weight_update.h"
@@ -8,12 +9,11 @@
 namespace switchyard {
 namespace {
 
-void check_range(const OptimizerStep& step, const OptimizerRange& range, std::size_t states) {
+void check_range(const OptimizerRange& range, std::size_t states) {
   const auto& [weight, grad, state, squares, decay] = range;
   CHECK(is_float(weight.dtype()) && is_float(grad.dtype()), "weight {}, gradient {}", name_of(weight.dtype()),
         name_of(grad.dtype()));
-  CHECK(step.step >= 0 && weight.size() == grad.size(), "step {}, {} weights, {} gradients", step.step,
-        weight.size(), grad.size());
+  CHECK(weight.size() == grad.size(), "{} weights, {} gradients", weight.size(), grad.size());
   CHECK(state.size() == states, "{} states", state.size());
 }
 
@@ -25,19 +25,20 @@ class Adam : public Optimizer {
     return {memory.zeros(config_.mu_dtype, {count}), memory.zeros(weight_dtype, {count})};
   }
 
-  void update(ThreadPool& pool, const OptimizerStep& step,
+  void update(ThreadPool& pool, const TensorView& numbers,
               std::span<const OptimizerRange> ranges) const override {
     std::vector<AdamArrays> updates;
     for (const OptimizerRange& range : ranges) {
-      check_range(step, range, 2);
+      check_range(range, 2);
       updates.push_back({range.weight, range.grad, range.state[0].view(), range.state[1].view(),
                          range.squares, range.decay});
     }
-    adam_update(pool, terms_of(step), updates, step.numbers);
+    adam_update(pool, numbers, updates);
   }
 
-  AdamTerms terms_of(const OptimizerStep& step) const override {
-    const double t = static_cast<double>(step.step) + 1;
+  AdamTerms terms_of(std::int64_t step, double learning_rate) const override {
+    CHECK(step >= 0, "step {}", step);
+    const double t = static_cast<double>(step) + 1;
     double b1 = config_.b1, b2 = config_.b2;
     double correction1 = 1 / (1 - std::pow(b1, t)), correction2 = 1 / (1 - std::pow(b2, t)), grad_share = 0;
     if (pax_) {
@@ -49,7 +50,7 @@ class Adam : public Optimizer {
       correction1 = b1 / (1 - std::pow(b1, t + 1));
     }
     const auto f = [](double value) { return static_cast<float>(value); };
-    return {.grad_scale = f(step.grad_scale),
+    return {.grad_scale = 1,
             .mu_decay = f(b1),
             .mu_gain = f(1 - b1),
             .nu_decay = f(b2),
@@ -59,7 +60,7 @@ class Adam : public Optimizer {
             .grad_share = f(grad_share),
             .eps = f(config_.eps),
             .eps_root = f(config_.eps_root),
-            .learning_rate = f(step.learning_rate),
+            .learning_rate = f(learning_rate),
             .weight_decay = f(config_.weight_decay)};
   }
 
@@ -72,21 +73,20 @@ class GradientDescent : public Optimizer {
  public:
   std::vector<Tensor> init(const Memory&, DType, std::int64_t) const override { return {}; }
 
-  void update(ThreadPool& pool, const OptimizerStep& step,
+  void update(ThreadPool& pool, const TensorView& numbers,
               std::span<const OptimizerRange> ranges) const override {
     std::vector<DescentArrays> updates;
     for (const OptimizerRange& range : ranges) {
-      check_range(step, range, 0);
+      check_range(range, 0);
       updates.push_back({range.weight, range.grad, range.squares});
     }
-    descent_update(pool, static_cast<float>(step.learning_rate), static_cast<float>(step.grad_scale), updates,
-                   step.numbers);
+    descent_update(pool, numbers, updates);
   }
 
-  AdamTerms terms_of(const OptimizerStep& step) const override {
+  AdamTerms terms_of(std::int64_t, double learning_rate) const override {
     AdamTerms terms{};
-    terms.grad_scale = static_cast<float>(step.grad_scale);
-    terms.learning_rate = static_cast<float>(step.learning_rate);
+    terms.grad_scale = 1;
+    terms.learning_rate = static_cast<float>(learning_rate);
     return terms;
   }
 };
@@ -106,6 +106,12 @@ void check_config(const OptimizerConfig& config) {
 }
 
 }  // namespace
+
+Tensor numbers_in(const Memory& memory, const UpdateNumbers& numbers) {
+  const Tensor host(Memory(), DType::f32, {kUpdateNumbers});
+  std::memcpy(host.raw(), &numbers, sizeof(numbers));
+  return to_device(memory, host);
+}
 
 std::unique_ptr<Optimizer> Optimizer::make(const OptimizerConfig& config) {
   if (config.type == "sgd") return std::make_unique<GradientDescent>();

@@ -39,15 +39,6 @@ struct OptimizerConfig {
   DType mu_dtype = DType::f32;  // first moment's type; the caller resolves an unset key to the weight's dtype
 };
 
-struct OptimizerStep {
-  std::int64_t step = 0;  // counts from 0
-  double learning_rate = 0;
-  double grad_scale = 1;  // factor of the gradient, applied first
-  // On a GPU only: the UpdateNumbers that the kernels read in place of all above (kernels/optimizer/
-  // step_judge.h). Undefined: they get what is above.
-  TensorView numbers = {};
-};
-
 // A range of weights to update. Weight and gradient are float32 or bfloat16 and have equally many elements.
 struct OptimizerRange {
   TensorView weight, grad;
@@ -55,6 +46,9 @@ struct OptimizerRange {
   TensorView squares;             // [1] f64: receives the sum of squares of the new weights
   bool decay = true;              // false for parameters without weight decay
 };
+
+// The numbers as kernels take them, f32 [kUpdateNumbers], in `memory`.
+Tensor numbers_in(const Memory& memory, const UpdateNumbers& numbers);
 
 class Optimizer {
  public:
@@ -67,12 +61,15 @@ class Optimizer {
   // mu_dtype and the second [count] in the weight's dtype, for sgd nothing.
   virtual std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const = 0;
 
-  // Returns the numbers that the kernels compute with in such a step.
-  virtual AdamTerms terms_of(const OptimizerStep& step) const = 0;
+  // Returns the numbers that the kernels compute with in step `step`, counted from 0, for a gradient that is
+  // not scaled.
+  virtual AdamTerms terms_of(std::int64_t step, double learning_rate) const = 0;
 
-  // Updates ranges of weights in place. The sums of squares equal those of sums_of_squares
-  // (kernels/pointwise/elementwise.h); the update computes them without another pass.
-  virtual void update(ThreadPool& pool, const OptimizerStep& step,
+  // Updates ranges of weights in place by `numbers`, UpdateNumbers where the weights are
+  // (kernels/optimizer/update_numbers.h). The sums of squares equal those of sums_of_squares
+  // (kernels/pointwise/elementwise.h); the update computes them without another pass. Nothing changes where
+  // the numbers say that the step is bad.
+  virtual void update(ThreadPool& pool, const TensorView& numbers,
                       std::span<const OptimizerRange> ranges) const = 0;
 };
 

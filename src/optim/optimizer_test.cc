@@ -66,11 +66,19 @@ struct Twin {
   }
 };
 
-void update(ThreadPool& pool, const Optimizer& optimizer, const OptimizerStep& step, const TensorView& weight,
+struct Step {
+  std::int64_t step = 0;
+  double learning_rate = 0, grad_scale = 1;
+};
+
+void update(ThreadPool& pool, const Optimizer& optimizer, const Step& step, const TensorView& weight,
             const TensorView& grad, std::span<const Tensor> state, bool decay = true) {
   const Tensor squares(DType::f64, {1});
+  UpdateNumbers values{.adam = optimizer.terms_of(step.step, step.learning_rate)};
+  values.adam.grad_scale = static_cast<float>(step.grad_scale);
+  const Tensor numbers = numbers_in(Memory(), values);
   const OptimizerRange range{weight, grad, state, squares.view(), decay};
-  optimizer.update(pool, step, std::span(&range, 1));
+  optimizer.update(pool, numbers.view(), std::span(&range, 1));
 }
 
 // Largest difference relative to the larger of 1 and the value.

@@ -3,6 +3,7 @@
 // bias stay as they were. Too many bad steps in a row end the run.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <nlohmann/json_fwd.hpp>
@@ -27,6 +28,11 @@ struct StepHealth {
   double gradient_norm = 0;             // before clipping
   double clipped_norm = gradient_norm;  // after clipping: spikes are searched here, as in the reference
 };
+
+// People and files get "nan", whatever sign the machine gave it.
+inline double unsigned_nan(double x) {
+  return std::isnan(x) ? NAN : x;
+}
 
 class BadSteps {
  public:

@@ -54,7 +54,7 @@ class Places {
 
 }  // namespace
 
-void Trainer::say_origin(const BatchRows& batch, std::span<const double> squares, StepResult& result) {
+void Trainer::say_origin(const BatchRows& batch, const Tensor& squares, StepResult& result) {
   const bool finite = std::isfinite(result.loss) && std::isfinite(result.raw_grad_norm);
   if (finite || result.bad.empty() || bad_steps_.state().in_a_row != 1 || context_.abstract()) return;
   Places places(model_);

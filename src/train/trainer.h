@@ -9,56 +9,12 @@
 #include "metrics/phase_timer.h"
 #include "models/decoder.h"
 #include "models/pipeline.h"
-#include "optim/schedule.h"
 #include "routing/step_routing.h"
-#include "train/bad_steps.h"
 #include "train/qk_clip.h"
-#include "train/update.h"
+#include "train/statistics.h"
+#include "train/train_config.h"
 
 namespace switchyard {
-
-struct TrainConfig {
-  UpdateConfig update;
-  ScheduleConfig schedule;
-  BadStepConfig bad_steps;
-  double clip = 0;                      // gradient_clipping_threshold, 0 = off
-  bool log_bias_norms = false;          // log_moe_bias_norms
-  std::int64_t accumulation = 1;        // microbatches in each step
-  double qk_clip = 0;                   // qk_clip_threshold with use_qk_clip, 0 = off
-  std::int64_t stage_microbatches = 1;  // microbatches of a pipeline in each of these
-  PipelineSchedule schedule_of_stages = PipelineSchedule::one_forward_one_backward;
-  bool log_required_factor = false;  // log_required_ragged_buffer_factor
-  bool log_load_ratio = false;       // moe_log_max_load_ratio
-};
-// Error(usage) as from pipeline_repeats().
-TrainConfig train_config(const Config& config, const ModelConfig& model, int stages);
-
-// Global statistics of one MoE layer in one step.
-struct LayerStatistics {
-  std::int64_t layer = 0;
-  std::vector<double> rows, dropped;  // for each expert
-  std::vector<double>
-      rows_per_rank;  // rows on each rank of the expert axes, after dropping; empty when experts are whole
-  // Norms of the router's bias before the update, and of the update (log_moe_bias_norms).
-  std::optional<double> bias_norm = {}, bias_update_norm = {};
-  std::int64_t passes = 0;     // most passes through the experts; 0 without moe_dropless_fallback
-  std::int64_t overflows = 0;  // microbatches with more than one pass
-  double shard_load = 0;       // most rows of an expert-parallel rank, over the balanced share; 0: not asked
-  double max_over_mean() const;
-  double entropy() const;  // of the experts' shares, natural log
-  double rows_dropped() const;
-};
-
-// Places of a step's losses among its sums. In a pipeline the balance loss of each MoE layer has one behind
-// them: their sum then does not depend on which layers a stage has.
-enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kIndexerLoss, kLosses };
-
-// Totals over the steps of a Trainer, when moe_dropless_fallback has a cap.
-struct PassTotals {
-  std::int64_t runs = 0;       // MoE layer runs: one for each layer and microbatch
-  std::int64_t overflows = 0;  // runs with more rows than the cap
-  std::int64_t most = 0;       // most passes in one run
-};
 
 struct StepResult {
   double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0, prediction_loss = 0, indexer_loss = 0;
@@ -119,7 +75,7 @@ class Trainer {
   PhaseTimer& timer() { return timer_; }
   BadSteps& bad_steps() { return bad_steps_; }
   const Updater& updater() const { return updater_; }
-  const PassTotals& passes() const { return passes_; }
+  const PassTotals& passes() const { return statistics_.passes(); }
   std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 
  private:
@@ -143,41 +99,37 @@ class Trainer {
     std::vector<HeadScores> scores;
     std::vector<std::int64_t> layer_bytes;
   };
-  void accumulate(std::int64_t step, const BatchRows& batch, StepResult& result);
   // `inputs`: the microbatches and their counts on the device; null: they are placed here.
   Passes run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own, const StepInputs* inputs);
   double balance_share(const OwnBatch& own) const;
   double divisor(double targets) const;  // by which a loss over so many targets is divided
-  void add_losses(std::span<const double> values, const Passes& passes, const OwnBatch& own,
-                  StepResult& result);
-  // A step on the device alone (train/step_on_device.cc), and why this trainer has none: in words, or empty.
-  struct OnDevice;
+
+  // A step (train/step.cc) is issued, reports, and is read. What issues it waits for nothing, but where one
+  // of the reasons of keeps_from_graph() makes it look at the step: `seen` then has what was found.
+  struct Recorded;
   struct Issued;
-  std::string needs_host() const;
-  void say_why_host();
+  // Why a step cannot be recorded, in words; empty when it can.
+  std::string keeps_from_graph() const;
   bool is_on_gpu() const;
-  StepResult step_by_host(std::int64_t step, const BatchRows& batch);
-  StepResult step_on_device(std::int64_t step, const BatchRows& batch);
-  Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own);
-  void update_on_device(const Issued& issued);
-  void read_report(std::int64_t step, const Issued& issued, const BatchRows& batch, const OwnBatch& own,
-                   StepResult& result);
-  void judge(std::int64_t step, StepResult& result);
+  std::shared_ptr<const Issued> issue_as_graph(std::int64_t step, std::int64_t length, const OwnBatch& own,
+                                               const UpdateNumbers& numbers, StepResult& seen);
+  Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own, const StepInputs* inputs,
+               const TensorView& numbers, StepResult& seen);
+  StepReport report_of(Passes& passes, const OwnBatch& own);
+  void sum_up(const StepReport& report, const OwnBatch& own, const TensorView& numbers);
+  void update(const Issued& issued, const TensorView& numbers, StepResult& seen);
+  void read_report(std::int64_t step, const Issued& issued, const BatchRows& batch, StepResult& result);
+  // True when the host must know before the update whether the step is good.
+  bool judges_early() const { return config_.bad_steps.skip_spikes || config_.qk_clip > 0; }
+  void judge(std::int64_t step, const StepReport& host, StepResult& result);
   // Adds to `bad` of the first of some steps whose loss or gradient is not finite what of the step was so
-  // first (train/not_finite.cc). `squares`: this rank's, of the gradients. Collective; runs the batch once
-  // more.
-  void say_origin(const BatchRows& batch, std::span<const double> squares, StepResult& result);
-  void judge_by(std::int64_t step, double norm, double loss, StepResult& result);
+  // first (train/not_finite.cc). `squares`: this rank's, of the gradients, on the host. Collective; runs the
+  // batch once more.
+  void say_origin(const BatchRows& batch, const Tensor& squares, StepResult& result);
   double clip_factor(double norm) const;
-  void update(std::int64_t step, StepResult& result, double factor);
-  void update_bias(StepResult& result);
+  std::vector<double> bias_norms();
   std::vector<float> host_copy(const std::string& name);
-  void clip_scores(const StepResult& result);
-  // The values of some scalars, in one read from the device; 0 for an undefined one.
-  std::vector<double> read_losses(std::span<const Array> losses);
-  void gather_statistics(std::span<LayerLoad> loads, StepResult& result);
-  void gather_shard_loads(std::span<const LayerLoad> loads, StepResult& result);
-  std::size_t place_of(std::int64_t layer) const;  // index among the MoE layers
+  void clip_scores(const StackScores& scores);
 
   Context& context_;
   ModelConfig model_;
@@ -187,12 +139,12 @@ class Trainer {
   std::optional<Parameters> moved_;  // weights for an evaluation's own rules
   Updater updater_;
   BadSteps bad_steps_;
+  StepStatistics statistics_;
   PhaseTimer timer_;
-  PassTotals passes_;
   std::function<void(const Parameters&)> on_gradients_;
   std::shared_ptr<StepRouting> routing_;  // null: the router chooses, nothing is recorded
-  std::shared_ptr<OnDevice> on_device_;   // null: not needed so far
-  bool said_why_host_ = false;
+  std::shared_ptr<Recorded> recorded_;    // null: not needed so far
+  bool said_why_no_graph_ = false;
 };
 
 }  // namespace switchyard

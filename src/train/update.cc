@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstddef>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "kernels/attention/head_scores.h"
@@ -39,9 +37,24 @@ Updater::Updater(Context& context, const UpdateConfig& config, const Parameters&
   OwnerLoads loads;
   if (offloads()) context_.offload->finish();  // state is zeroed in memory that they had
   for (const auto& p : parameters.all()) ranges_.push_back(make_range(p, loads));
-  squares_ = context_.zeros(DType::f64, {std::ssize(ranges_)});
-  for (std::int64_t i = 0; i < std::ssize(ranges_); ++i)
-    ranges_[static_cast<std::size_t>(i)].squares = squares_.view().rows(i, i + 1);
+  // A row of the matrix of squares, and a slot in it, for each range.
+  const bool piped = context_.stage.count > 1;
+  std::vector<std::int64_t> used(piped ? static_cast<std::size_t>(config_.layers + 1) : 1, 0);
+  const auto place_of = [&](const Range& range) {
+    return piped ? static_cast<std::size_t>(layer_of(range.parameter->spec.name) + 1) : 0;
+  };
+  for (Range& range : ranges_) range.slot = used[place_of(range)]++;
+  places_ = std::ssize(used);
+  slots_ = *std::ranges::max_element(used);
+  squares_ = context_.zeros(DType::f64, {places_, slots_});
+  for (Range& range : ranges_) {
+    range.slot += static_cast<std::int64_t>(place_of(range)) * slots_;
+    range.squares = square_of(squares_, range);
+  }
+}
+
+TensorView Updater::square_of(const Tensor& squares, const Range& range) {
+  return squares.view().reshaped({squares.size()}).rows(range.slot, range.slot + 1);
 }
 
 Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const {
@@ -130,66 +143,25 @@ void Updater::reduce(Range& range) const {
   range.grad = mine.slice_rows(0, range.count);
 }
 
-std::vector<double> Updater::by_layer(std::span<const double> squares,
-                                      std::span<const Parameter* const> parameters) const {
-  const bool piped = context_.stage.count > 1;
-  std::vector<double> sums(piped ? static_cast<std::size_t>(config_.layers + 1) : 1, 0.0);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto place = piped ? static_cast<std::size_t>(layer_of(parameters[i]->spec.name) + 1) : 0;
-    sums[place] += squares[i];
-  }
-  return sums;
-}
-
-std::vector<double> Updater::gradient_squares() {
+void Updater::put_gradient_squares(const Tensor& to) const {
   const InsideOp inside(context_, "gradient_norm", "update");
-  const Tensor squares = context_.zeros(DType::f64, {std::ssize(ranges_)});
-  sum_gradients(squares);
-  own_squares_ = on_host(squares, "gradient norm");
-  return by_layer(own_squares_, with_gradients_);
-}
-
-std::vector<double> Updater::on_host(const Tensor& squares, const char* what) const {
-  const Tensor host =
-      read_back(context_, squares, what, [&] { return Memory().zeros(DType::f64, squares.shape()); });
-  const auto values = host.span<double>();
-  return {values.begin(), values.end()};
-}
-
-void Updater::sum_gradients(const Tensor& to) {
   std::vector<SquareSumArgs> sums;
-  with_gradients_.clear();
   for (const Range& range : ranges_) {
-    const std::int64_t place = std::ssize(sums);
-    if (!range.grad.defined()) continue;
-    sums.push_back({range.grad.view(), to.view().rows(place, place + 1)});
-    with_gradients_.push_back(range.parameter);
+    if (range.grad.defined()) sums.push_back({range.grad.view(), square_of(to, range)});
   }
   sums_of_squares(*context_.pool, sums);
 }
 
-std::vector<const Parameter*> Updater::not_finite(std::span<const double> squares) const {
+std::vector<const Parameter*> Updater::not_finite(const Tensor& squares) const {
   std::vector<const Parameter*> found;
-  for (std::size_t i = 0; i < std::min(squares.size(), with_gradients_.size()); ++i) {
-    if (!std::isfinite(squares[i])) found.push_back(with_gradients_[i]);
+  for (const Range& range : ranges_) {
+    if (!std::isfinite(squares.data<double>()[range.slot])) found.push_back(range.parameter);
   }
   return found;
 }
 
-void Updater::put_gradient_squares(const Tensor& to) {
-  const InsideOp inside(context_, "gradient_norm", "update");
-  sum_gradients(to);
-}
-
-void Updater::put_weight_squares(const Tensor& to) const {
-  copy(squares_.view(), to.view());
-}
-
-void Updater::drop_gradients() {
-  for (Range& range : ranges_) range.grad = Tensor();
-}
-
 void Updater::know_weights() {
+  const InsideOp inside(context_, "weight_norm", "update");
   std::vector<SquareSumArgs> unknown;
   for (Range& range : ranges_) {
     if (!range.parameter->spec.counted) continue;
@@ -199,30 +171,11 @@ void Updater::know_weights() {
   sums_of_squares(*context_.pool, unknown);
 }
 
-double Updater::weight_norm() {
-  const InsideOp inside(context_, "weight_norm", "update");
-  know_weights();
-  std::vector<const Parameter*> parameters;
-  for (const Range& range : ranges_) parameters.push_back(range.parameter);
-  std::vector<double> squares = by_layer(on_host(squares_, "weight norm"), parameters);
-  sum_over_run(context_, squares);
-  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
-}
-
-void Updater::update(std::int64_t step, double learning_rate, double factor) {
-  take_step({step, learning_rate, factor, {}});
-}
-
-void Updater::update_by_numbers(const TensorView& numbers) {
-  CHECK(works_by_numbers().empty(), "{}", works_by_numbers());
-  take_step({.numbers = numbers});
-}
-
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
-void Updater::take_step(const OptimizerStep& how) {
+void Updater::update(const TensorView& numbers) {
   const InsideOp inside(context_, "update_weights", "update");
   std::atomic<std::int64_t>& layer = context_.comm->position().layer;
-  if (!offloads()) update_elements(how);
+  if (!offloads()) update_elements(numbers);
   std::vector<ArrivingTensor> coming = start_state(ranges_.begin());
   for (auto at = ranges_.begin(); at != ranges_.end(); ++at) {
     Range& range = *at;
@@ -235,10 +188,10 @@ void Updater::take_step(const OptimizerStep& how) {
       coming = start_state(std::next(at));
     }
     if (range.exchange) {
-      gather_matrices(range, state[0], how);
+      gather_matrices(range, state[0], numbers);
     } else {  // its state was on the host
       const OptimizerRange alone = optimizer_range(range, state);
-      optimizer_->update(*context_.pool, how, std::span(&alone, 1));
+      optimizer_->update(*context_.pool, numbers, std::span(&alone, 1));
       range.squares_known = true;
     }
     if (offloads()) {
@@ -252,27 +205,16 @@ void Updater::take_step(const OptimizerStep& how) {
   }
   for (Range& range : ranges_) {
     layer = layer_of(range.parameter->spec.name);
-    if (range.exchange) apply_matrices(range, how);
+    if (range.exchange) apply_matrices(range, numbers);
   }
   layer = -1;
   if (offloads()) context_.offload->finish();
 }
 
-std::string Updater::works_by_numbers() const {
-  if (offloads()) return "optimizer_memory_host_offload=true";
-  if (context_.comm->size() > 1) return "more than one rank";
-  return "";
-}
-
 UpdateNumbers Updater::numbers_of(std::int64_t step, double learning_rate) const {
-  UpdateNumbers numbers{.adam = optimizer_->terms_of({.step = step, .learning_rate = learning_rate}),
-                        .learning_rate = learning_rate};
-  if (config_.muon) {
-    const MomentumTerms terms = muon_terms(*config_.muon, step, 1);
-    numbers.of_momentum = terms.of_momentum;
-    numbers.of_gradient = terms.of_gradient;
-  }
-  return numbers;
+  return {.adam = optimizer_->terms_of(step, learning_rate),
+          .momentum = config_.muon ? muon_terms(*config_.muon, step) : MomentumTerms{},
+          .learning_rate = learning_rate};
 }
 
 std::vector<ArrivingTensor> Updater::start_state(std::vector<Range>::const_iterator at) const {
@@ -329,61 +271,45 @@ OptimizerRange Updater::optimizer_range(const Range& range, std::span<const Tens
   return {weight_of(range), range.grad.view(), state, range.squares, range.decay};
 }
 
-void Updater::update_elements(const OptimizerStep& step) {
+void Updater::update_elements(const TensorView& numbers) {
   std::vector<OptimizerRange> ready;
   for (Range& range : ranges_) {
     if (!range.grad.defined() || range.exchange) continue;
     ready.push_back(optimizer_range(range, range.state));
     range.squares_known = true;
   }
-  optimizer_->update(*context_.pool, step, ready);
+  optimizer_->update(*context_.pool, numbers, ready);
   for (Range& range : ranges_) {
     if (!range.exchange) range.grad = Tensor();
   }
 }
 
-void Updater::gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const {
-  const MuonConfig& muon = *config_.muon;
-  ThreadPool& pool = *context_.pool;
-  const Tensor direction = step.numbers.defined()
-                               ? muon_direction_by_numbers(pool, muon, step.numbers, range.grad, momentum)
-                               : muon_direction(pool, muon, step.step, step.grad_scale, range.grad, momentum);
-  range.matrices = range.exchange->gather(context_, direction);
+void Updater::gather_matrices(Range& range, const Tensor& momentum, const TensorView& numbers) const {
+  range.matrices =
+      range.exchange->gather(context_, muon_direction(*context_.pool, numbers, range.grad, momentum));
 }
 
-void Updater::apply_matrices(Range& range, const OptimizerStep& how) const {
+void Updater::apply_matrices(Range& range, const TensorView& numbers) const {
   const MuonConfig& muon = *config_.muon;
   const Tensor update = range.exchange->scatter(context_, range.matrices);
   range.matrices = Tensor();
-  const MuonStep step{how.learning_rate,
-                      muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
-                      range.decay ? muon.weight_decay : 0.0, how.numbers};
-  muon_apply(*context_.pool, step, update.view(), weight_of(range), range.squares);
+  direction_update(*context_.pool, numbers,
+                   {.scale = muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
+                    .decay = range.decay ? muon.weight_decay : 0.0},
+                   {update.view(), weight_of(range), range.squares});
   range.squares_known = true;
 }
 
-void Updater::add(const std::string& name, const std::vector<float>& increments) {
-  const Shape shape{static_cast<std::int64_t>(increments.size())};
-  Tensor host(Memory(), DType::f32, shape);
-  std::copy(increments.begin(), increments.end(), host.data<float>());
-  for (Range& range : ranges_) {
-    const ParameterSpec& spec = range.parameter->spec;
-    if (spec.name != name || spec.frozen || range.count == 0) continue;
-    range.squares_known = false;
-    const Tensor some = to_device(context_.memory, host).slice_rows(range.begin, range.begin + range.count);
-    switchyard::add(*context_.pool, weight_of(range), some.view(), weight_of(range));
-  }
-}
-
-void Updater::balance_by_numbers(const std::string& name, const TensorView& counts, double rate,
-                                 const TensorView& numbers) {
-  constexpr std::int64_t goes = offsetof(UpdateNumbers, goes) / sizeof(float);
+void Updater::balance(const std::string& name, const TensorView& counts, double rate,
+                      const TensorView& numbers) {
   for (const Range& range : ranges_) {
     const ParameterSpec& spec = range.parameter->spec;
-    if (spec.name != name || spec.frozen) continue;
-    update_router_bias(
-        *context_.pool,
-        {.counts = counts, .goes = numbers.rows(goes, goes + 1), .bias = weight_of(range), .rate = rate});
+    if (spec.name != name || spec.frozen || range.count == 0) continue;
+    update_router_bias(*context_.pool, {.counts = counts,
+                                        .is_good = is_good_of(numbers),
+                                        .bias = weight_of(range),
+                                        .first = range.begin,
+                                        .rate = rate});
     const SquareSumArgs sum{weight_of(range), range.squares};
     if (spec.counted) sums_of_squares(*context_.pool, std::span(&sum, 1));
   }

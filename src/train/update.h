@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/offload.h"
-#include "kernels/optimizer/step_judge.h"
+#include "kernels/optimizer/update_numbers.h"
 #include "models/name_patterns.h"
 #include "models/parameters.h"
 #include "optim/muon.h"
@@ -52,50 +52,40 @@ class Updater {
 
   // Moves the gradients off the parameters and sums them over ranks with the same shard. Collective.
   void reduce_gradients();
-  // Squared norms of this rank's share of the reduced gradients: summed over all
-  // ranks they give the total. In a pipeline one number for each layer and one
-  // for all else, so that the sum does not depend on which layers a stage has.
-  std::vector<double> gradient_squares();
-  // Those parameters whose sums of squares, in the order of the last gradient_squares() or
-  // put_gradient_squares(), are not finite on this rank.
-  std::vector<const Parameter*> not_finite(std::span<const double> squares) const;
-  // This rank's sums of squares of the last gradient_squares(), one a parameter.
-  std::span<const double> own_gradient_squares() const { return own_squares_; }
-  // Frees the reduced gradients; their step is skipped.
-  void drop_gradients();
-  // L2 norm over all parameters, the same on all ranks, without router biases that the optimizer does not
-  // update. Collective; it sums over all ranks, so no rank reads a weight before all are written.
-  double weight_norm();
-  // For a step without the host (one rank on a GPU), which reads no norm: writes the sums of squares of the
-  // gradients, and of all weights, to f64 [parameters()] each. The norm is the root of their sum, term by
-  // term. Call know_weights() before the step: it sums the weights that no update has summed yet.
-  void put_gradient_squares(const Tensor& to);
-  void put_weight_squares(const Tensor& to) const;
+  // Sums of squares stand in a matrix f64 [places, slots]: one row, or in a pipeline one for all that belongs
+  // to no layer and one a layer, so that sums of rows do not depend on which layers a stage has. A slot that
+  // no parameter of this rank has is 0. Summed over all ranks, row by row, they give the total.
+  std::int64_t places() const { return places_; }
+  std::int64_t slots() const { return slots_; }
+  // Writes the squares of this rank's share of the reduced gradients to `to`, which is 0.
+  void put_gradient_squares(const Tensor& to) const;
+  // Those parameters whose squares, as put_gradient_squares() wrote them, are not finite; `squares` are the
+  // host's.
+  std::vector<const Parameter*> not_finite(const Tensor& squares) const;
+  // The squares of this rank's share of all weights, without router biases that the optimizer does not
+  // update: those of the last know_weights() and of updates since.
+  const Tensor& weight_squares() const { return squares_; }
+  // Sums the weights that no update has summed yet. A step calls it before its update, which may be in a
+  // graph, and behind what changes weights beside the update.
   void know_weights();
-  std::int64_t parameters() const { return std::ssize(ranges_); }
 
-  // Takes one step on gradients times `factor`; `step` counts from 0. Collective.
-  void update(std::int64_t step, double learning_rate, double factor);
-  // Likewise, with the numbers that are in a GPU's memory (kernels/optimizer/step_judge.h). For one rank,
-  // with its state on the device: see works_by_numbers().
-  void update_by_numbers(const TensorView& numbers);
-  // Why update_by_numbers() cannot be called; empty when it can.
-  std::string works_by_numbers() const;
-  // The host's part of those numbers, for a step.
+  // Takes one step by `numbers`, UpdateNumbers where the weights are (kernels/optimizer/update_numbers.h).
+  // Collective. Nothing changes where they say that the step is bad.
+  void update(const TensorView& numbers);
+  // The host's part of those numbers; `step` counts from 0.
   UpdateNumbers numbers_of(std::int64_t step, double learning_rate) const;
-  // Moves the router bias `name` by the experts' loads (kernels/moe/router_bias.h): counts i32 [P,E] on the
-  // GPU. Not where the numbers say that the step is bad. Skips a frozen bias. For one rank.
-  void balance_by_numbers(const std::string& name, const TensorView& counts, double rate,
-                          const TensorView& numbers);
-  // Call it after updates and additions: ranks that share no memory exchange their shares. Collective.
+  // Moves the router bias `name`, if this rank has it, by the experts' loads in the whole run
+  // (kernels/moe/router_bias.h): counts i32 [P,E] where the weights are. Skips a frozen bias.
+  void balance(const std::string& name, const TensorView& counts, double rate, const TensorView& numbers);
+  // Call it after the update: ranks that share no memory exchange their shares. Collective.
   void publish() const;
-  // weight[i] += increments[i], for a float32 parameter that every rank holds whole; skips a frozen one.
-  void add(const std::string& name, const std::vector<float>& increments);
-
   // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three dims that is
-  // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for other weights.
+  // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for other weights. Call know_weights()
+  // afterwards.
   void scale_columns(const std::string& name, std::span<const float> factors);
 
+  // State waits on the host between updates.
+  bool offloads() const { return config_.state_on_host && context_.offload != nullptr; }
   std::int64_t state_bytes() const;  // for this rank, on its device
 
   // The part that this rank updates: elements [begin, begin + count) of its shard of a parameter, and their
@@ -115,6 +105,7 @@ class Updater {
     std::int64_t begin = 0, count = 0, padded = 0;
     Tensor grad;  // reduced, [count]
     std::vector<Tensor> state;
+    std::int64_t slot = 0;       // of its sums of squares, among all of the matrix
     TensorView squares;          // [1] of squares_: the sum of squares of this share's weights
     bool squares_known = false;  // false: `squares` is not up to date
     bool decay = true;
@@ -122,34 +113,25 @@ class Updater {
     Tensor matrices;                           // between gather and scatter
   };
 
-  // Sums of squares for gradient_squares(), given one for each parameter in the order of `parameters`.
-  std::vector<double> by_layer(std::span<const double> squares,
-                               std::span<const Parameter* const> parameters) const;
-  // The sums of squares of the gradients, in the order of `with_gradients_`.
-  void sum_gradients(const Tensor& to);
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
   static TensorView weight_of(const Range& range);  // the part of the weight in the range
-  bool offloads() const { return config_.state_on_host && context_.offload != nullptr; }
+  static TensorView square_of(const Tensor& squares, const Range& range);  // [1] of a matrix of squares
   // Starts moving state to the device, for the first range from `at`
   // on that has a gradient; empty when the state is already there.
   std::vector<ArrivingTensor> start_state(std::vector<Range>::const_iterator at) const;
   static OptimizerRange optimizer_range(const Range& range, std::span<const Tensor> state);
-  void take_step(const OptimizerStep& how);
   // Updates all ranges together, except Muon's; their state is on the device.
-  void update_elements(const OptimizerStep& step);
-  void gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const;
-  void apply_matrices(Range& range, const OptimizerStep& how) const;
-
-  std::vector<double> on_host(const Tensor& squares, const char* what) const;
+  void update_elements(const TensorView& numbers);
+  void gather_matrices(Range& range, const Tensor& momentum, const TensorView& numbers) const;
+  void apply_matrices(Range& range, const TensorView& numbers) const;
 
   Context& context_;
   UpdateConfig config_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<Range> ranges_;                     // one for each parameter, in order
-  Tensor squares_;                                // f64, one for each range, on the device
-  std::vector<const Parameter*> with_gradients_;  // in the order of the last sums of their squares
-  std::vector<double> own_squares_;               // those sums, where gradient_squares() made them
+  std::vector<Range> ranges_;  // one for each parameter, in order
+  std::int64_t places_ = 1, slots_ = 0;
+  Tensor squares_;  // f64 [places, slots], on the device
 };
 
 }  // namespace switchyard

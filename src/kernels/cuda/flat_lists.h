@@ -111,10 +111,11 @@ GPU_FUNCTION double squares_of(const float* numbers, int count) {
 }
 
 // quad(item, i, count) does the item's elements [i, i + count) and returns the sum of their squares. Nothing
-// is done where `goes` is given and is 0.
+// is done where `is_wanted` is given and is 0.
 template <typename Quad>
-GPU_KERNEL go_through(GPU_CONSTANT(Quad) quad, GPU_CONSTANT(List) list, double* sums, const float* goes) {
-  if (goes != nullptr && *goes == 0) return;
+GPU_KERNEL go_through(GPU_CONSTANT(Quad) quad, GPU_CONSTANT(List) list, double* sums,
+                      const float* is_wanted) {
+  if (is_wanted != nullptr && *is_wanted == 0) return;
   const ListItem& item = List::of_block(list, block_index());
   const std::int64_t begin = (block_index() - item.first_block) * kListElements,
                      end = begin + kListElements < item.size ? begin + kListElements : item.size;
@@ -126,8 +127,8 @@ GPU_KERNEL go_through(GPU_CONSTANT(Quad) quad, GPU_CONSTANT(List) list, double* 
 }
 
 // A block an item.
-inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums, const float* goes) {
-  if (goes != nullptr && *goes == 0) return;
+inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums, const float* is_wanted) {
+  if (is_wanted != nullptr && *is_wanted == 0) return;
   const ListItem& item = list.items[block_index()];
   const std::int64_t blocks = (item.size + kListElements - 1) / kListElements;
   double sum = 0;
@@ -136,10 +137,10 @@ inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums
 }
 
 // Runs `quad` on all items, which item_of(args[i]) says but for their first blocks. Memory is as `like` has.
-// `goes`, of the GPU's memory: as go_through has it.
+// `is_wanted`, of the GPU's memory: as go_through has it.
 template <typename Args, typename Quad>
 void run_list(std::span<const Args> args, const TensorView& like, const Quad& quad, const auto& item_of,
-              const float* goes = nullptr) {
+              const float* is_wanted = nullptr) {
   static_assert(sizeof(Quad) + sizeof(List) + 2 * sizeof(void*) <= 4096, "a kernel's arguments");
   for (std::size_t begin = 0; begin < args.size(); begin += List::kItems) {
     List list;
@@ -151,9 +152,9 @@ void run_list(std::span<const Args> args, const TensorView& like, const Quad& qu
     }
     const Workspace sums(like, static_cast<std::size_t>(blocks) * sizeof(double));
     launch({.blocks = blocks, .threads = kListThreads}, go_through<Quad>, quad, list, sums.data<double>(),
-           goes);
+           is_wanted);
     launch({.blocks = list.count, .threads = kListThreads}, add_sums_of_blocks, list, sums.data<double>(),
-           goes);
+           is_wanted);
   }
 }
 

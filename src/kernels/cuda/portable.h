@@ -266,7 +266,7 @@ void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
   if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0 || PlannedGpu::skips(1)) return;
   const Started started;
   int number = 0;
-  const auto check = [&number](auto argument) {
+  [[maybe_unused]] const auto check = [&number](auto argument) {
 #if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
     __builtin_clear_padding(&argument);  // what lies there by chance is no address
 #endif

@@ -1,6 +1,7 @@
 #include "kernels/moe/router_bias.h"
 
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/moe/kernels.h"
@@ -10,8 +11,9 @@ namespace switchyard {
 namespace {
 
 void update_bias(ThreadPool&, const RouterBiasArgs& args) {
-  if (*args.goes.kernel_data<float>() == 0) return;
-  const auto experts = static_cast<std::size_t>(args.bias.size());
+  if (*args.is_good.kernel_data<float>() == 0) return;
+  const auto experts = static_cast<std::size_t>(args.counts.dim(1)),
+             first = static_cast<std::size_t>(args.first);
   std::vector<double> loads(experts, 0.0);
   for (std::int64_t p = 0; p < args.counts.dim(0); ++p) {
     const std::span<std::int32_t> counts = row_of<std::int32_t>(args.counts, p);
@@ -19,8 +21,10 @@ void update_bias(ThreadPool&, const RouterBiasArgs& args) {
   }
   const double mean = std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(experts);
   float* const bias = args.bias.kernel_data<float>();
-  for (std::size_t e = 0; e < experts; ++e)
-    bias[e] += static_cast<float>(loads[e] < mean ? args.rate : loads[e] > mean ? -args.rate : 0.0);
+  for (std::size_t i = 0; std::cmp_less(i, args.bias.size()); ++i) {
+    const double load = loads[first + i];
+    bias[i] += static_cast<float>(load < mean ? args.rate : load > mean ? -args.rate : 0.0);
+  }
 }
 
 Work bias_work(const RouterBiasArgs& args) {
@@ -38,12 +42,12 @@ constexpr Kernel<RouterBiasArgs> kRouterBias{"update_router_bias", bias_work, &R
 
 void update_router_bias(ThreadPool& pool, const RouterBiasArgs& args) {
   const char* const op = "update_router_bias";
-  const std::int64_t experts = args.bias.size();
-  CHECK(args.counts.rank() == 2 && experts > 0, "[{}] counts {} for {} experts", op,
-        to_string(args.counts.shape()), experts);
-  check_operand(op, "bias", args.bias, DType::f32, {experts});
-  check_operand(op, "counts", args.counts, DType::i32, {args.counts.dim(0), experts});
-  check_operand(op, "goes", args.goes, DType::f32, {1});
+  const std::int64_t biases = args.bias.size();
+  CHECK(args.counts.rank() == 2 && args.first >= 0 && args.first + biases <= args.counts.dim(1),
+        "[{}] counts {} for {} experts from {} on", op, to_string(args.counts.shape()), biases, args.first);
+  check_operand(op, "bias", args.bias, DType::f32, {biases});
+  check_operand(op, "counts", args.counts, DType::i32, {args.counts.dim(0), args.counts.dim(1)});
+  check_operand(op, "is_good", args.is_good, DType::f32, {1});
   run(pool, kRouterBias, args);
 }
 

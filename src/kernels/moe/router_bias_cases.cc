@@ -23,33 +23,36 @@ std::vector<Case> router_bias_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t experts : {1, 4, 64, 300}) {
     for (const std::int64_t passes : {1, 3}) {
-      for (const float goes : {1.0f, 0.0f}) {
+      for (const float is_good : {1.0f, 0.0f}) {
         Draw draw(++seed * 2);
-        PoisonedArray go(DType::f32, 1);
-        go.set(0, goes);
+        const std::int64_t first = passes == 3 ? experts / 2 : 0;  // of several ranks, each moves a share
+        PoisonedArray good(DType::f32, 1);
+        good.set(0, is_good);
         cases.push_back({DType::f32,
-                         fmt::format("{} experts, {} passes, {}, seed {}", experts, passes,
-                                     goes == 0 ? "a bad step" : "a good step", draw.seed()),
-                         {i32_array(random_loads(passes, experts, seed)), std::move(go)},
-                         {{"bias", draw.normal(DType::f32, experts)}},
+                         fmt::format("{} experts from {} on, {} passes, {}, seed {}", experts, first, passes,
+                                     is_good == 0 ? "a bad step" : "a good step", draw.seed()),
+                         {i32_array(random_loads(passes, experts, seed)), std::move(good)},
+                         {{"bias", draw.normal(DType::f32, experts - first)}},
                          [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                            update_router_bias(pool, {.counts = in[0].view({passes, experts}),
-                                                     .goes = in[1].view(),
+                                                     .is_good = in[1].view(),
                                                      .bias = out[0].view(),
+                                                     .first = first,
                                                      .rate = 0.001});
                          },
                          [=](const Arrays& in, Arrays& out) {
-                           if (goes == 0) return;
+                           if (is_good == 0) return;
                            std::vector<double> loads(static_cast<std::size_t>(experts), 0.0);
                            double sum = 0;
                            for (std::int64_t i = 0; i < passes * experts; ++i) {
                              loads[static_cast<std::size_t>(i % experts)] += in[0].value(i);
                              sum += in[0].value(i);
                            }
-                           for (std::int64_t e = 0; e < experts; ++e) {
+                           for (std::int64_t e = first; e < experts; ++e) {
                              const double over =
                                  loads[static_cast<std::size_t>(e)] * static_cast<double>(experts) - sum;
-                             if (over != 0) out[0].set(e, out[0].at(e) + (over < 0 ? 0.001f : -0.001f));
+                             if (over != 0)
+                               out[0].set(e - first, out[0].at(e - first) + (over < 0 ? 0.001f : -0.001f));
                            }
                          }});
       }

@@ -1,9 +1,10 @@
 #include "kernels/optimizer/weight_update.h"
 
+#include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "core/error.h"
-#include "kernels/optimizer/step_judge.h"
 #include "kernels/optimizer/weight_update_problem.h"
 #include "kernels/registry/kernel.h"
 #include "kernels/registry/simd_rows.h"
@@ -19,15 +20,19 @@ ConstFlatArray constant(const TensorView& x) {
 }
 
 AdamProblem problem_of(const AdamArgs& args, const AdamArrays& a) {
-  AdamProblem problem{args.terms, flat(a.weight), constant(a.grad), flat(a.mu), flat(a.nu)};
+  AdamProblem problem{host_numbers(args.numbers).adam, flat(a.weight), constant(a.grad), flat(a.mu),
+                      flat(a.nu)};
   if (!a.decays) problem.terms.weight_decay = 0;
   return problem;
 }
 DescentProblem problem_of(const DescentArgs& args, const DescentArrays& a) {
-  return {args.rate, args.grad_scale, flat(a.weight), constant(a.grad)};
+  const AdamTerms& terms = host_numbers(args.numbers).adam;
+  return {terms.learning_rate, terms.grad_scale, flat(a.weight), constant(a.grad)};
 }
 DirectionProblem problem_of(const DirectionArgs& args, const DirectionArrays& a) {
-  return {args.rate, args.shrink, a.direction.kernel_data<float>(), flat(a.weight)};
+  const double rate = host_numbers(args.numbers).learning_rate;
+  return {static_cast<float>(rate * args.factors.scale), static_cast<float>(rate * args.factors.decay),
+          a.direction.kernel_data<float>(), flat(a.weight)};
 }
 
 // The sum of squares of what the kernel makes of `elements` elements.
@@ -42,6 +47,7 @@ double update(ThreadPool& pool, UpdateKernel<Problem>* kernel, const Problem& pr
 // Rows for lists of arrays.
 template <auto* kernel, typename Args>
 void update_all(ThreadPool& pool, const Args& args) {
+  if (host_numbers(args.numbers).is_good == 0) return;
   for (const auto& arrays : args.updates)
     *arrays.squares.template kernel_data<double>() =
         update(pool, kernel, problem_of(args, arrays), arrays.weight.size());
@@ -61,8 +67,13 @@ void direction(ThreadPool& pool, const DirectionArgs& args) {
 }
 template <UpdateKernel<MomentumProblem>* kernel>
 void momentum(ThreadPool& pool, const MomentumArgs& args) {
-  const MomentumProblem problem{args.terms, constant(args.grad), flat(args.momentum),
-                                args.direction.kernel_data<float>()};
+  const UpdateNumbers& numbers = host_numbers(args.numbers);
+  if (numbers.is_good == 0) {
+    std::memset(args.direction.kernel_address(), 0, args.direction.bytes());
+    return;
+  }
+  const MomentumProblem problem{numbers.momentum, numbers.adam.grad_scale, constant(args.grad),
+                                flat(args.momentum), args.direction.kernel_data<float>()};
   update(pool, kernel, problem, args.momentum.size());
 }
 
@@ -129,58 +140,52 @@ void check_squares(const char* op, const TensorView& squares) {
         to_string(squares.shape()), name_of(squares.dtype()));
 }
 
-// In a plan they may be on a device that is no GPU, and no kernel reads them.
+}  // namespace
+
 void check_numbers(const char* op, const TensorView& numbers) {
-  CHECK(!numbers.defined() || ((numbers.on_gpu() || numbers.is_abstract()) &&
-                               numbers.size() == kUpdateNumbers && numbers.dtype() == DType::f32),
+  CHECK(numbers.size() == kUpdateNumbers && numbers.dtype() == DType::f32 && numbers.is_contiguous(),
         "[{}] numbers {} of {}", op, to_string(numbers.shape()), name_of(numbers.dtype()));
 }
 
-void check_direction(const DirectionArrays& update) {
-  check_arrays("direction", update.weight.size(), {&update.weight, &update.direction});
-  check_squares("direction", update.squares);
+TensorView is_good_of(const TensorView& numbers) {
+  constexpr std::int64_t place = offsetof(UpdateNumbers, is_good) / sizeof(float);
+  return numbers.rows(place, place + 1);
 }
 
-}  // namespace
+const UpdateNumbers& host_numbers(const TensorView& numbers) {
+  return *reinterpret_cast<const UpdateNumbers*>(numbers.kernel_data<float>());
+}
 
-void adam_update(ThreadPool& pool, const AdamTerms& terms, std::span<const AdamArrays> updates,
-                 const TensorView& numbers) {
+void adam_update(ThreadPool& pool, const TensorView& numbers, std::span<const AdamArrays> updates) {
   check_numbers("adam", numbers);
   for (const AdamArrays& a : updates) {
     check_arrays("adam", a.weight.size(), {&a.weight, &a.grad, &a.mu, &a.nu});
     check_squares("adam", a.squares);
   }
-  if (!updates.empty()) run(pool, kAdam, {terms, updates, numbers});
+  if (!updates.empty()) run(pool, kAdam, {numbers, updates});
 }
 
-void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<const DescentArrays> updates,
-                    const TensorView& numbers) {
+void descent_update(ThreadPool& pool, const TensorView& numbers, std::span<const DescentArrays> updates) {
   check_numbers("sgd", numbers);
   for (const DescentArrays& a : updates) {
     check_arrays("sgd", a.weight.size(), {&a.weight, &a.grad});
     check_squares("sgd", a.squares);
   }
-  if (!updates.empty()) run(pool, kDescent, {rate, grad_scale, updates, numbers});
+  if (!updates.empty()) run(pool, kDescent, {numbers, updates});
 }
 
-void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
-                     const TensorView& momentum, const TensorView& direction, const TensorView& numbers) {
+void momentum_update(ThreadPool& pool, const TensorView& numbers, const MomentumArrays& update) {
   check_numbers("momentum", numbers);
-  check_arrays("momentum", momentum.size(), {&grad, &momentum, &direction});
-  run(pool, kMomentum, {terms, grad, momentum, direction, numbers});
+  check_arrays("momentum", update.momentum.size(), {&update.grad, &update.momentum, &update.direction});
+  run(pool, kMomentum, {numbers, update.grad, update.momentum, update.direction});
 }
 
-void direction_update(ThreadPool& pool, float rate, float shrink, const DirectionArrays& update) {
-  check_direction(update);
-  run(pool, kDirection, {rate, shrink, std::span(&update, 1)});
-}
-
-void direction_update_by_numbers(ThreadPool& pool, double scale, double decay, const TensorView& numbers,
-                                 const DirectionArrays& update) {
-  check_direction(update);
-  CHECK(numbers.defined(), "[direction] no numbers");
+void direction_update(ThreadPool& pool, const TensorView& numbers, const DirectionFactors& factors,
+                      const DirectionArrays& update) {
   check_numbers("direction", numbers);
-  run(pool, kDirection, {0, 0, std::span(&update, 1), numbers, scale, decay});
+  check_arrays("direction", update.weight.size(), {&update.weight, &update.direction});
+  check_squares("direction", update.squares);
+  run(pool, kDirection, {numbers, std::span(&update, 1), factors});
 }
 
 }  // namespace switchyard

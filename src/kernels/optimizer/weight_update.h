@@ -10,20 +10,14 @@
 
 #include "core/tensor_view.h"
 #include "core/thread_pool.h"
+#include "kernels/optimizer/update_numbers.h"
 
 namespace switchyard {
 
-struct AdamTerms {
-  float grad_scale;
-  float mu_decay, mu_gain;             // m = mu_decay*m + mu_gain*g
-  float nu_decay, nu_gain;             // v = nu_decay*v + nu_gain*g*g
-  float mu_correction, nu_correction;  // factors that remove the bias towards zero
-  float grad_share;                    // of the gradient in the first moment as used (Nesterov); 0 without
-  float eps, eps_root;
-  float learning_rate, weight_decay;
-};
+// `numbers` below: UpdateNumbers where the weights are. Where they say that the step is bad, weights, state
+// and squares stay as they are.
 
-// With g = grad * grad_scale, m and v as above before they are rounded:
+// With g = grad * grad_scale, m and v as in AdamTerms before they are rounded:
 //   weight -= learning_rate * (weight_decay*weight
 //                              + (grad_share*g + mu_correction*m) / (sqrt(nu_correction*v + eps_root) + eps))
 // and squares = the sum of squares of the new weights as stored, added as sums_of_squares adds
@@ -33,39 +27,32 @@ struct AdamArrays {
   TensorView squares;  // [1] f64
   bool decays = true;  // false: without weight_decay
 };
-// On a GPU, `numbers` may be UpdateNumbers in its memory (step_judge.h): they replace all terms but
-// weight_decay, and nothing is updated where they say that the step is bad.
-void adam_update(ThreadPool& pool, const AdamTerms& terms, std::span<const AdamArrays> updates,
-                 const TensorView& numbers = {});
+void adam_update(ThreadPool& pool, const TensorView& numbers, std::span<const AdamArrays> updates);
 
-// weight -= rate * (grad * grad_scale), and squares and `numbers` as above.
+// weight -= learning_rate * (grad * grad_scale), and squares as above.
 struct DescentArrays {
   TensorView weight, grad;
   TensorView squares;  // [1] f64
 };
-void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<const DescentArrays> updates,
-                    const TensorView& numbers = {});
+void descent_update(ThreadPool& pool, const TensorView& numbers, std::span<const DescentArrays> updates);
 
 // With g = grad * grad_scale: momentum = decay*momentum + gain*g, and, before that is rounded,
-// direction = of_gradient*g + of_momentum*momentum, which is float32. On a GPU, `numbers` as above replace
-// all terms but decay and gain; where they say that the step is bad, `direction` is not written.
-struct MomentumTerms {
-  float grad_scale;
-  float decay, gain;
-  float of_momentum, of_gradient;
+// direction = of_gradient*g + of_momentum*momentum, which is float32. The direction of a bad step is 0.
+struct MomentumArrays {
+  TensorView grad, momentum, direction;
 };
-void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
-                     const TensorView& momentum, const TensorView& direction, const TensorView& numbers = {});
+void momentum_update(ThreadPool& pool, const TensorView& numbers, const MomentumArrays& update);
 
-// weight -= rate*direction + shrink*weight, and squares as above; direction is float32.
+// weight -= rate*direction + shrink*weight with rate = learning_rate*scale and shrink = learning_rate*decay,
+// products in double that are rounded once, and squares as above; direction is float32.
 struct DirectionArrays {
   TensorView direction, weight;
   TensorView squares;  // [1] f64
 };
-void direction_update(ThreadPool& pool, float rate, float shrink, const DirectionArrays& update);
-// Does the same on a GPU with rate = learning_rate*scale and shrink = learning_rate*decay, products in
-// double, by `numbers` as above.
-void direction_update_by_numbers(ThreadPool& pool, double scale, double decay, const TensorView& numbers,
-                                 const DirectionArrays& update);
+struct DirectionFactors {
+  double scale, decay;
+};
+void direction_update(ThreadPool& pool, const TensorView& numbers, const DirectionFactors& factors,
+                      const DirectionArrays& update);
 
 }  // namespace switchyard

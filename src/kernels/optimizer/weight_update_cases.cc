@@ -1,6 +1,8 @@
 // Optimizers and sums over ranks: the reference's bits.
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "kernels/optimizer/rank_sum.h"
 #include "kernels/optimizer/weight_update.h"
 #include "kernels/testing/cases.h"
@@ -10,18 +12,26 @@ namespace {
 
 constexpr std::int64_t kUpdateSizes[] = {0, 1, 15, 32, 33, 1000, 70001};
 
-constexpr AdamTerms kAdamTerms{.grad_scale = 0.7f,
-                               .mu_decay = 0.9f,
-                               .mu_gain = 0.1f,
-                               .nu_decay = 0.95f,
-                               .nu_gain = 0.05f,
-                               .mu_correction = 1.9f,
-                               .nu_correction = 3.1f,
-                               .grad_share = 0.3f,
-                               .eps = 1e-8f,
-                               .eps_root = 1e-12f,
-                               .learning_rate = 0.01f,
-                               .weight_decay = 0.1f};
+constexpr UpdateNumbers kNumbers{.adam = {.grad_scale = 0.7f,
+                                          .mu_decay = 0.9f,
+                                          .mu_gain = 0.1f,
+                                          .nu_decay = 0.95f,
+                                          .nu_gain = 0.05f,
+                                          .mu_correction = 1.9f,
+                                          .nu_correction = 3.1f,
+                                          .grad_share = 0.3f,
+                                          .eps = 1e-8f,
+                                          .eps_root = 1e-12f,
+                                          .learning_rate = 0.01f,
+                                          .weight_decay = 0.1f},
+                                 .momentum = {0.95f, 0.05f, 1.3f, 0.4f},
+                                 .learning_rate = 0.01};
+
+PoisonedArray numbers_of_step() {
+  PoisonedArray array(DType::f32, kUpdateNumbers);
+  std::memcpy(array.data(), &kNumbers, sizeof(kNumbers));
+  return array;
+}
 
 // Arrays of a list, one behind the other in the case's arrays, some of them at odd addresses.
 class Pieces {
@@ -85,7 +95,7 @@ std::vector<Case> adam_cases(std::uint32_t seed) {
     const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
-                {draw.normal(type(1), n)},
+                {draw.normal(type(1), n), numbers_of_step()},
                 {{"weight", weight},
                  {"mu", draw.normal(type(2), n, 0.1f)},
                  {"nu", squared(draw.normal(type(3), n, 0.1f))},
@@ -95,7 +105,7 @@ std::vector<Case> adam_cases(std::uint32_t seed) {
                   for (std::int64_t i = 0; i < pieces.count(); ++i)
                     updates.push_back({pieces.of(out[0], i), pieces.of(in[0], i), pieces.of(out[1], i),
                                        pieces.of(out[2], i), sum_of(out[3], i), i % 3 != 1});
-                  adam_update(pool, kAdamTerms, updates);
+                  adam_update(pool, in[1].view(), updates);
                 }};
   });
 }
@@ -106,13 +116,13 @@ std::vector<Case> descent_cases(std::uint32_t seed) {
     const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
-                {draw.normal(type(1), n)},
+                {draw.normal(type(1), n), numbers_of_step()},
                 {{"weight", weight}, weight_sums(weight, pieces)},
                 [pieces](ThreadPool& pool, const Arrays& in, Arrays& out) {
                   std::vector<DescentArrays> updates;
                   for (std::int64_t i = 0; i < pieces.count(); ++i)
                     updates.push_back({pieces.of(out[0], i), pieces.of(in[0], i), sum_of(out[1], i)});
-                  descent_update(pool, 0.01f, 0.7f, updates);
+                  descent_update(pool, in[1].view(), updates);
                 }};
   });
 }
@@ -120,14 +130,13 @@ std::vector<Case> descent_cases(std::uint32_t seed) {
 std::vector<Case> momentum_cases(std::uint32_t seed) {
   return update_cases(seed, 2, [](const auto& type, const Pieces& pieces, Draw& draw) {
     const std::int64_t n = pieces.elements();
-    return Case{
-        type(0),
-        "",
-        {draw.normal(type(1), n)},
-        {{"momentum", draw.normal(type(0), n)}, {"direction", PoisonedArray(DType::f32, n)}},
-        [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-          momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, in[0].view(), out[0].view(), out[1].view());
-        }};
+    return Case{type(0),
+                "",
+                {draw.normal(type(1), n), numbers_of_step()},
+                {{"momentum", draw.normal(type(0), n)}, {"direction", PoisonedArray(DType::f32, n)}},
+                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  momentum_update(pool, in[1].view(), {in[0].view(), out[0].view(), out[1].view()});
+                }};
   });
 }
 
@@ -137,11 +146,11 @@ std::vector<Case> direction_cases(std::uint32_t seed) {
     const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
-                {draw.normal(DType::f32, n)},
+                {draw.normal(DType::f32, n), numbers_of_step()},
                 {{"weight", weight}, weight_sums(weight, pieces)},
                 [pieces](ThreadPool& pool, const Arrays& in, Arrays& out) {
                   for (std::int64_t i = 0; i < pieces.count(); ++i)
-                    direction_update(pool, 0.02f, 0.003f,
+                    direction_update(pool, in[1].view(), {.scale = 2, .decay = 0.3},
                                      {pieces.of(in[0], i), pieces.of(out[0], i), sum_of(out[1], i)});
                 }};
   });

@@ -9,25 +9,21 @@ namespace switchyard {
 
 // The arguments of weight_update.h as its tables take them; lists have at least one element.
 struct AdamArgs {
-  AdamTerms terms;
+  TensorView numbers;
   std::span<const AdamArrays> updates;
-  TensorView numbers = {};
 };
 struct DescentArgs {
-  float rate, grad_scale;
+  TensorView numbers;
   std::span<const DescentArrays> updates;
-  TensorView numbers = {};
 };
 struct MomentumArgs {
-  MomentumTerms terms;
+  TensorView numbers;
   TensorView grad, momentum, direction;
-  TensorView numbers = {};
 };
 struct DirectionArgs {
-  float rate, shrink;
+  TensorView numbers;
   std::span<const DirectionArrays> updates;
-  TensorView numbers = {};  // in place of rate and shrink, with the two below
-  double scale = 0, decay = 0;
+  DirectionFactors factors;
 };
 
 struct FlatArray {
@@ -54,6 +50,7 @@ struct DescentProblem {
 
 struct MomentumProblem {
   MomentumTerms terms;
+  float grad_scale;
   ConstFlatArray grad;
   FlatArray momentum;
   float* direction;

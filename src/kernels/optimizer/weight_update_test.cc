@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstring>
+
 #include "core/tensor.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/testing/elementwise_test_data.h"
@@ -15,18 +18,27 @@ using kernel_test::every_isa;
 constexpr DType kTypes[] = {DType::f32, DType::bf16};
 constexpr std::int64_t kSizes[] = {0, 1, 15, 16, 31, 32, 33, 1000, 70001};
 
-constexpr AdamTerms kTerms{.grad_scale = 0.7f,
-                           .mu_decay = 0.9f,
-                           .mu_gain = 0.1f,
-                           .nu_decay = 0.95f,
-                           .nu_gain = 0.05f,
-                           .mu_correction = 1.9f,
-                           .nu_correction = 3.1f,
-                           .grad_share = 0.3f,
-                           .eps = 1e-8f,
-                           .eps_root = 1e-12f,
-                           .learning_rate = 0.01f,
-                           .weight_decay = 0.1f};
+constexpr UpdateNumbers kNumbers{.adam = {.grad_scale = 0.7f,
+                                          .mu_decay = 0.9f,
+                                          .mu_gain = 0.1f,
+                                          .nu_decay = 0.95f,
+                                          .nu_gain = 0.05f,
+                                          .mu_correction = 1.9f,
+                                          .nu_correction = 3.1f,
+                                          .grad_share = 0.3f,
+                                          .eps = 1e-8f,
+                                          .eps_root = 1e-12f,
+                                          .learning_rate = 0.01f,
+                                          .weight_decay = 0.1f},
+                                 .momentum = {0.95f, 0.05f, 1.3f, 0.4f},
+                                 .learning_rate = 0.01};
+
+Tensor numbers_of_step(bool is_good = true) {
+  const Tensor numbers(Memory(), DType::f32, {kUpdateNumbers});
+  std::memcpy(numbers.raw(), &kNumbers, sizeof(kNumbers));
+  numbers.data<float>()[offsetof(UpdateNumbers, is_good) / sizeof(float)] = is_good ? 1 : 0;
+  return numbers;
+}
 
 Array squares_of(const Array& x) {
   Array result(x.dtype(), x.size());
@@ -45,18 +57,19 @@ struct Arrays {
         mu(Array::normal(m, n, 3, 0.1f)),
         nu(squares_of(Array::normal(v, n, 4, 0.1f))) {}
 
-  void adam(ThreadPool& pool) {
+  void adam(ThreadPool& pool, const Tensor& numbers = numbers_of_step()) {
     const AdamArrays all{weight.view(), grad.view(), mu.view(), nu.view(), squares_view()};
-    adam_update(pool, kTerms, std::span(&all, 1));
+    adam_update(pool, numbers.view(), std::span(&all, 1));
   }
-  void descent(ThreadPool& pool) {
+  void descent(ThreadPool& pool, const Tensor& numbers = numbers_of_step()) {
     const DescentArrays all{weight.view(), grad.view(), squares_view()};
-    descent_update(pool, 0.01f, 0.7f, std::span(&all, 1));
+    descent_update(pool, numbers.view(), std::span(&all, 1));
   }
   // The direction, in float32, is left in nu.
-  void momentum(ThreadPool& pool) {
-    momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, grad.view(), mu.view(), nu.view());
-    direction_update(pool, 0.02f, 0.003f, {nu.view(), weight.view(), squares_view()});
+  void momentum(ThreadPool& pool, const Tensor& numbers = numbers_of_step()) {
+    momentum_update(pool, numbers.view(), {grad.view(), mu.view(), nu.view()});
+    direction_update(pool, numbers.view(), {.scale = 2, .decay = 0.3},
+                     {nu.view(), weight.view(), squares_view()});
   }
   TensorView squares_view() const { return TensorView::of_host(&squares, {1}); }
   bool operator==(const Arrays& o) const {
@@ -111,6 +124,21 @@ TEST(WeightUpdate, DescentAndMomentumHaveTheSameBitsToo) {
   }
 }
 
+TEST(WeightUpdate, ABadStepChangesNothing) {
+  ThreadPool pool(2);
+  const Tensor numbers = numbers_of_step(false);
+  Arrays start(DType::bf16, DType::f32, DType::f32, DType::f32, 1000);
+  start.squares = 5;
+  Arrays found = start;
+  found.adam(pool, numbers);
+  found.descent(pool, numbers);
+  EXPECT_TRUE(found == start);
+  found.momentum(pool, numbers);
+  EXPECT_TRUE(found.weight == start.weight && found.mu == start.mu);
+  for (std::int64_t i = 0; i < 1000; ++i) EXPECT_EQ(found.nu.at(i), 0);  // the direction
+  EXPECT_EQ(found.squares, 5);
+}
+
 // NaN and infinity, the largest numbers, and the smallest.
 TEST(WeightUpdate, AwkwardNumbersRoundAlike) {
   const float awkward[] = {NAN, INFINITY, -INFINITY, 3.3e38f, -3.4e38f, 1e-40f, -0.0f, 1e-38f};
@@ -152,7 +180,7 @@ TEST(WeightUpdate, AnAbstractPoolCountsAndTouchesNothing) {
   const Tensor narrow = abstract(DType::bf16), grad = abstract(DType::f32);
   const AdamArrays all{narrow.view(), grad.view(), narrow.view(), narrow.view(),
                        abstract(DType::f64).view().rows(0, 1)};
-  adam_update(pool, kTerms, std::span(&all, 1));
+  adam_update(pool, abstract(DType::f32).view().rows(0, kUpdateNumbers), std::span(&all, 1));
   EXPECT_EQ(counter.bytes, 16000);
 }
 

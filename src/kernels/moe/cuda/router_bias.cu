@@ -16,16 +16,17 @@ GPU_FUNCTION double load_of(const std::int32_t* counts, std::int64_t passes, std
 }
 
 GPU_KERNEL update_bias(const std::int32_t* counts, std::int64_t passes, std::int64_t experts,
-                       const float* goes, float* bias, float rate) {
+                       const float* is_good, float* bias, std::int64_t first, std::int64_t biases,
+                       float rate) {
   GPU_SHARED(double, scratch, kRouterBiasThreads / kWarp);
-  if (*goes == 0) return;
+  if (*is_good == 0) return;
   double sum = 0;
   for (std::int64_t e = thread_index(); e < experts; e += kRouterBiasThreads)
     sum += load_of(counts, passes, experts, e);
   const double mean = block_sum(sum, scratch) / static_cast<double>(experts);
-  for (std::int64_t e = thread_index(); e < experts; e += kRouterBiasThreads) {
-    const double load = load_of(counts, passes, experts, e);
-    bias[e] += load < mean ? rate : load > mean ? -rate : 0.0f;
+  for (std::int64_t i = thread_index(); i < biases; i += kRouterBiasThreads) {
+    const double load = load_of(counts, passes, experts, first + i);
+    bias[i] += load < mean ? rate : load > mean ? -rate : 0.0f;
   }
 }
 
@@ -33,8 +34,8 @@ GPU_KERNEL update_bias(const std::int32_t* counts, std::int64_t passes, std::int
 
 void update_router_bias(const RouterBiasArgs& args) {
   launch({.blocks = 1, .threads = kRouterBiasThreads}, update_bias, args.counts.device_data<std::int32_t>(),
-         args.counts.dim(0), args.bias.size(), args.goes.device_data<float>(), args.bias.device_data<float>(),
-         static_cast<float>(args.rate));
+         args.counts.dim(0), args.counts.dim(1), args.is_good.device_data<float>(),
+         args.bias.device_data<float>(), args.first, args.bias.size(), static_cast<float>(args.rate));
 }
 
 }  // namespace switchyard::gpu

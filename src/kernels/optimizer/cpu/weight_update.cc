@@ -170,7 +170,7 @@ void momentum_of(const MomentumProblem& p, std::int64_t begin, std::int64_t end,
   const G* const grad = static_cast<const G*>(p.grad.data);
   M* const momentum = static_cast<M*>(p.momentum.data);
   const MomentumTerms& t = p.terms;
-  const V scale = hn::Set(D(), t.grad_scale), decay = hn::Set(D(), t.decay), gain = hn::Set(D(), t.gain);
+  const V scale = hn::Set(D(), p.grad_scale), decay = hn::Set(D(), t.decay), gain = hn::Set(D(), t.gain);
   const V of_momentum = hn::Set(D(), t.of_momentum), of_gradient = hn::Set(D(), t.of_gradient);
   const auto step = [&](V grad_part, V& m) HWY_ATTR {
     const V g = hn::Mul(grad_part, scale);

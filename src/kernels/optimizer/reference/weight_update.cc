@@ -49,7 +49,7 @@ void descent(const DescentProblem& p, std::int64_t begin, std::int64_t end, Squa
 void momentum(const MomentumProblem& p, std::int64_t begin, std::int64_t end, SquareSums&) {
   const MomentumTerms& t = p.terms;
   for (std::int64_t i = begin; i < end; ++i) {
-    const float g = get(p.grad, i) * t.grad_scale;
+    const float g = get(p.grad, i) * p.grad_scale;
     const float m = std::fma(t.decay, get(p.momentum, i), t.gain * g);
     p.direction[i] = std::fma(t.of_gradient, g, t.of_momentum * m);
     put(p.momentum.data, p.momentum.dtype, i, m);

@@ -1,6 +1,5 @@
-// A training step that a GPU does without the host in between: what the step needs goes there in one copy,
-// the GPU judges the step by itself, and what the step gave comes back in one copy. So its work may be
-// recorded and launched as a graph (core/graph_cache.h).
+// What a training step that a GPU may record as a graph (core/graph_cache.h) takes: batches and numbers at
+// addresses that stay, brought by one copy a step.
 #pragma once
 
 #include <memory>
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "core/step_upload.h"
-#include "kernels/optimizer/step_judge.h"
+#include "kernels/optimizer/update_numbers.h"
 #include "models/decoder.h"
 
 namespace switchyard {
@@ -19,7 +18,6 @@ struct StepCounts {
   double targets = 1, further_targets = 1;
 };
 
-// A step's batches and numbers in a GPU's memory, at addresses that stay.
 class StepInputs {
  public:
   // Has room for the microbatches of such a step, of `rows` rows each, and for no others: see takes(). For
@@ -52,33 +50,6 @@ class StepInputs {
   std::vector<Array> chunk_segments_;  // of each batch, if there are chunks
   std::string form_;
   Tensor numbers_, target_count_, further_count_;
-};
-
-// The results of a step: one block of the GPU's memory, in parts.
-class StepReport {
- public:
-  // f64 [ranges] each, f32 [passes, losses], i32 [loads, experts]; empty where a size is 0.
-  struct Sizes {
-    std::int64_t ranges = 0, passes = 0, losses = 0, loads = 0, experts = 0;
-  };
-  StepReport() = default;
-  StepReport(const Memory& memory, const Sizes& sizes);
-
-  const Sizes& sizes() const { return sizes_; }
-  Tensor gradient_squares() const { return part(DType::f64, {sizes_.ranges}, 0); }
-  Tensor weight_squares() const { return part(DType::f64, {sizes_.ranges}, 1); }
-  Tensor numbers() const { return part(DType::f32, {kUpdateNumbers}, 2); }
-  Tensor losses() const { return part(DType::f32, {sizes_.passes, sizes_.losses}, 3); }
-  Tensor loads() const { return part(DType::i32, {sizes_.loads, sizes_.experts}, 4); }
-  // Returns the same parts in memory of the host, by one copy.
-  StepReport on_host(Context& context) const;
-
- private:
-  Tensor part(DType dtype, const Shape& shape, std::size_t number) const;
-  std::vector<std::size_t> offsets() const;  // of the parts, and their end
-
-  Sizes sizes_;
-  Tensor block_;
 };
 
 }  // namespace switchyard

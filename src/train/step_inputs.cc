@@ -1,4 +1,4 @@
-#include "train/device_step.h"
+#include "train/step_inputs.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -111,31 +111,6 @@ void StepInputs::send(std::span<const Batch> micro, const StepCounts& counts, co
   std::memcpy(to + numbers_offset_, &numbers, sizeof(numbers));
   std::memcpy(to + counts_offset_, &counts, sizeof(counts));
   upload_->start();
-}
-
-StepReport::StepReport(const Memory& memory, const Sizes& sizes)
-    : sizes_(sizes), block_(memory.zeros(DType::i32, {static_cast<std::int64_t>(offsets().back() / 4)})) {}
-
-std::vector<std::size_t> StepReport::offsets() const {
-  const auto doubles = static_cast<std::size_t>(sizes_.ranges) * sizeof(double);
-  std::vector<std::size_t> result{0};
-  for (const std::size_t bytes : {doubles, doubles, sizeof(UpdateNumbers),
-                                  static_cast<std::size_t>(sizes_.passes * sizes_.losses) * sizeof(float),
-                                  static_cast<std::size_t>(sizes_.loads * sizes_.experts) * 4})
-    result.push_back(result.back() + padded_bytes(bytes));
-  return result;
-}
-
-Tensor StepReport::part(DType dtype, const Shape& shape, std::size_t number) const {
-  return {dtype, shape, block_.buffer(), offsets()[number]};
-}
-
-StepReport StepReport::on_host(Context& context) const {
-  StepReport host;
-  host.sizes_ = sizes_;
-  host.block_ =
-      read_back(context, block_, "step report", [&] { return Memory().zeros(DType::i32, block_.shape()); });
-  return host;
 }
 
 }  // namespace switchyard
