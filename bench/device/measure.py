@@ -78,18 +78,23 @@ class Meter:
         return done.stdout
 
     def bench(self, step, words, limit=60, settings=None, **fields):
-        """A line for each result of `switchyard bench`, and for the peaks of its run."""
+        """A line for each result of `switchyard bench`, and for the peaks of its run: with the kernels that have run
+        on a card, and with all, in turns."""
+        for kernels in self.pick(["proven", "all"], ["all"]):
+            self.bench_with(kernels, step, words, limit, settings, fields)
+
+    def bench_with(self, kernels, step, words, limit, settings, fields):
         file = self.folder / "bench.json"
         file.unlink(missing_ok=True)
         seconds = "0.01" if self.tiny else "0.4"
-        self.run(["bench", *words, f"device={self.args.device}", "--seconds", seconds, "--json", str(file)], limit,
-                 settings=settings)
+        self.run(["bench", *words, f"device={self.args.device}", f"gpu_kernels={kernels}", "--seconds", seconds, "--json",
+                  str(file)], limit, settings=settings)
         report = json.loads(file.read_text())
         own = [r for r in report["results"] if r["name"] != "peak" or words[0] == "peak"]
         if not own:
             raise Failed(f"bench {' '.join(words)}: no result, too large for this card?")
         for result in own:
-            self.say(step, **fields, **result, peaks=report["peaks"])
+            self.say(step, gpu_kernels=kernels, **fields, **result, peaks=report["peaks"])
 
 
 def last_line(text):

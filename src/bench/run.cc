@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/gpu.h"
 #include "kernels/machine/machine.h"
+#include "kernels/registry/proofs.h"
 
 namespace switchyard::bench {
 namespace {
@@ -64,6 +65,12 @@ Device& device_of(const Case& chosen, const Keys& keys) {
                                : keys.text("device");
   if (chosen.only_on_host != nullptr && name != "cpu")
     fail_usage("[bench] {} device={}: it runs on the CPU alone: {}", chosen.name, name, chosen.only_on_host);
+  if (!chosen.with_config && chosen.only_on_host == nullptr) {
+    const std::string kernels = keys.text("gpu_kernels");
+    if (kernels != "proven" && kernels != "all")
+      fail_usage("[bench] gpu_kernels={}: expected proven or all", kernels);
+    registry::take_unproven_rows(kernels == "all");
+  }
   Device& device = Device::named(name);
   if (device.kind() == DeviceKind::cuda_emulated && keys.given("copy_mib"))
     fail_usage("[bench] copy_mib: an emulated GPU's peaks are not measured");
@@ -130,6 +137,8 @@ std::vector<Key> all_keys(const Case& chosen) {
     keys.push_back({"device", "cpu",
                     chosen.only_on_host == nullptr ? "cpu, cuda, auto, ...: where the work is done"
                                                    : std::string("cpu alone: ") + chosen.only_on_host});
+  if (!chosen.with_config && chosen.only_on_host == nullptr)
+    keys.push_back({"gpu_kernels", "proven", "proven or all, as the configuration's key"});
   keys.push_back({"copy_mib", std::to_string(default_copy_bytes() >> 20),
                   "size of the arrays that bandwidth is measured with, in MiB"});
   return keys;

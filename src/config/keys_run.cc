@@ -16,6 +16,10 @@ std::vector<KeyDeclaration> run_keys() {
                  "where tensors live and kernels run; auto: a GPU where there is one; cuda_emulated: a GPU's "
                  "kernels, thread by thread on the CPU; fenced: the CPU, on memory that nothing but kernels, "
                  "copies and collectives can touch, which proves that a device of its own would do"),
+      choice_key(
+          "gpu_kernels", "proven", one_of({"proven", "all"}),
+          "kernels that a GPU may run: proven: where a faster one has run on an emulated card only, the one "
+          "below it, which has run on a card; all: the faster ones, too"),
       with_role(KeyRole::layout,
                 integer_key("ranks", 1, at_least(1),
                             "number of ranks: threads; under mpirun as many as processes, or a multiple")),
@@ -81,9 +85,10 @@ std::vector<KeyDeclaration> generation_keys() {
       verbatim(text_key("prompt", "I love to",
                         "text that `generate` goes on from, and the sample at the end of a training, there "
                         "'The ' when not set")),
-      integer_key("max_prefill_predict_length", 64, at_least(1),
-                  "most prompt tokens of `generate`; new tokens = max_target_length - this; when not set, the "
-                  "prompt's length"),
+      integer_key(
+          "max_prefill_predict_length", 64, at_least(1),
+          "most prompt tokens of `generate`; new tokens = max_target_length - this; when not set, the "
+          "prompt's length"),
       choice_key("weight_format", "stored", one_of({"stored", "dense", "int8", "int4", "int4a", "mxfp4"}),
                  "the bits that `generate`, `serve` and `eval` hold experts, linear layers and the head in: "
                  "as stored, few bits of a GGUF file too; dense, in weight_dtype; or made on load in groups "
@@ -123,16 +128,18 @@ std::vector<KeyDeclaration> generation_keys() {
       boolean_key("use_chunked_prefill", false,
                   "`generate` reads a prompt prefill_chunk_size tokens at a time; `serve` does unless this "
                   "is set to false"),
-      boolean_key("deterministic_batches", false,
-                  "a text of `generate` and `serve` has the same tokens, bit for bit, whoever shares the batch; "
-                  "on CPUs, at a price in speed (docs/serving.md)"),
+      boolean_key(
+          "deterministic_batches", false,
+          "a text of `generate` and `serve` has the same tokens, bit for bit, whoever shares the batch; "
+          "on CPUs, at a price in speed (docs/serving.md)"),
       integer_key("prefill_chunk_size", 256, at_least(1),
                   "tokens of prompts that are read at once with use_chunked_prefill"),
-      boolean_key("enable_prefix_caching", false,
-                  "`serve` does not read the beginning of a prompt again that a row remembers; on unless set "
-                  "to false, and off for models with gated delta nets without prompt_checkpoints. Of layers "
-                  "with windows or chunks a row remembers all only if set to true, else what the tokens after "
-                  "its text see, and its prompt_checkpoints"),
+      boolean_key(
+          "enable_prefix_caching", false,
+          "`serve` does not read the beginning of a prompt again that a row remembers; on unless set "
+          "to false, and off for models with gated delta nets without prompt_checkpoints. Of layers "
+          "with windows or chunks a row remembers all only if set to true, else what the tokens after "
+          "its text see, and its prompt_checkpoints"),
       inert(text_key("system_prompt", "", "only with use_chat_template")),
   };
 }

@@ -8,6 +8,7 @@
 #include "core/current_memory.h"
 #include "core/fence.h"
 #include "core/offload.h"
+#include "kernels/registry/proofs.h"
 #include "models/model_config.h"
 #include "parallel/comm/nccl/library.h"
 
@@ -148,7 +149,14 @@ void require_weights_on_gpu(const Config& config) {
 Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
                       std::vector<std::string>* notes) {
   Device& device = Device::named(config.get_string("device"));
+  registry::take_unproven_rows(config.get_string("gpu_kernels") == "all");
   if (device.is_gpu()) require_weights_on_gpu(config);
+  const auto unproven =
+      std::ranges::count_if(proofs::kAll, [](const Proof* p) { return registry::unproven(p); });
+  if (device.kind() == DeviceKind::cuda && notes != nullptr && unproven > 0)
+    notes->push_back(fmt::format(
+        "{} kernels have run on an emulated card only and are left out: gpu_kernels=all takes them",
+        unproven));
   if (!device.is_gpu() || processes.count() == 1) return device;
   require_nccl(device, mesh.size() / processes.count());
   if (notes != nullptr)

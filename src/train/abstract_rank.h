@@ -11,6 +11,7 @@
 #include "core/offload.h"
 #include "engine/session.h"
 #include "kernels/cuda/planned.h"
+#include "kernels/registry/proofs.h"
 #include "parallel/comm/abstract.h"
 #include "parallel/comm/communicator.h"
 
@@ -41,7 +42,11 @@ class AbstractRank {
         communicator_(std::make_unique<AbstractBackend>(first_rank(config, mesh, stage), mesh.size(),
                                                         ranks_per_process, clock)),
         pool_(counter, workspace) {
-    if (workspace == WorkspaceOf::gpu) gpu_.emplace(gpu_major);
+    if (workspace == WorkspaceOf::gpu) {
+      gpu_.emplace(gpu_major);
+      registry::take_unproven_rows(config.get_string("gpu_kernels") == "all" ||
+                                   config.get_string("device") == "cuda_emulated");
+    }
     context_.stage = stage_of(config, mesh, communicator_.rank());  // this rank is that stage's rank 0
     context_.mesh = &mesh_;
     context_.rules = &rules_;

@@ -1,4 +1,4 @@
-// What a step's experts had to do, over the whole run.
+// Statistics of a step's experts, over the whole run.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Trainer's step, on any device and any number of ranks. It is issued without a look at its results:
 // gradients are summed, judged and applied where they are. What it gave comes back in one report. A GPU with
-// one rank records the step as a graph; what keeps it from that is a reason to issue each step anew, and no
-// other road.
+// one rank records the step as a graph; what keeps it from that is a reason to issue each step anew,
+// on the same road.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

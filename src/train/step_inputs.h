@@ -1,5 +1,5 @@
-// What a training step that a GPU may record as a graph (core/graph_cache.h) takes: batches and numbers at
-// addresses that stay, brought by one copy a step.
+// StepInputs: batches and numbers of a training step that a GPU may record as a graph (core/graph_cache.h),
+// at addresses that stay, brought by one copy a step.
 #pragma once
 
 #include <memory>

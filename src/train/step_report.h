@@ -32,7 +32,7 @@ class StepReport {
   Tensor weights() const { return part(DType::f64, {sizes_.places}, 5); }  // their squares, after the update
   // i32 [layers * passes, experts]: rows of each expert, of the MoE layers in order, pass after pass.
   Tensor loads() const { return part(DType::i32, {sizes_.layers * sizes_.passes, sizes_.experts}, 6); }
-  // The same parts in memory of the host, by one copy.
+  // Returns the same parts in memory of the host, by one copy.
   StepReport on_host(Context& context) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a training step does, as a run's configuration says.
+// TrainConfig: the settings of a training step, read from a run's configuration.
 #pragma once
 
 #include <cstdint>

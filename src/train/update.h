@@ -52,15 +52,15 @@ class Updater {
 
   // Moves the gradients off the parameters and sums them over ranks with the same shard. Collective.
   void reduce_gradients();
-  // Sums of squares stand in a matrix f64 [places, slots]: one row, or in a pipeline one for all that belongs
-  // to no layer and one a layer, so that sums of rows do not depend on which layers a stage has. A slot that
-  // no parameter of this rank has is 0. Summed over all ranks, row by row, they give the total.
+  // Sums of squares stand in a matrix f64 [places, slots]. It has one row; in a pipeline it has a row for the
+  // parameters outside of layers, and one a layer: so a row's sum does not depend on which layers a stage
+  // has. A slot that no parameter of this rank has is 0. The sum of all rows over all ranks is the total.
   std::int64_t places() const { return places_; }
   std::int64_t slots() const { return slots_; }
   // Writes the squares of this rank's share of the reduced gradients to `to`, which is 0.
   void put_gradient_squares(const Tensor& to) const;
-  // Those parameters whose squares, as put_gradient_squares() wrote them, are not finite; `squares` are the
-  // host's.
+  // Returns the parameters whose squares are not finite. `squares`, on the host: put_gradient_squares() wrote
+  // them.
   std::vector<const Parameter*> not_finite(const Tensor& squares) const;
   // The squares of this rank's share of all weights, without router biases that the optimizer does not
   // update: those of the last know_weights() and of updates since.
@@ -80,8 +80,8 @@ class Updater {
   // Call it after the update: ranks that share no memory exchange their shares. Collective.
   void publish() const;
   // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three dims that is
-  // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for other weights. Call know_weights()
-  // afterwards.
+  // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for other weights. know_weights()
+  // must follow.
   void scale_columns(const std::string& name, std::span<const float> factors);
 
   // State waits on the host between updates.

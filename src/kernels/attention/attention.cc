@@ -193,8 +193,8 @@ const char* backward_tiles_refuse(const AttentionBackwardArgs& args) {
 
 // clang-format off
 constexpr Implementation<AttentionArgs> kForwards[] = {
-    {"cuda_hopper", Gpu::hopper,      gpu::hopper_attention, gpu::hopper_attention_refuses},
-    {"cuda_hopper_latent", Gpu::hopper, gpu::hopper_latent_attention, gpu::hopper_latent_refuses},
+    {"cuda_hopper", Gpu::hopper,      gpu::hopper_attention, gpu::hopper_attention_refuses, &proofs::hopper_attention},
+    {"cuda_hopper_latent", Gpu::hopper, gpu::hopper_latent_attention, gpu::hopper_latent_refuses, &proofs::hopper_latent_attention},
     {"cuda_flash",  Gpu::any,         gpu::flash_attention, gpu::flash_attention_refuses},
     {"cuda_warps",  Gpu::any,         gpu::warp_attention},
 #if defined(__x86_64__)
@@ -206,7 +206,7 @@ constexpr Implementation<AttentionArgs> kForwards[] = {
     {"ref",         Isa::ref,         on_problem<reference_forward>},
 };
 constexpr Implementation<AttentionBackwardArgs> kBackwards[] = {
-    {"cuda_hopper", Gpu::hopper,      gpu::hopper_attention_backward, gpu::hopper_attention_backward_refuses},
+    {"cuda_hopper", Gpu::hopper,      gpu::hopper_attention_backward, gpu::hopper_attention_backward_refuses, &proofs::hopper_attention_backward},
     {"cuda_flash",  Gpu::any,         gpu::flash_attention_backward, gpu::flash_attention_backward_refuses},
     {"cuda_warps",  Gpu::any,         gpu::warp_attention_backward},
 #if defined(__x86_64__)

@@ -179,7 +179,7 @@ void on_pieces(ThreadPool& pool, const DecodeAttentionArgs& args) {
 }
 
 constexpr Implementation<DecodeAttentionArgs> kDecodes[] = {
-    {"cuda_split", Gpu::any, gpu::split_decode_attention, gpu::split_decode_refuses},
+    {"cuda_split", Gpu::any, gpu::split_decode_attention, gpu::split_decode_refuses, &proofs::split_decode},
     {"cuda", Gpu::any, gpu::decode_attention},
     SWITCHYARD_SIMD_ROWS(on_pieces, decode_attention)};
 constexpr Kernel<DecodeAttentionArgs> kDecodeAttention{"decode_attention", work_of, &DecodeAttentionArgs::q,

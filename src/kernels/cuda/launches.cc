@@ -39,6 +39,11 @@ int compute_major() {
   return of_process;
 }
 
+bool chooses_for_a_card() {
+  static const bool is_there = missing().empty();
+  return planned != nullptr || is_there;
+}
+
 int multiprocessors() {
   constexpr int kEmulated = 4;
   static const int of_process = missing().empty() ? properties().multiprocessors : kEmulated;

@@ -31,6 +31,8 @@ class PlannedGpu {
 // The major number of the compute capability that kernels are chosen for: the planned GPU's, or this
 // process's GPU's. Of an emulated GPU 0, or 9 with SWITCHYARD_EMULATED_CARD=hopper.
 int compute_major();
+// True when this thread chooses kernels for a card, real or planned, and not for an emulated one.
+bool chooses_for_a_card();
 // The multiprocessors of this process's GPU; an emulated GPU has four.
 int multiprocessors();
 

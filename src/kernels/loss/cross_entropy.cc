@@ -134,7 +134,7 @@ using cpu::row_gradient_avx2, cpu::row_gradient_avx512;
 using cpu::row_sum_update_avx2, cpu::row_sum_update_avx512;
 
 constexpr Implementation<LinearCrossEntropyArgs> kForwards[] = {
-    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy, narrow_gpu_refuses},
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy, narrow_gpu_refuses, &proofs::narrow_loss},
     {"cuda", Gpu::any, gpu::linear_cross_entropy},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy>, refusal<amx::cross_entropy_refuses>,
@@ -149,7 +149,8 @@ constexpr Implementation<LinearCrossEntropyArgs> kForwards[] = {
 };
 
 constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
-    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_backward, narrow_gpu_refuses},
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_backward, narrow_gpu_refuses,
+     &proofs::narrow_loss_backward},
     {"cuda", Gpu::any, gpu::linear_cross_entropy_backward},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy_backward>, with_weight<amx::cross_entropy_refuses>,
@@ -165,7 +166,8 @@ constexpr Implementation<LinearCrossEntropyBackwardArgs> kBackwards[] = {
 };
 
 constexpr Implementation<LossGradientsArgs> kGradients[] = {
-    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_with_gradients, narrow_gpu_refuses},
+    {"cuda_hopper_narrow", Gpu::hopper, gpu::narrow_cross_entropy_with_gradients, narrow_gpu_refuses,
+     &proofs::narrow_loss_gradients},
     {"cuda", Gpu::any, gpu::linear_cross_entropy_with_gradients},
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, on<amx::cross_entropy_gradients>,

@@ -21,8 +21,8 @@ void sum_rows(ThreadPool& pool, std::span<const RowSums> matrices);
 // them: the sum then does not depend on which layers a stage has.
 enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kIndexerLoss, kLosses };
 
-// What a rank of several says of the step's loss, to be added over all ranks: the loss on the rank that
-// speaks and on those where the loss is not finite, else 0.
+// A rank of several says a number for the step's loss, and the ranks' numbers are added: the loss on the rank
+// that speaks and on those where the loss is not finite, else 0.
 struct SpokenLossArgs {
   TensorView sums;            // f64 [kLosses + layers]
   bool from_parts = false;    // in a pipeline: writes the balance loss and the loss of their parts first

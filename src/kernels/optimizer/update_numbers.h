@@ -1,5 +1,5 @@
-// What a step's update computes with besides arrays. The numbers lie where the weights are, so a step can be
-// issued before anybody knows its gradient's norm.
+// UpdateNumbers: the scalars of a step's update. They lie where the weights are, so a step can be issued
+// before anybody knows its gradient's norm.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct AdamTerms {
   float learning_rate, weight_decay;
 };
 
-// Of Muon: momentum = decay*momentum + gain*g, direction = of_gradient*g + of_momentum*momentum.
+// Muon computes momentum = decay*momentum + gain*g, direction = of_gradient*g + of_momentum*momentum.
 struct MomentumTerms {
   float decay, gain;
   float of_momentum, of_gradient;

@@ -37,7 +37,7 @@ Work gated_down_work(const GatedDownBackwardArgs& args) {
 }
 
 constexpr Implementation<GatedDownBackwardArgs> kGatedDown[] = {
-    {"cuda_hopper", Gpu::hopper, gpu::hopper_gated_down, gpu::hopper_gated_down_refuses},
+    {"cuda_hopper", Gpu::hopper, gpu::hopper_gated_down, gpu::hopper_gated_down_refuses, &proofs::gated_down},
     {"cuda_composed", Gpu::any, composed_on_gpu},
     {"portable", Isa::ref, composed, nullptr, dhidden_bytes},
 };
@@ -71,6 +71,7 @@ void gated_down_backward(ThreadPool& pool, const GatedDownBackwardArgs& args) {
 
 bool fuses_gated_down_backward(const GatedDownBackwardArgs& args) {
   return args.gate.on_gpu() && registry::missing(Gpu::hopper) == nullptr &&
+         registry::unproven(&proofs::gated_down) == nullptr &&
          gpu::hopper_gated_down_refuses(args) == nullptr;
 }
 

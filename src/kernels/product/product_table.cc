@@ -134,13 +134,13 @@ void slices(ThreadPool& pool, const ProductCall& call) {
 
 // clang-format off
 constexpr Implementation<ProductCall> kProducts[] = {
-    {"cuda_hopper_gated", Gpu::hopper,    launches_gated,                      gated_refuses},
-    {"cuda_few_rows_packed_mma", Gpu::any, launches_all<gpu::few_rows_packed_product>, products<gpu::few_rows_packed_refuses>},
-    {"cuda_few_rows_wgmma", Gpu::hopper,  launches_all<gpu::few_rows_wgmma>,   products<gpu::few_rows_wgmma_refuses>},
+    {"cuda_hopper_gated", Gpu::hopper,    launches_gated,                      gated_refuses, &proofs::gated_product},
+    {"cuda_few_rows_packed_mma", Gpu::any, launches_all<gpu::few_rows_packed_product>, products<gpu::few_rows_packed_refuses>, &proofs::few_rows_packed},
+    {"cuda_few_rows_wgmma", Gpu::hopper,  launches_all<gpu::few_rows_wgmma>,   products<gpu::few_rows_wgmma_refuses>, &proofs::few_rows_wgmma},
     {"cuda_few_rows",   Gpu::any,         launches_all<gpu::few_rows_product>, products<gpu::few_rows_refuses>},
     {"cuda_unpack",     Gpu::any,         composes<unpacked_product>,          product<unpacked_refuses>},
-    {"cuda_tma_split",  Gpu::hopper,      launches_all<gpu::split_product>,    products<gpu::split_refuses>},
-    {"cuda_tma",        Gpu::hopper,      launches_all<gpu::tma_product>,      products<gpu::tma_refuses>},
+    {"cuda_tma_split",  Gpu::hopper,      launches_all<gpu::split_product>,    products<gpu::split_refuses>, &proofs::split_product},
+    {"cuda_tma",        Gpu::hopper,      launches_all<gpu::tma_product>,      products<gpu::tma_refuses>, &proofs::tma_product},
     {"cuda_wgmma",      Gpu::hopper,      launches<gpu::wgmma_product>,        product<gpu::wgmma_refuses>},
     {"cuda_mma",        Gpu::any,         launches<gpu::mma_product>,          product<gpu::mma_refuses>},
     {"cuda_plain",      Gpu::any,         launches<gpu::plain_product>,        product<refuse_nothing>},

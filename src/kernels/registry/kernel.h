@@ -21,6 +21,7 @@
 #include "core/tensor_view.h"
 #include "core/thread_pool.h"
 #include "kernels/registry/isa.h"
+#include "kernels/registry/proofs.h"
 #include "kernels/registry/record.h"
 
 namespace switchyard {
@@ -42,9 +43,10 @@ struct Implementation {
       : name(called), isa(needs), run(function), refuses(refusal), workspace(bytes) {}
   // On a GPU: gives the work to the stream and returns before it is done. A plan calls it, too: then it takes
   // its memory and starts nothing (cuda/planned.h).
+  // `of_card`: where it must have run on a card (proofs.h); null: nowhere.
   constexpr Implementation(const char* called, Gpu needs, void (*function)(const Args&),
-                           const char* (*refusal)(const Args&) = nullptr)
-      : name(called), on_gpu(true), gpu(needs), launch(function), refuses(refusal) {}
+                           const char* (*refusal)(const Args&) = nullptr, const Proof* of_card = nullptr)
+      : name(called), on_gpu(true), gpu(needs), launch(function), refuses(refusal), proof(of_card) {}
 
   const char* name;
   bool on_gpu = false;
@@ -54,6 +56,7 @@ struct Implementation {
   void (*launch)(const Args&) = nullptr;            // of a GPU
   const char* (*refuses)(const Args&) = nullptr;
   std::size_t (*workspace)(const Args&) = nullptr;
+  const Proof* proof = nullptr;
 };
 
 template <typename Args>
@@ -96,6 +99,9 @@ const Row& choose(const char* table, const char* op, std::span<const Row> rows, 
     const char* reason = row.on_gpu ? missing(row.gpu) : missing(row.isa);
     const bool possible = reason == nullptr;
     if (!earlier) {
+      if constexpr (requires { row.proof; }) {
+        if (reason == nullptr) reason = unproven(row.proof);
+      }
       if (reason == nullptr) reason = refusal(row);
       if (reason == nullptr) {
         chosen = &row;

@@ -13,7 +13,7 @@ GPU_FUNCTION double store_weights(const Elements& weight, std::int64_t i, int co
   return squares_of(w, count);
 }
 
-// Of an item with the arrays weight, grad, mu, nu; its factor is 0 where weights do not decay.
+// Updates an item with the arrays weight, grad, mu, nu, whose factor is 0 where weights do not decay.
 struct Adam {
   const UpdateNumbers* numbers;
   GPU_FUNCTION double operator()(const ListItem& item, std::int64_t i, int count) const {
