@@ -16,8 +16,8 @@ using namespace autograd_test;
 const Mesh kMesh({{"fsdp", 4}});
 constexpr std::int64_t kLayers = 4;
 
-// A stack of products whose weights are split over fsdp, forward and backward; the weights of `layers`, in
-// their order.
+// A stack of products whose weights are split over fsdp, forward and backward; the weights
+// of `layers`, in their order.
 std::vector<Tensor> step(Context& c, const std::vector<Array>& weights,
                          const std::vector<std::size_t>& layers) {
   const Tensor input = random_tensor({8, 8}, 7);

@@ -261,8 +261,8 @@ Tensor materialize(Context& context, const ValuePtr& value) {
 void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents) {
   NoGrad no_grad(context);
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later> queue;
-  // Nodes in the queue, and the values of theirs that gradients were left on: their consumers may be gone by
-  // then.
+  // Nodes in the queue, and the values of theirs that gradients were left on: their consumers
+  // may be gone by then.
   std::unordered_map<const Node*, std::vector<ValuePtr>> waiting;
   auto visit = [&](const ValuePtr& value) {
     if (value->producer == nullptr) return;

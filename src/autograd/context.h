@@ -142,8 +142,8 @@ Tensor read_back(Context& context, const Tensor& x, std::string_view what, const
   return x.abstract() ? assume() : to_host(x);
 }
 
-// While alive, the op `name` runs; `pass`: "forward", "backward", "recompute", "ahead" (prefetched), or
-// "update".
+// While alive, the op `name` runs; `pass`: "forward", "backward",
+// "recompute", "ahead" (prefetched), or "update".
 class InsideOp {
  public:
   InsideOp(Context& context, std::string_view name, std::string_view pass)

@@ -55,8 +55,8 @@ void RematRegion::drop() {
         hold(*node->inputs[i], node->saved_inputs[i]);
     }
     // A node with a kept output keeps all that its backward reads: without its statistics (lse, rstd) it
-    // would have to run again, and without the ids of kept routing weights, whose Value may be gone, it would
-    // choose again.
+    // would have to run again, and without the ids of kept routing weights, whose Value may be
+    // gone, it would choose again.
     bool keep = false;
     for (std::size_t i = 0; i < node->outputs.size(); ++i) {
       auto value = node->outputs[i].lock();

@@ -1,5 +1,5 @@
-// Helpers for the tests of autograd/, ops/ and moe/: local ranks on a mesh, blocks of global tensors,
-// comparisons.
+// Helpers for the tests of autograd/, ops/ and moe/: local ranks on a mesh,
+// blocks of global tensors, comparisons.
 //
 // A test states global tensors and shardings. Every rank makes its blocks, runs the same program and puts its
 // results into a Gathered. Gathered checks that ranks which should hold the

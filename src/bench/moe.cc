@@ -120,8 +120,8 @@ class Layer {
     return to_device(context_.memory, random_tensor(*context_.pool, dtype, shape, seed, scale));
   }
 
-  // The experts' [experts, in, out]. Packed ones have the values of one expert: packing takes longer than a
-  // measurement.
+  // The experts' [experts, in, out]. Packed ones have the values of one expert: packing
+  // takes longer than a measurement.
   Array experts(std::int64_t in, std::int64_t out, std::uint32_t seed) {
     const std::int64_t count = call_.shape.experts;
     const std::optional<DType> packed = call_.packed();
@@ -157,8 +157,8 @@ double flops_of(const MoeCall& call) {
   return (6 * r * m * h + 2 * t * m * e) * (call.backward() ? 3 : 1);
 }
 
-// x and y, the weights of the experts in use and of the router; backward: dy and dx, and every gradient of a
-// weight.
+// x and y, the weights of the experts in use and of the router; backward: dy and dx, and
+// every gradient of a weight.
 double bytes_of(const MoeCall& call, double experts_used) {
   const auto t = static_cast<double>(call.shape.tokens), m = static_cast<double>(call.shape.emb),
              h = static_cast<double>(call.shape.mlp), e = static_cast<double>(call.shape.experts);

@@ -71,8 +71,8 @@ void on_threads(int threads, const std::function<void(int)>& body) {
   for (auto& thread : all) thread.join();
 }
 
-// Rounds of body(thread) on all threads at once, timed from the common start to the last end; the first does
-// not count.
+// Rounds of body(thread) on all threads at once, timed from the common start to the last end;
+// the first does not count.
 Timing side_by_side(int threads, double budget, const std::function<void(int)>& body) {
   std::vector<double> rounds;
   bool more = true, warm = false;

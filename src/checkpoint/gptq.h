@@ -5,8 +5,8 @@
 //   NAME.g_idx I32 [in], the group of each input; may be absent when it is input / g. With desc_act a group
 //   may have any inputs.
 // A weight is scale · (q - zero). Supported are zeros of 8 and groups of a multiple of 32 inputs. The packed
-// type int4 can hold weights whose groups are each at least 32 neighbouring inputs, and whose scales are
-// float16.
+// type int4 can hold weights whose groups are each at least 32 neighbouring inputs,
+// and whose scales are float16.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -33,8 +33,8 @@ struct GptqWeight {
 // of GPTQModel, and of AutoRound where it packs as GPTQ does.
 bool is_gptq_form(const nlohmann::json& quantization);
 
-// The difference from the format above, in words; empty when the weight can be read. Sets in_order and
-// half_scales.
+// The difference from the format above, in words; empty when the weight can be
+// read. Sets in_order and half_scales.
 std::string gptq_problem(GptqWeight& weight);
 
 // The index, in the tensor of scales, of the first non-finite scale of outputs [begin, end).

@@ -48,8 +48,8 @@ class SafetensorsFile {
   void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 
   // A copy of one tensor. F32, BF16, I32 and U8 (also BOOL) keep their type; F16 and F64 become f32; I64, U32
-  // and U16 become i32, and a value that does not fit is Error(usage). Other dtypes and missing names are
-  // Error(usage).
+  // and U16 become i32, and a value that does not fit is Error(usage). Other dtypes
+  // and missing names are Error(usage).
   Tensor read(const std::string& name) const;
   // Rows [begin, end) of the first dimension (CHECKed); the whole tensor if it has no dimensions.
   Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;

@@ -9,8 +9,8 @@ namespace {
 // Before the config is known: how long processes wait for each other to report an error.
 constexpr double kAgreeSeconds = 300;
 
-// The exit status for what ended this process, once the others know of it and it is printed where it should
-// be.
+// The exit status for what ended this process, once the others know of it and it is
+// printed where it should be.
 int fail(const std::exception& error, Processes& processes) {
   if (!processes.agreed()) {
     const auto* own = dynamic_cast<const Error*>(&error);
@@ -31,8 +31,8 @@ int run_in_processes(const std::function<int(Processes&)>& body) {
   try {
     return body(*processes);
   } catch (const std::exception& error) {
-    // Reported while the other processes are still there: where one ends with an error, mpirun ends the
-    // others.
+    // Reported while the other processes are still there: where one ends with an
+    // error, mpirun ends the others.
     return fail(error, *processes);
   }
 }

@@ -120,8 +120,8 @@ void run_every_index_once(ThreadPool& pool, std::int64_t count, std::int64_t gra
   for (const auto& h : hits) EXPECT_EQ(h.load(), 1);
 }
 
-// Eight ranks with loops and waits of all lengths on three cores: every index once, and everybody comes to an
-// end.
+// Eight ranks with loops and waits of all lengths on three cores: every index once, and
+// everybody comes to an end.
 TEST(Workers, ManyRanksRunEveryIndexOnce) {
   constexpr int kRanks = 8;
   Workers workers(3, kRanks);

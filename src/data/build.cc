@@ -142,8 +142,8 @@ void carry_tokenizer(const BuildOptions& options) {
     write_file_atomic(name, read_whole_file(file));
   }
   if (options.tokenizer_type == "gguf") return;  // which has its template itself
-  // Other settings and the chat templates are no part of the tokenizer; checkpoints made from this data carry
-  // them.
+  // Other settings and the chat templates are no part of the tokenizer; checkpoints made
+  // from this data carry them.
   for (const NamedFile& file : files_in(fs::path(files[0]).parent_path(), is_tokenizer_setting)) {
     const fs::path path = fs::path(target) / file.name;
     fs::create_directory(path.parent_path(), error);

@@ -36,8 +36,8 @@ struct BuildResult {
 // An interrupted build continues from its last save, which is at most `saved_bytes` of text before the
 // interruption, and gives the same bytes as an uninterrupted one; it is refused if text or options differ.
 // dataset.json is written last; without it the folder is no data set. Error(usage) for wrong paths, text or
-// tokenizer, and for a folder that holds other files or that another process writes; Error(runtime) when
-// writing fails.
+// tokenizer, and for a folder that holds other files or that another process
+// writes; Error(runtime) when writing fails.
 BuildResult build_token_folder(const BuildOptions& options, ThreadPool& pool,
                                const BuildObserver& observer = {});
 

@@ -15,8 +15,8 @@ namespace switchyard {
 std::vector<std::string> split_paths(const std::string& paths);
 
 // Lists the files that `paths` (separated by ':') stand for, as make_text describes.
-// Error(usage) for a missing path, a folder without files or with token ids, and a path to a file that is no
-// text.
+// Error(usage) for a missing path, a folder without files or with token ids, and a path to a
+// file that is no text.
 std::vector<std::string> find_text_files(const std::string& paths);
 
 // Cuts a text into sections, in order and without losing a byte: a section ends after the first blank line

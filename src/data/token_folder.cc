@@ -78,8 +78,8 @@ std::vector<std::shared_ptr<const TokenShard>> open_shards(const std::string& fo
   return shards;
 }
 
-// Opens shards and adds them to `all`. Only where the tokenizer has ids that the model lacks, every token is
-// looked at.
+// Opens shards and adds them to `all`. Only where the tokenizer has ids that the model lacks,
+// every token is looked at.
 void add_shards(const std::string& folder, const std::vector<ShardInfo>& infos, const KnownIds& known,
                 std::vector<std::shared_ptr<const TokenShard>>& all) {
   for (const ShardInfo& info : infos) {

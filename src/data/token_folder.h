@@ -52,8 +52,8 @@ std::string outside_text(const OutsideToken& found, std::int64_t vocabulary, con
 
 // Training and held-out rows of one or several folders separated by ':', which must have the same tokenizer.
 // No token of them is held in memory. `evaluates`: the held-out part is needed. Error(usage) as above, for
-// fewer tokens than a batch needs, for a needed held-out part that a folder lacks, and for a token that is
-// not known.
+// fewer tokens than a batch needs, for a needed held-out part that a folder lacks, and for a
+// token that is not known.
 SplitData make_tokenized(const std::string& paths, const PackingOptions& packing, bool evaluates,
                          const KnownIds& known = {});
 

@@ -85,8 +85,8 @@ std::optional<DType> type_in(const CheckpointFolder& checkpoint, const Parameter
   return checkpoint.tensor(first).dtype;
 }
 
-// The packed type of most weights of a checkpoint: the head's, which may have more bits, only where no other
-// is.
+// The packed type of most weights of a checkpoint: the head's, which may have more bits,
+// only where no other is.
 std::optional<DType> packed_type_of(const CheckpointFolder& checkpoint) {
   std::optional<DType> packed;
   for (const ManifestTensor& tensor : checkpoint.manifest().tensors) {

@@ -16,8 +16,8 @@ struct NamedOutput {
 
 // Error(usage) where an output is, by this name or another (a link, a hard link), a file that keys of the
 // config have the command read (data_path, tokenizer_path, weights, checkpoints, routing_replay, a mesh
-// file), where it would become one of the texts of a data_path that is a folder, and where two outputs are
-// one file.
+// file), where it would become one of the texts of a data_path that is a folder, and where
+// two outputs are one file.
 void require_outputs_apart(const std::string& command, const Config& config,
                            const std::vector<NamedOutput>& outputs);
 

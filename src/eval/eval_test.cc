@@ -133,8 +133,8 @@ std::vector<std::int32_t> random_text(std::int64_t tokens) {
   return text;
 }
 
-// log probabilities of all tokens after text[begin .. end), by the logits of training's forward pass over
-// these alone.
+// log probabilities of all tokens after text[begin .. end), by the logits of training's
+// forward pass over these alone.
 std::vector<double> log_probabilities(const Keys& keys, std::span<const std::int32_t> before) {
   std::vector<double> result;
   const Config config = Config::from_map(keys, {});

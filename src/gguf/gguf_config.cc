@@ -83,8 +83,8 @@ void add_divisors(const GgufFile& file, const GgufMetadata& metadata, const Gguf
   rope["frequency_divisors"] = divisors;
 }
 
-// The biases of attention, which no key states: "inputs" are those of queries, keys and values, or of the
-// latents.
+// The biases of attention, which no key states: "inputs" are those of queries, keys and
+// values, or of the latents.
 const char* attention_biases_of(const GgufFile& file) {
   const auto has = [&](std::initializer_list<std::string_view> ends) {
     return std::ranges::any_of(file.entries(), [&](const auto& entry) {

@@ -134,8 +134,8 @@ void GgufWeights::add_experts(const std::string& tensor, const std::string& name
   }
 }
 
-// attn_k_b [heads, kv_lora, nope] and attn_v_b [heads, v, kv_lora] -> kv_b_proj [heads · (nope + v),
-// kv_lora].
+// attn_k_b [heads, kv_lora, nope] and attn_v_b [heads, v, kv_lora] -> kv_b_proj [heads
+// · (nope + v), kv_lora].
 void GgufWeights::add_latent_up_projection(const std::string& layer, const std::string& name,
                                            const json& config) {
   const std::string keys = layer + "attn_k_b.weight", values = layer + "attn_v_b.weight";

@@ -35,8 +35,8 @@ std::map<std::string, std::int32_t> special_texts(const Tokenizer& tokenizer, st
   return special;
 }
 
-// Compiling takes time that grows faster than the rules: of so many characters some seconds, which nothing
-// ends.
+// Compiling takes time that grows faster than the rules: of so many characters
+// some seconds, which nothing ends.
 constexpr std::size_t kMostCharacters = 200'000;
 
 void require_characters(std::size_t characters) {

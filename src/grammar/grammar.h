@@ -57,8 +57,8 @@ struct ExactText {
 struct SchemaText {
   Json schema;  // JSON that keeps the schema
 };
-// A value between tags: a text stands as it is, without quotes, and does not have `tag`; any other value is
-// JSON.
+// A value between tags: a text stands as it is, without quotes, and does not have `tag`;
+// any other value is JSON.
 struct TaggedText {
   Json schema;
   bool is_text;     // whatever stands there is read as a text

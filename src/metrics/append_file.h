@@ -37,8 +37,8 @@ class AppendFile {
   // Closes the file; Error(runtime) for a delayed write failure. The destructor closes too, without throwing.
   void close();
 
-  // Closes the file and, if the constructor created it, deletes it: for a run that is refused before any
-  // work.
+  // Closes the file and, if the constructor created it, deletes it: for a run that
+  // is refused before any work.
   void discard() noexcept;
 
  private:

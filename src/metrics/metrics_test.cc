@@ -148,8 +148,8 @@ TEST_F(MetricsFiles, WritesJsonLinesAndEvents) {
             tensorboard::Summary::Value::kSimpleValue);  // 0 is there
 }
 
-// Bytes written by hand from the protobuf and TFRecord definitions, so that reader and writer cannot share a
-// mistake.
+// Bytes written by hand from the protobuf and TFRecord definitions, so that reader and
+// writer cannot share a mistake.
 TEST(TensorBoard, StepRecordBytes) {
   StepMetrics metrics;
   metrics.set("a", 1);

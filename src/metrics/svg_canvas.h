@@ -75,8 +75,8 @@ std::string coordinate(double value);
 // Formats a number briefly: 0.5, 1200, 25k, 3M, 1e-05.
 std::string number_label(double value);
 
-// About `count` round values (1, 2 or 5 times a power of ten apart) within [low, high]. Empty unless low <
-// high.
+// About `count` round values (1, 2 or 5 times a power of ten apart) within [low, high].
+// Empty unless low < high.
 std::vector<double> linear_ticks(double low, double high, int count);
 
 // Ticks for a logarithmic axis, 0 < low < high: powers of ten, and 2 and 5 times these if they are few.

@@ -13,8 +13,8 @@
 namespace switchyard {
 namespace {
 
-// Okabe and Ito's palette, whose colours differ for all common kinds of colour blindness; the strongest
-// first.
+// Okabe and Ito's palette, whose colours differ for all common kinds of
+// colour blindness; the strongest first.
 constexpr std::array<std::string_view, 7> kPalette = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                       "#e69f00", "#56b4e9", "#555555"};
 constexpr std::string_view kFrameColour = "#777777";
@@ -25,8 +25,8 @@ struct Axis {
   double high = 1;
   YScale scale = YScale::linear;
 
-  // Sizes beyond 1e100 are left out too: nothing measured is that large, and the arithmetic below cannot
-  // overflow.
+  // Sizes beyond 1e100 are left out too: nothing measured is that large, and
+  // the arithmetic below cannot overflow.
   bool shows(double value) const {
     return std::abs(value) < 1e100 && (scale == YScale::linear || value > 1e-100);
   }
@@ -34,8 +34,8 @@ struct Axis {
   double fraction(double value) const { return (place(value) - place(low)) / (place(high) - place(low)); }
 };
 
-// The axis over all shown values, with 5 % of free space at both ends where `pad`. False when there is no
-// value.
+// The axis over all shown values, with 5 % of free space at both ends where `pad`. False
+// when there is no value.
 bool fit_axis(const std::vector<double>& values, bool pad, Axis& axis) {
   bool any = false;
   for (const double value : values) {
@@ -61,8 +61,8 @@ bool fit_axis(const std::vector<double>& values, bool pad, Axis& axis) {
   return true;
 }
 
-// Points of one line, with gaps where a value is not shown; builds the path of at most two points a pixel
-// column.
+// Points of one line, with gaps where a value is not shown; builds the path of at most
+// two points a pixel column.
 class LinePath {
  public:
   void add(Point point) {

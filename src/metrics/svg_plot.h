@@ -1,6 +1,6 @@
 // Plots as self-contained SVG text: white background, no scripts, no external fonts or files, colours that
-// colour-blind readers can distinguish. Text is escaped; values that are not finite (or beyond 1e100) are
-// left out.
+// colour-blind readers can distinguish. Text is escaped; values that are not finite (or
+// beyond 1e100) are left out.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ enum class YScale { linear, logarithmic };
 std::string line_chart_svg(std::string_view title, std::string_view x_label, std::string_view y_label,
                            const std::vector<Series>& series, YScale scale = YScale::linear);
 
-// One panel of a heat map: values[row * columns + column], row 0 at the top; every panel has the same
-// columns.
+// One panel of a heat map: values[row * columns + column], row 0 at the top; every
+// panel has the same columns.
 struct HeatPanel {
   std::string name;
   std::int64_t rows = 0;

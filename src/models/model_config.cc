@@ -271,8 +271,8 @@ void check_activations(const Config& c, const ModelConfig& m) {
                m.block->name);
 }
 
-// Which layers have the window of sliding_window_size: those of windowed_layers; none listed, those of the
-// block.
+// Which layers have the window of sliding_window_size: those of windowed_layers; none
+// listed, those of the block.
 void place_windows(const Config& c, ModelConfig& m) {
   m.window = c.get_int("sliding_window_size");
   const std::vector<std::size_t> listed = listed_layers(c, "windowed_layers", m.layers);
@@ -319,8 +319,8 @@ void read_delta(const Config& c, const Scales& scale, ModelConfig& m) {
     fail_usage("[model] sliding_window_size={}: decoder_block={} has no windows", m.window, m.block->name);
 }
 
-// Which layers have experts: those of moe_layers, or all from first_num_dense_layers on, or each
-// interleave_moe_layer_step-th.
+// Which layers have experts: those of moe_layers, or all from
+// first_num_dense_layers on, or each interleave_moe_layer_step-th.
 void place_experts(const Config& c, ModelConfig& m) {
   const std::vector<std::size_t> listed = listed_layers(c, "moe_layers", m.layers);
   const std::int64_t dense = c.get_int("first_num_dense_layers");

@@ -140,8 +140,8 @@ namespace {
 // Dense values of a packed parameter are made a piece at a time, of about so many bytes.
 constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
 
-// A box of blocks in pieces: matrix by matrix, and of a large one some columns at a time (of heads: some
-// heads).
+// A box of blocks in pieces: matrix by matrix, and of a large one some columns at a
+// time (of heads: some heads).
 std::vector<Box> pieces_of(const ParameterSpec& spec, const Box& box) {
   std::vector<Box> pieces{box};
   const auto cut = [&](std::size_t dim, std::int64_t most) {

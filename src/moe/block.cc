@@ -45,8 +45,8 @@ bool first_of_repeats(const Context& context, const Axes& axes) {
   return true;
 }
 
-// y laid out as the call says, so that partial sums over an axis that splits M are scattered, not added
-// everywhere.
+// y laid out as the call says, so that partial sums over an axis that splits M
+// are scattered, not added everywhere.
 DispatchResult in_chunks(Context& context, const DispatchCall& call) {
   const Sharding& want = call.layout;
   auto reduced = [&](DispatchResult r) {

@@ -10,8 +10,8 @@
 namespace switchyard {
 
 Array cast(Context& context, const Array& x, DType dtype);  // x itself when it already has the dtype
-// Both have the same shape and sharding; either both are partial sums or neither is (CHECK that the shardings
-// agree).
+// Both have the same shape and sharding; either both are partial sums or neither is
+// (CHECK that the shardings agree).
 Array add(Context& context, const Array& a, const Array& b);
 // x [..., A] + bias [A], or [..., A, B] + [A, B]: a bias has the last dims of x, and is resharded to their
 // layout and cast to x's dtype. x must not be a partial sum (CHECK).

@@ -8,8 +8,8 @@
 namespace switchyard {
 
 // The local key/value heads that this rank's query heads use: all of them, or a part when q is split further
-// than k. When the parts do not align with groups, every query head gets its own copy. q [B,S,N,D], k
-// [B,S,Nkv,D].
+// than k. When the parts do not align with groups, every query head gets its own
+// copy. q [B,S,N,D], k [B,S,Nkv,D].
 std::vector<std::int64_t> kv_heads_of(const Context& context, const ArrayInfo& q, const ArrayInfo& k);
 
 // Takes these heads of x [B,S,N,D]; x itself if they are all of its heads.

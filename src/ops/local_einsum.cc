@@ -115,8 +115,8 @@ struct Labelled {
   }
 };
 
-// The dims of x as [batch, rows, columns], its first label being the batch's or absent. Only of dims without
-// gaps.
+// The dims of x as [batch, rows, columns], its first label being the batch's or absent.
+// Only of dims without gaps.
 TensorView as_matrices(const Labelled& x, char batch, std::int64_t batches, std::int64_t rows,
                        std::int64_t columns) {
   const bool has_batch = !x.labels.empty() && x.labels.front() == batch;

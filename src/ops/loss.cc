@@ -141,8 +141,8 @@ class LinearCrossEntropyOp : public Op {
             .logit_soft_cap = options_.logit_soft_cap};
   }
 
-  // lse over the whole vocabulary from the parts, in rank order; the target's logit is on one rank, 0
-  // elsewhere.
+  // lse over the whole vocabulary from the parts, in rank order; the target's logit is
+  // on one rank, 0 elsewhere.
   static void combine(Context& c, const Axes& axes, const TensorView& lse, const TensorView& target) {
     if (axes.empty()) return;
     const ProcessGroup& group = c.group(axes);
@@ -189,8 +189,8 @@ struct Layout {
 };
 
 // An axis cannot split both tokens and vocabulary. Where the head is split like the tokens (FSDP), either the
-// tokens keep the axis and the head is gathered, or the vocabulary takes it and the tokens are; whichever has
-// fewer rows.
+// tokens keep the axis and the head is gathered, or the vocabulary takes it and the tokens
+// are; whichever has fewer rows.
 Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, std::size_t vocab_dim) {
   const auto& dims = hidden.sharding().dims;
   const auto& head_dims = head.sharding().dims;

@@ -20,8 +20,8 @@ Shape with_dim(Shape shape, std::size_t dim, std::int64_t size) {
   return shape;
 }
 
-// The blocks of p ranks, in the order [p, ...] in which they arrive, as dim `dim` of one array has them: a
-// view.
+// The blocks of p ranks, in the order [p, ...] in which they arrive, as dim `dim` of one
+// array has them: a view.
 TensorView as_blocks_of(const TensorView& whole, std::size_t dim, std::int64_t p) {
   const TensorView split = whole.split(dim, p);
   std::vector<std::size_t> order{dim};
@@ -150,8 +150,8 @@ Tensor exchange_shared(Context& c, const Tensor& x, const Axes& axes, const Shap
   return out;
 }
 
-// Split along `from` becomes split along `to`: parts of dim `to` go to the ranks, parts of dim `from` come
-// together.
+// Split along `from` becomes split along `to`: parts of dim `to` go to the ranks, parts
+// of dim `from` come together.
 Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from, std::size_t to) {
   const ProcessGroup& group = c.group(axes);
   const auto p = group.size();
@@ -263,8 +263,8 @@ bool is_split(const Sharding& s, Axis axis) {
   return std::any_of(s.dims.begin(), s.dims.end(), [&](const Axes& a) { return a.contains(axis); });
 }
 
-// One step closer to `to`, in the order free, summing, exchanging, gathering; empty when only all-reduces
-// remain.
+// One step closer to `to`, in the order free, summing, exchanging, gathering;
+// empty when only all-reduces remain.
 std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
   using Kind = ReshardStep::Kind;
   for (std::size_t d = 0; d < now.dims.size(); ++d) {

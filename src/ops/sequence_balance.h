@@ -15,8 +15,8 @@ bool can_balance_sequence(const Context& context, const Array& x);
 Array balance_sequence(Context& context, const Array& x);
 Array unbalance_sequence(Context& context, const Array& x);
 
-// Position in the sequence of the first token of each half of this rank's balanced part; `x` is the balanced
-// array.
+// Position in the sequence of the first token of each half of this rank's balanced part;
+// `x` is the balanced array.
 std::pair<std::int64_t, std::int64_t> balanced_halves(const Context& context, const ArrayInfo& x);
 
 }  // namespace switchyard

@@ -61,8 +61,8 @@ class Optimizer {
   // mu_dtype and the second [count] in the weight's dtype, for sgd nothing.
   virtual std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const = 0;
 
-  // Returns the numbers that the kernels compute with in step `step`, counted from 0, with
-  // grad_scale 1.
+  // Returns the numbers that the kernels compute with in step `step`, counted
+  // from 0, with grad_scale 1.
   virtual AdamTerms terms_of(std::int64_t step, double learning_rate) const = 0;
 
   // Updates ranges of weights in place by `numbers`, UpdateNumbers where the weights are

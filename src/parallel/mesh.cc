@@ -21,8 +21,8 @@ struct Entry {
   bool given;
 };
 
-// "ici_fsdp_parallelism=-1, ici_expert_parallelism=4": what decides the product, sizes of 1 left out unless
-// given.
+// "ici_fsdp_parallelism=-1, ici_expert_parallelism=4": what decides the product, sizes of
+// 1 left out unless given.
 std::string describe(std::string_view group, const std::vector<Entry>& entries) {
   std::vector<std::string> parts;
   for (const Entry& entry : entries) {

@@ -83,8 +83,9 @@ void expect_same(const std::vector<CollectiveCount>& plan, const std::vector<Col
 // A GPU's products of many rows work on weights of values: those of one product at a time are unpacked. Those
 // of up to 64 rows an expert read weights as they are stored.
 TEST(GenerationPlan, AGpuUnpacksWeightsForManyRows) {
-  const auto unpacked_bytes = [](const char* prefill, const char* length) {
+  const auto unpacked_bytes = [](const char* kernels, const char* prefill, const char* length) {
     const Config config = config_of({"base_emb_dim=512", "base_mlp_dim=512", "weight_format=int4",
+                                     std::string("gpu_kernels=") + kernels,
                                      std::string("max_prefill_predict_length=") + prefill,
                                      std::string("max_target_length=") + length});
     const Mesh mesh = mesh_from_config(config);
@@ -95,9 +96,9 @@ TEST(GenerationPlan, AGpuUnpacksWeightsForManyRows) {
     return with - plan_generation(config, mesh, topology).front().peak;
   };
   const std::int64_t unpacked = 4 * 512 * 512 * 2;  // gate, up or down of all experts
-  EXPECT_GT(unpacked_bytes("72", "80"), unpacked / 2);
-  EXPECT_LT(unpacked_bytes("72", "80"), 2 * unpacked);
-  EXPECT_LT(unpacked_bytes("6", "16"), unpacked / 2);
+  EXPECT_GT(unpacked_bytes("all", "72", "80"), unpacked / 2);
+  EXPECT_LT(unpacked_bytes("all", "72", "80"), 2 * unpacked);
+  EXPECT_LT(unpacked_bytes("all", "6", "16"), unpacked / 2);
 }
 
 TEST(GenerationPlan, CountsWhatAGeneratorDoes) {
@@ -124,8 +125,8 @@ TEST(GenerationPlan, CountsWhatAGeneratorDoes) {
   }
 }
 
-// A layer with a window has room for the window and a little more, one with chunks for a chunk, others for
-// all.
+// A layer with a window has room for the window and a little more, one with chunks for
+// a chunk, others for all.
 TEST(GenerationPlan, CountsWhatLayersWithWindowsRemember) {
   constexpr std::int64_t kTokenBytes = 2 * 2 * 2 * 32 * 2;  // of two rows: keys and values, heads, bfloat16
   const auto expect_tokens = [&](const Keys& keys, std::int64_t tokens) {

@@ -114,8 +114,8 @@ std::string lacking_memory(const PlannedMemory& planned, std::int64_t ranks, int
   std::string text = gib(planned.peak);
   if (ranks > 1) text += fmt::format(", {} ranks of a process {}", ranks, gib(needed));
   if (needed > available.bytes) return fmt::format("{} of {}", text, gib(available.bytes));
-  // Tensors' memory takes up to half of the addresses at once (BufferPool): the other half must hold the
-  // stacks.
+  // Tensors' memory takes up to half of the addresses at once (BufferPool): the other
+  // half must hold the stacks.
   if (!available.limit || std::max(needed + stacks, 2 * stacks) <= available.limit->left) return "";
   return fmt::format("{} and stacks {} of {} that {} leaves", text, gib(stacks), gib(available.limit->left),
                      available.limit->name);

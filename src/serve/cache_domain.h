@@ -1,7 +1,7 @@
 // CacheDomain: whose cached tokens a request may begin with. What one key has sent is not found by another,
 // since the number of cached tokens tells how far two prompts agree; a salt parts the requests of one key
-// further. It travels with the request: through the memory of chats' tokens, the queue, and the slots of the
-// KV cache.
+// further. It travels with the request: through the memory of chats' tokens, the queue, and the
+// slots of the KV cache.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 namespace switchyard::serve {
 
 // Returns the most bytes of a text that a token stands for, with what the tokenizer may shorten before it
-// looks for tokens; 0 where there is no such number: it drops characters, or has one token for any unknown
-// text.
+// looks for tokens; 0 where there is no such number: it drops characters, or has one
+// token for any unknown text.
 std::size_t longest_token_bytes(const Tokenizer& tokenizer, std::int64_t vocab);
 
 }  // namespace switchyard::serve

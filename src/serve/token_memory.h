@@ -27,8 +27,8 @@ class TokenMemory {
   void keep(const CacheDomain& domain, std::span<const std::int32_t> prompt,
             std::span<const std::int32_t> made);
   // Encodes a prompt as Tokenizer::encode_with_special does, but uses the tokens of a kept chat of the same
-  // domain for a beginning that has the same text. A kept chat's special token is never used for text in
-  // `plain`.
+  // domain for a beginning that has the same text. A kept chat's special token is never
+  // used for text in `plain`.
   std::vector<std::int32_t> encode(const CacheDomain& domain, const std::string& text,
                                    std::span<const TextRange> plain);
 

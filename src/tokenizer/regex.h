@@ -19,8 +19,8 @@ class Regex {
   // Error(usage) naming `where` for a pattern that does not compile or is not understood.
   Regex(const std::string& pattern, const std::string& where, Anchors anchors = Anchors::lines);
 
-  // Returns [begin, end) of all matches from left to right, with empty ones but where another match ends. `text` must be
-  // valid UTF-8.
+  // Returns [begin, end) of all matches from left to right, with empty ones but where another match ends.
+  // `text` must be valid UTF-8.
   // Error(runtime) when matching takes unreasonably long, which only a hostile pattern causes.
   std::vector<std::pair<std::size_t, std::size_t>> matches(std::string_view text) const;
 

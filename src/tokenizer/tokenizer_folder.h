@@ -1,5 +1,5 @@
-// The files of a tokenizer in a folder, and what stands beside them: settings, lists of tokens, chat
-// templates.
+// The files of a tokenizer in a folder, and what stands beside them: settings,
+// lists of tokens, chat templates.
 #pragma once
 
 #include <filesystem>

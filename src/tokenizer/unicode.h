@@ -9,8 +9,8 @@
 
 namespace switchyard {
 
-// Bytes of the UTF-8 character that begins at text[at]; 0 if there is none (broken, overlong, a surrogate,
-// cut off).
+// Bytes of the UTF-8 character that begins at text[at]; 0 if there is none (broken,
+// overlong, a surrogate, cut off).
 std::size_t utf8_length(std::string_view text, std::size_t at);
 
 // Replaces each byte that belongs to no character by U+FFFD.
@@ -37,8 +37,8 @@ void for_characters(std::string_view text, Body body) {
 }
 
 bool is_white_space(std::uint32_t code_point);  // the property White_Space
-// As the library's normalizers know them (unicode_tables.h): marks, marks without width, and control characters and
-// their like.
+// As the library's normalizers know them (unicode_tables.h): marks, marks without width, and
+// control characters and their like.
 bool is_mark(std::uint32_t code_point);
 bool is_nonspacing_mark(std::uint32_t code_point);
 bool is_other(std::uint32_t code_point);

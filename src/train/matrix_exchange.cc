@@ -91,8 +91,8 @@ void MatrixExchange::plan_traffic() {
   }
 }
 
-// Block x of the owned matrices: as they were brought, one block after the other, and where it is in the
-// whole ones.
+// Block x of the owned matrices: as they were brought, one block after the other, and where it
+// is in the whole ones.
 TensorView MatrixExchange::part_in(const Tensor& parts, std::size_t x) const {
   const auto row = static_cast<std::int64_t>(x);
   return parts.view().rows(row, row + 1).reshaped(with_front(owned(), local_));

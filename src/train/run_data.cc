@@ -35,8 +35,8 @@ std::vector<double> mixture_weights(const Config& config, std::size_t parts) {
   return weights;
 }
 
-// One data set, or one for each part of data_path in the shares of data_mixture_weights. `make(paths,
-// packing)`.
+// One data set, or one for each part of data_path in the
+// shares of data_mixture_weights. `make(paths, packing)`.
 template <typename Make>
 SplitData mix(const Config& config, PackingOptions packing, const Make& make) {
   const std::string paths = config.get_string("data_path");
@@ -57,8 +57,8 @@ SplitData mix(const Config& config, PackingOptions packing, const Make& make) {
 }
 
 // A model that begins with weights of its own is made as wide as its tokenizer. Weights that are read may be
-// of a model whose tokenizer got more ids later: then no text may have one of those, which is looked for in
-// the texts.
+// of a model whose tokenizer got more ids later: then no text may have one of those, which is
+// looked for in the texts.
 void require_vocabulary(const Config& config, std::int64_t vocab, std::int64_t needed, const char* what) {
   const bool reads = !config.is_none("load_parameters_path") || !config.is_none("load_full_state_path");
   if (needed <= vocab || reads) return;

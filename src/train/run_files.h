@@ -12,8 +12,8 @@
 namespace switchyard {
 
 // The files of the weights from which the run starts or goes on, and of its tokenizer
-// (engine/carried_files.h). Checkpoints of older versions have no config.json; then load_parameters_path is
-// asked. Error(usage).
+// (engine/carried_files.h). Checkpoints of older versions have no config.json;
+// then load_parameters_path is asked. Error(usage).
 std::vector<ExtraFile> carried_extras(const Config& config, const ResumePoint& resume, const RunData& data,
                                       std::vector<std::string>* notes);
 

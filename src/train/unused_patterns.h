@@ -1,5 +1,5 @@
-// Patterns of weights' names that name none: a slip of the pen trains, freezes or decays other weights than
-// meant.
+// Patterns of weights' names that name none: a slip of the pen trains, freezes or
+// decays other weights than meant.
 #pragma once
 
 #include <string>

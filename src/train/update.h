@@ -59,8 +59,8 @@ class Updater {
   std::int64_t slots() const { return slots_; }
   // Writes the squares of this rank's share of the reduced gradients to `to`, which is 0.
   void put_gradient_squares(const Tensor& to) const;
-  // Returns the parameters whose squares are not finite. `squares`, on the host: put_gradient_squares() wrote
-  // them.
+  // Returns the parameters whose squares are not finite. `squares`, on
+  // the host: put_gradient_squares() wrote them.
   std::vector<const Parameter*> not_finite(const Tensor& squares) const;
   // The squares of this rank's share of all weights, without router biases that the optimizer does not
   // update: those of the last know_weights() and of updates since.
@@ -80,8 +80,8 @@ class Updater {
   // Call it after the update: ranks that share no memory exchange their shares. Collective.
   void publish() const;
   // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three dims that is
-  // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for other weights. know_weights()
-  // must follow.
+  // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for
+  // other weights. know_weights() must follow.
   void scale_columns(const std::string& name, std::span<const float> factors);
 
   // State waits on the host between updates.

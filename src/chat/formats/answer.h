@@ -61,8 +61,8 @@ class Answer {
   Answer(bool may_call, bool text_after_calls) : may_call_(may_call), text_after_calls_(text_after_calls) {}
 
   void content(std::string_view text);
-  // A call that was none is content, with what follows it up to the next call, also where text behind calls
-  // is dropped.
+  // A call that was none is content, with what follows it up to the next call, also where
+  // text behind calls is dropped.
   void broken_call(std::string_view text);
   // Begins a message of its own: a line end is put between it and content before it.
   void begin_content_message();

@@ -126,8 +126,8 @@ class JsonSpan {
   bool in_text_ = false, escaped_ = false;
 };
 
-// Takes the input up to the arguments' end as arguments of the call that was begun last. Returns whether they
-// have ended.
+// Takes the input up to the arguments' end as arguments of the call that was begun last.
+// Returns whether they have ended.
 bool take_arguments(JsonArguments& arguments, Input& input, Answer& answer);
 // The input has ended within arguments. Returns whether they ended before, at a tag: what stands from there
 // on is put back.

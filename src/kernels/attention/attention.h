@@ -44,8 +44,8 @@ struct AttentionArgs {
 };
 void attention(ThreadPool& pool, const AttentionArgs& args);
 
-// Gradients of attention, overwritten. Summation order is fixed: results do not depend on the number of
-// threads.
+// Gradients of attention, overwritten. Summation order is fixed: results do not depend
+// on the number of threads.
 struct AttentionBackwardArgs {
   AttentionArgs forward;  // the forward's arguments; out and lse are read
   TensorView dout;        // as out

@@ -33,8 +33,8 @@ std::vector<double> extended(const Array& x, std::int64_t dim, double one_more, 
   return result;
 }
 
-// The truth: attention with a first key of score sinks[n] (by a dim of its own, in which queries are 1) and
-// value 0.
+// The truth: attention with a first key of score sinks[n] (by a dim of its own, in which queries
+// are 1) and value 0.
 struct WithOneMoreKey {
   std::vector<double> out, lse, dq, dk, dv, dsinks;
 };

@@ -109,8 +109,8 @@ Array cached(const Shape& s, DType dtype, std::int64_t width, std::uint32_t seed
   return x;
 }
 
-// With k and v of q's dtype, or in int8 and then with scales, the first of a key being of `first_part`
-// numbers.
+// With k and v of q's dtype, or in int8 and then with scales, the first of a
+// key being of `first_part` numbers.
 struct Stored {
   const Array &k, &v;
   const Array *k_scales = nullptr, *v_scales = nullptr;

@@ -37,8 +37,8 @@ constexpr std::int64_t words_of_keys(std::int64_t keys) {
 }
 
 // The `count` keys of the largest scores that each query sees (those above -infinity), or all of them where
-// there are fewer. Of equal scores the lower key is chosen; a NaN is never chosen. Exact: the same on any
-// device.
+// there are fewer. Of equal scores the lower key is chosen; a NaN is never chosen. Exact:
+// the same on any device.
 struct ChooseKeysArgs {
   TensorView scores;  // [rows,T] f32, or more dims before T
   std::int64_t count = 0;

@@ -7,8 +7,8 @@
 namespace switchyard {
 
 // For every token t, head h and pair i < dim/2 of x with values (a, b):
-//   y = (a cos - b sin, b cos + a sin), and with `inverse`: (a cos + b sin, b cos - a sin), which is also the
-//   gradient.
+//   y = (a cos - b sin, b cos + a sin), and with `inverse`: (a cos + b sin, b cos - a sin),
+//   which is also the gradient.
 // The pair is (x[i], x[i + dim/2]), or (x[2i], x[2i+1]) when `interleaved`; y keeps the layout of x. Elements
 // beside the views are not touched: they may be a slice of wider heads.
 struct RopeArgs {

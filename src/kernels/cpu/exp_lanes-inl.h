@@ -1,5 +1,5 @@
-// Exponentials of vectors of floats. Included once per instruction set, inside a file that uses
-// hwy/foreach_target.h.
+// Exponentials of vectors of floats. Included once per instruction set, inside
+// a file that uses hwy/foreach_target.h.
 #include "hwy/contrib/math/math-inl.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 
@@ -22,8 +22,8 @@ HWY_INLINE V exp_keeping_nan(V x) {
 
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
-// 2^x to 2e-7 relative, and 1 for 0 exactly; 0 below 2^-126, infinity from 2^127.5, NaN for NaN. Half as long
-// as hn::Exp.
+// 2^x to 2e-7 relative, and 1 for 0 exactly; 0 below 2^-126, infinity from 2^127.5, NaN for NaN.
+// Half as long as hn::Exp.
 HWY_INLINE V exp2_keeping_nan(V x) {
   const D d;
   const hn::RebindToUnsigned<D> bits;
@@ -41,8 +41,8 @@ HWY_INLINE V exp2_keeping_nan(V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(p, power));
 }
 
-// e^(x - from), exact where the two are the same. The rounding before 2^x grows with the difference, not with
-// either number.
+// e^(x - from), exact where the two are the same. The rounding before 2^x grows with the
+// difference, not with either number.
 HWY_INLINE V exp_of_difference(V x, V from) {
   return exp2_keeping_nan(hn::Mul(hn::Sub(x, from), hn::Set(D(), kLog2E)));
 }

@@ -1,5 +1,5 @@
-// Squares of whole blocks of two vectors, for square_sums.h. Included once per instruction set, after
-// elementwise_lanes-inl.h.
+// Squares of whole blocks of two vectors, for square_sums.h. Included once
+// per instruction set, after elementwise_lanes-inl.h.
 #include <type_traits>
 
 #include "hwy/highway.h"

@@ -1,5 +1,5 @@
-// Transposes of f32 and bf16 matrices to f32. Included once per instruction set, inside a file that uses
-// hwy/foreach_target.h.
+// Transposes of f32 and bf16 matrices to f32. Included once per instruction set, inside
+// a file that uses hwy/foreach_target.h.
 #include "kernels/cpu/elementwise_lanes-inl.h"
 
 #if defined(SWITCHYARD_TRANSPOSE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,5 +1,5 @@
-// The emulator of a GPU's threads finds what it is there to find, and its fragments are those that the
-// hardware has.
+// The emulator of a GPU's threads finds what it is there to find, and its fragments are
+// those that the hardware has.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -16,8 +16,8 @@ class PlannedGpu {
   PlannedGpu(const PlannedGpu&) = delete;
   PlannedGpu& operator=(const PlannedGpu&) = delete;
 
-  // Returns whether this thread plans. Then the innermost plan counts so many kernels, which the caller must
-  // not start.
+  // Returns whether this thread plans. Then the innermost plan counts so many kernels, which
+  // the caller must not start.
   static bool skips(std::int64_t kernels);
   int major() const { return major_; }
   std::int64_t kernels() const { return kernels_; }  // that would have been started

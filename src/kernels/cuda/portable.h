@@ -158,8 +158,8 @@ GPU_FUNCTION float rounded_sum(float x, float y) {
   return __fadd_rn(x, y);
 }
 
-// Lets the kernel have so many bytes of dynamic shared memory. To ask CUDA each time takes as long as to
-// start.
+// Lets the kernel have so many bytes of dynamic shared memory. To ask CUDA each time takes
+// as long as to start.
 inline void allow_shared(const void* kernel, std::size_t bytes) {
   static std::mutex mutex;
   static std::map<const void*, std::size_t> allowed;

@@ -17,8 +17,8 @@ namespace switchyard::gpu {
 #endif
 
 // What wgmma reads of a matrix in shared memory: its address, and in bytes the distances between blocks of 64
-// of the outer dim where that is contiguous (`block`), and between eight rows of 128 bytes. All in units
-// of 16.
+// of the outer dim where that is contiguous (`block`), and between eight rows of 128 bytes.
+// All in units of 16.
 GPU_FUNCTION std::uint64_t matrix_at(const void* address, std::uint32_t block) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = 8 * 128 / 16;

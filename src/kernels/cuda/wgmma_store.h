@@ -44,8 +44,8 @@ GPU_FUNCTION void store_wide(const DeviceProduct& p, const Part& part, bfloat16*
   }
 }
 
-// Stores the sums of 16 rows from `warp_row` on, which this warp has, with bias, and added where that is
-// wanted.
+// Stores the sums of 16 rows from `warp_row` on, which this warp has, with bias, and
+// added where that is wanted.
 template <typename C, int columns>
 GPU_FUNCTION void store_sums(const DeviceProduct& p, const Part& part, std::int64_t warp_row,
                              const float (&sums)[columns / 2]) {

@@ -8,8 +8,8 @@
 namespace switchyard {
 
 // y[s] = silu(sum over j of w[c, j] · x[s - (K - 1) + j]), in float32, rounded once. What is before the first
-// token is in `tail`, which then becomes the last K - 1 tokens' x; without it there are zeros. Views have no
-// gaps.
+// token is in `tail`, which then becomes the last K - 1 tokens' x; without it there are
+// zeros. Views have no gaps.
 struct CausalConvArgs {
   TensorView x;         // [B,S,C], f32 or bf16
   TensorView w;         // [C,K] f32
@@ -19,8 +19,8 @@ struct CausalConvArgs {
 };
 void causal_conv(ThreadPool& pool, const CausalConvArgs& args);
 
-// Gradients, of a convolution without a tail. dw sums in an order that does not depend on the number of
-// threads.
+// Gradients, of a convolution without a tail. dw sums in an order that does not depend
+// on the number of threads.
 struct CausalConvBackwardArgs {
   TensorView x, w, segments;  // as in CausalConvArgs
   TensorView dy;              // as x

@@ -3,8 +3,8 @@
 // Each value head has a state S [Dk,Dv] in float32, zero where a segment begins. A token with unit vectors q
 // and k, value v, decay e^g and strength beta makes S <- e^g S; S <- S + k (beta (v - S^T k))^T; out = S^T q.
 // Value heads r·h to r·h + r - 1 are served by key head h, with r = Hv / Hk. Views have no gaps. Results do
-// not depend on the number of threads. A GPU goes token by token, and takes keys of at most 512 elements
-// (Error(runtime)).
+// not depend on the number of threads. A GPU goes token by token, and takes keys of
+// at most 512 elements (Error(runtime)).
 #pragma once
 
 #include "core/tensor_view.h"

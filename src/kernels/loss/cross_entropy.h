@@ -54,8 +54,8 @@ struct LossGradientsArgs {
   TensorView softmax_coefficient, target_coefficient;  // [rows] f32, read after `summed`
   TensorView dhidden, dweight;                         // as the second function gives them
   // Called by the calling thread for the rows [begin, end), block after block, when their lse and
-  // target_logit are those of the local columns: to make them those of all columns, and to set the
-  // coefficients.
+  // target_logit are those of the local columns: to make them those of all columns,
+  // and to set the coefficients.
   std::function<void(std::int64_t begin, std::int64_t end)> summed;
 };
 void linear_cross_entropy_with_gradients(ThreadPool& pool, const LossGradientsArgs& args);

@@ -1,6 +1,6 @@
 // Rows of a table looked up by token ids, and the gradient of the table. A rank may hold only some rows of
-// the table: those of other ids give 0 and get nothing. Views have no gaps. Bit-identical for any number of
-// threads.
+// the table: those of other ids give 0 and get nothing. Views have no gaps. Bit-identical
+// for any number of threads.
 #pragma once
 
 #include <cstdint>

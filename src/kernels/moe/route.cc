@@ -14,8 +14,8 @@
 namespace switchyard {
 namespace {
 
-// The k largest of `values`, best first; ties go to the lower index. Insertion: k is small and most values
-// are beaten.
+// The k largest of `values`, best first; ties go to the lower index. Insertion: k is small
+// and most values are beaten.
 void top_k(std::span<const float> values, std::span<std::int32_t> ids) {
   std::size_t found = 0;
   for (std::size_t e = 0; e < values.size(); ++e) {

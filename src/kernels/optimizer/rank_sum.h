@@ -2,8 +2,8 @@
 //
 // f32 or bf16; out[i] = inputs[0][i] + inputs[1][i] + ..., added from left to right in fp32 and rounded once,
 // to nearest even, so the bits are the same on every instruction set. One pass: every input is read once.
-// bf16 inputs may have a float32 sum, not the other way round. `out` overlaps no input. On the calling
-// thread.
+// bf16 inputs may have a float32 sum, not the other way round. `out` overlaps no
+// input. On the calling thread.
 #pragma once
 
 #include <cstdint>

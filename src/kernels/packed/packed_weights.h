@@ -26,8 +26,8 @@ void unpack_weights(ThreadPool& pool, const UnpackArgs& args);
 // The shape of the dense weight of packed blocks [..., a, b]: the last two dims times block_inputs() and 16.
 Shape unpacked_shape(DType packed, const Shape& blocks);
 
-// Rows of blocks: row r has `columns` of them, from blocks + r · stride on, and the dense rows from r ·
-// block_inputs() on.
+// Rows of blocks: row r has `columns` of them, from blocks + r · stride on, and the dense rows
+// from r · block_inputs() on.
 struct BlockRows {
   DType packed;
   std::byte* blocks;

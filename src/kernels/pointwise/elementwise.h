@@ -12,8 +12,8 @@ namespace switchyard {
 
 // out = a + b. a has the dtype of out; so has b, or out is f32.
 void add(ThreadPool& pool, const TensorView& a, const TensorView& b, const TensorView& out);
-// out[r] = rows[r] + row. rows, row and out are of one dtype; row [columns], the others have whole rows of
-// it.
+// out[r] = rows[r] + row. rows, row and out are of one dtype; row [columns], the others
+// have whole rows of it.
 void add_to_rows(ThreadPool& pool, const TensorView& rows, const TensorView& row, const TensorView& out);
 // out = x · factor, of one dtype.
 void scale(ThreadPool& pool, const TensorView& x, float factor, const TensorView& out);

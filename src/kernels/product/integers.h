@@ -19,8 +19,8 @@
 
 namespace switchyard {
 
-// 32 inputs of a row as integers: `pairs` of them, in the order in which the kernel takes weights, times
-// `scale`.
+// 32 inputs of a row as integers: `pairs` of them, in the order in which the
+// kernel takes weights, times `scale`.
 struct InputGroup {
   std::int32_t pairs[kGroupInputs / 2];  // two integers of 16 bits
   std::int32_t sums[2];                  // of each half's integers

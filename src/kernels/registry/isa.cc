@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kIsaNames = {"ref", "avx2", "avx512", "avx512_bf16", "amx"};
 
-// AVX512-BF16 and VNNI, on which kernels of that level rely, too. Every processor with the first has the
-// second.
+// AVX512-BF16 and VNNI, on which kernels of that level rely, too. Every processor with
+// the first has the second.
 bool avx512_bf16_available() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;

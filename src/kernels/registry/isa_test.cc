@@ -25,8 +25,8 @@ bool processor_says(const std::string& wanted) {
   return false;
 }
 
-// Tests of kernels loop over every_isa(). Fewer sets than the processor has would be kernels that nothing
-// tests.
+// Tests of kernels loop over every_isa(). Fewer sets than the processor has would
+// be kernels that nothing tests.
 TEST(EveryIsa, HasAllThatTheProcessorHas) {
   std::string reached;
   for (const Isa isa : kernel_test::every_isa()) reached += " " + std::string(name_of(isa));

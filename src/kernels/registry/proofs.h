@@ -64,8 +64,8 @@ inline constexpr const Proof* kAll[] = {&hopper_attention,
 
 namespace registry {
 
-// Rows without a proof run on cards, too (gpu_kernels=all), in this process. They always run on an emulated
-// card.
+// Rows without a proof run on cards, too (gpu_kernels=all), in this process. They always
+// run on an emulated card.
 void take_unproven_rows(bool all);
 // The reason why a row with this proof, or without need of one, does not run on this thread's GPU, real or
 // planned; null: it does.

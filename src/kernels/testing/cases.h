@@ -58,8 +58,8 @@ class Draw {
   std::uint32_t seed_;
 };
 
-// The values of a view of the host, in the memory of an array of the case: the view's own where that is the
-// host's too.
+// The values of a view of the host, in the memory of an array of the case: the view's own where
+// that is the host's too.
 Tensor beside(const PoisonedArray& array, const TensorView& host);
 
 inline PoisonedArray i32_array(std::span<const std::int32_t> values) {

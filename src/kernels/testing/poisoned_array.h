@@ -89,8 +89,8 @@ class PoisonedArray {
   std::shared_ptr<Buffer> there_;  // the same, on a device
 };
 
-// |found - expected| <= relative * |expected| + absolute; with both 0 they must be equal (-0 is 0). A NaN
-// equals nothing.
+// |found - expected| <= relative * |expected| + absolute; with both 0 they must be equal (-0 is
+// 0). A NaN equals nothing.
 struct Bound {
   double relative = 0;
   double absolute = 0;

@@ -1,5 +1,18 @@
 // DeepSeek-V2 and V3, and Kimi K2: latent attention, dense layers before the first with experts, shared
 // experts. The two generations differ in how the router scores and selects.
+//
+// A layer, with n(x) a root mean square norm with weights of its own at each place:
+//   c = n(Wqa n(x)), [q', q"] = Wqb c a head (Wq n(x) where q_lora_rank is 0)
+//   [l, k"] = Wkva n(x), [k', v] = Wkvb n(l) a head; k" is one for all heads
+//   h = x + Wo softmax((q'·k' + rope(q")·rope(k")) · scale) v,
+//     scale = (nope + rope_dim)^-1/2 · YaRN's factor squared
+//   y = h + Wo (silu(W0 m) · W1 m) in the first dense layers, m = n(h)
+//   y = h + sum of w[e]·E[e](m) over the K chosen e + S(m); each E and S as the line before,
+//     S: shared experts
+// V2: p = softmax(G m); the best groups by their largest p; K best p there; w = p · scaling
+// V3, Kimi K2: s = sigmoid(G m); the best groups by the sum of their two largest s + b; K best s + b there;
+//   w = s / sum of the chosen s · scaling. Prediction layers: x' = P [n(embedding of the next token),
+//     n(x)], a layer.
 #include "models/families/deepseek.h"
 
 #include <fmt/format.h>

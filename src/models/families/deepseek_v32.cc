@@ -1,5 +1,9 @@
 // DeepSeek-V3.2 (deepseek_v32) and GLM-5 (glm_moe_dsa): DeepSeek-V3 with an indexer in every layer. GLM-5's
 // indexer rotates neighbours.
+//
+// A layer is DeepSeek-V3's, but that a query attends to the T keys of the largest index score alone:
+//   qi = rope of Wi c a head, ki = rope of layernorm(Wk n(x)), one for all heads, g = Ww n(x) a head
+//   score(t, s) = sum over heads of g · max(0, qi(t)·ki(s)) · (heads · width)^-1/2
 #include "models/families/deepseek.h"
 
 namespace switchyard {

@@ -196,8 +196,8 @@ TEST_F(FusedFolder, FourBitsStayInBlocks) {
   }
 }
 
-// Queries and keys of 2 rows, values and gates of 2 value heads of 3, in each of 2 groups; and of one group:
-// taps.
+// Queries and keys of 2 rows, values and gates of 2 value heads of 3, in each of 2 groups;
+// and of one group: taps.
 const nlohmann::json kTinyNext{{"model_type", "qwen3_next"},
                                {"linear_num_key_heads", 2},
                                {"linear_num_value_heads", 4},

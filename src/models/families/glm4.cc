@@ -1,6 +1,13 @@
 // GLM-4.5 and 4.6 (glm4_moe) and GLM-4.7-Flash (glm4_moe_lite): DeepSeek-V3's router,
 // dense first layers and shared experts. glm4_moe has grouped queries with biases and
 // rotates part of each head; glm4_moe_lite has DeepSeek's latent attention.
+//
+// A layer:
+//   glm4_moe: q, k, v = W n(x) + b a head; norms of q and k over a head where use_qk_norm;
+//     rope on the first half of a
+//   head; h = x + Wo softmax(q·k · head_dim^-1/2) v.   glm4_moe_lite: latent attention as in deepseek.cc.
+//   y = h + MLP(n(h)) in the first dense layers,
+//     else DeepSeek-V3's experts and shared experts (deepseek.cc).
 #include <fmt/format.h>
 
 #include "models/families/deepseek.h"

@@ -1,5 +1,13 @@
 // gpt-oss: windows in every other layer, sinks, biases everywhere, clamped gates in the experts. Gate and up
 // of all experts are one tensor, columns in turns.
+//
+// A layer:
+//   q, k, v = W n(x) + b; rope; h = x + Wo (softmax over [q·k · head_dim^-1/2, sink of the head],
+//     the sink's weight
+//   dropped) v + b; every other layer sees the last sliding_window keys
+//   t = G n(h) + b; the K largest t; w = softmax over these
+//   E[e](m) = W2 (g · sigmoid(1.702 g) · (u + 1)) + b, [g, u] = W1 m + b, g at most limit, u within +-limit
+//   y = h + sum of w[e]·E[e](n(h))
 #include "models/families/common.h"
 
 namespace switchyard {

@@ -1,4 +1,9 @@
 // Llama 2 and 3, and Mistral: dense, grouped queries.
+//
+// A layer:
+//   q, k, v = W n(x); rope on whole heads; h = x + Wo softmax(q·k · head_dim^-1/2) v;
+//     Mistral: the last window's keys
+//   y = h + Wo (silu(W0 m) · W1 m), m = n(h)
 #include <algorithm>
 
 #include "models/families/common.h"

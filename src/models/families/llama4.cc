@@ -1,6 +1,15 @@
 // The text decoder of Llama 4. Most layers rotate and attend within chunks,
 // the others do neither. Some layers or all have experts, with a shared
 // expert. Gate and up of all experts are one fused tensor, [in, out].
+//
+// A layer:
+//   q, k, v = W n(x). Rotated layers: rope of neighbours, q and k over their rms where use_qk_norm,
+//     keys of the query's
+//   chunk. The others: q · (1 + scale·log(1 + floor((position + 1) / floor_scale))),
+//     all keys before the query.
+//   h = x + Wo softmax(q·k · head_dim^-1/2) v
+//   y = h + MLP(n(h)) in dense layers; else, m = n(h), the K largest of t = G m, w = sigmoid(t):
+//   y = h + S(m) + sum of E[e](w[e]·m), each of E and S an MLP of silu
 #include <fmt/format.h>
 
 #include <algorithm>

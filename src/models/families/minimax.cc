@@ -1,5 +1,11 @@
 // MiniMax-M2: experts in every layer, chosen by a sigmoid and a bias; norms over all heads of q and of k
 // together; part of each head is rotated.
+//
+// A layer:
+//   q, k, v = W n(x); q and k normed over all heads together; rope on part of a head;
+//     h = x + Wo softmax(q·k·d^-1/2) v
+//   s = sigmoid(G m), m = n(h); the K largest s + b; w = s / sum of the chosen s;
+//     y = h + sum of w[e]·E[e](m)
 #include "models/families/common.h"
 
 namespace switchyard {

@@ -1,4 +1,10 @@
 // Mixtral: experts in every layer, weighted by a softmax over the selected.
+//
+// A layer:
+//   q, k, v = W n(x); rope; h = x + Wo softmax(q·k · head_dim^-1/2) v,
+//     the last window's keys where there is one
+//   the K largest of t = G m, m = n(h); w = softmax over these
+//   y = h + sum of w[e]·Wo[e](silu(W0[e] m) · W1[e] m)
 #include "models/families/common.h"
 
 namespace switchyard {

@@ -1,5 +1,11 @@
 // OLMoE: experts in every layer, weighted by a softmax over all of them; norms over all heads of q and of k
 // together. Some models clamp queries, keys and values (clip_qkv).
+//
+// A layer:
+//   q, k, v = W n(x) within +-clip_qkv; q and k normed over all heads together; rope;
+//     h = x + Wo softmax(q·k·d^-1/2) v
+//   p = softmax(G m), m = n(h); w = the K largest p, over their sum where norm_topk_prob
+//   y = h + sum of w[e]·E[e](m)
 #include "models/families/common.h"
 
 namespace switchyard {

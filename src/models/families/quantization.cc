@@ -77,8 +77,8 @@ void tell(const json& form, std::vector<std::string>& words) {
   }
 }
 
-// "quant_method=compressed-tensors, format=pack-quantized, num_bits=4": the last of the first group's
-// weights.
+// "quant_method=compressed-tensors, format=pack-quantized, num_bits=4": the last
+// of the first group's weights.
 std::string telling_fields(const json& form) {
   std::vector<std::string> words;
   if (form.is_object()) {

@@ -1,5 +1,11 @@
 // Qwen2 and Qwen2.5, dense and with experts. Queries, keys and values have biases, the output has none.
 // Models with experts have a gated shared expert.
+//
+// A layer:
+//   q, k, v = W n(x) + b; rope; h = x + Wo softmax(q·k · head_dim^-1/2) v, no bias in Wo;
+//     dense: y = h + MLP(n(h))
+//   with experts, m = n(h): p = softmax(G m); w = the K largest p, over their sum where norm_topk_prob
+//   y = h + sum of w[e]·E[e](m) + sigmoid(g·m) · S(m)
 #include <algorithm>
 
 #include "models/families/qwen3.h"
@@ -57,8 +63,8 @@ bool writes_qwen2(const ModelConfig& model) {
   return has_attention_of_qwen2(model) && model.attention_bias;
 }
 
-// Where layer_types does not say it, every other layer before max_window_layers has the window, the first
-// among them.
+// Where layer_types does not say it, every other layer before max_window_layers has the
+// window, the first among them.
 void read_windows_of_qwen2_moe(const HubConfig& hub, ConfigKeys& keys) {
   if (window_of_qwen3(hub) == 0 || hub.has("layer_types")) return read_windows_of_qwen3(hub, keys);
   json windowed = json::array();

@@ -1,4 +1,10 @@
 // Qwen3, dense and with experts: norms of queries and keys.
+//
+// A layer:
+//   q, k, v = W n(x); q and k normed over a head; rope; h = x + Wo softmax(q·k · head_dim^-1/2) v
+//   dense: y = h + MLP(n(h)); with experts, m = n(h): p = softmax(G m); w = the K largest p,
+//     over their sum where
+//   norm_topk_prob; y = h + sum of w[e]·E[e](m)
 #include "models/families/qwen3.h"
 
 namespace switchyard {

@@ -1,6 +1,16 @@
 // Qwen3-Next (qwen3_next) and the text decoder of Qwen3.5 and 3.6 with experts (qwen3_5_moe): gated delta
 // nets in most layers, attention with an output gate in the others, norms that multiply by 1 + weight, and a
 // gated shared expert. Both compute alike and store their weights differently.
+//
+// A layer:
+//   attention: [q, g], k, v = W n(x); q and k normed over a head; rope on part of it
+//   h = x + Wo (sigmoid(g) · softmax(q·k · head_dim^-1/2) v)
+//   delta net: q, k, v = silu(causal convolution of W n(x)), q and k of length 1; b = sigmoid(Wb n(x)),
+//   a = exp(-exp(A) · softplus(Wa n(x) + dt)) a head; S = a·S' + k (b·(v - (a·S')k)),
+//     S' the state before; o = S q · d^-1/2
+//   h = x + Wo (n(o) · silu(Wz n(x)))
+//   m = n(h): p = softmax(G m); w = the K largest p over their sum;
+//     y = h + sum of w[e]·E[e](m) + sigmoid(g·m)·S(m)
 #include "models/families/qwen3.h"
 
 namespace switchyard {

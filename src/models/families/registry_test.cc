@@ -237,8 +237,8 @@ TEST(ModelFamilies, EachHasATypeOfItsOwn) {
   EXPECT_EQ(types.size(), family_cases().size());
 }
 
-// A model read from a config.json is written as the same type, but for those that are another's under a new
-// name.
+// A model read from a config.json is written as the same type, but for those that are
+// another's under a new name.
 TEST(ModelFamilies, EachIsWrittenAsItself) {
   for (const ModelFamily* family : model_families()) {
     SCOPED_TRACE(std::string(family->type));
@@ -297,8 +297,8 @@ TEST(ModelFamilies, RoutersAndLatentsAreAsTheirClassesHaveThem) {
   }
 }
 
-// What a field means that is not stated, or null, or beside another: as each family's class in transformers
-// has it.
+// What a field means that is not stated, or null, or beside another: as each family's
+// class in transformers has it.
 TEST(ModelFamilies, FieldsHaveTheMeaningsOfTheirClasses) {
   const Json absent = "absent";
   const Json llama3 = {{"rope_type", "llama3"},

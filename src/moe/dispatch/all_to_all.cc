@@ -124,8 +124,8 @@ class ExchangeRowsOp : public Op {
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  // Rows on their way: `from` and `to` are [rows] in (source, expert) order away, in the order of the plan at
-  // home.
+  // Rows on their way: `from` and `to` are [rows] in (source, expert) order away, in the order
+  // of the plan at home.
   struct Move {
     Tensor from, to;
     std::vector<std::int64_t> send_offsets, sent, receive_offsets, received;

@@ -312,8 +312,8 @@ TEST_P(Collectives, AWidenedReduceScatterDoesNotRound) {
   });
 }
 
-// <all_gather x, y> == <x, reduce_scatter y> summed over ranks, likewise all_reduce and all_to_all with
-// themselves.
+// <all_gather x, y> == <x, reduce_scatter y> summed over ranks, likewise
+// all_reduce and all_to_all with themselves.
 TEST_P(Collectives, GradientsAreAdjoint) {
   const auto dot = [](const std::vector<float>& a, const std::vector<float>& b) {
     return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);

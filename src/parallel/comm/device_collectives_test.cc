@@ -178,8 +178,8 @@ TEST_P(DeviceCollectives, AllToAllAndBroadcast) {
   });
 }
 
-// Rows that rank `from` sends to rank `to` in a round: none for many pairs, for some ranks, and at last at
-// all.
+// Rows that rank `from` sends to rank `to` in a round: none for many pairs, for some ranks,
+// and at last at all.
 std::int64_t rows_sent(int round, int from, int to) {
   if (round == 2) return 0;
   return from % 3 == 1 ? 0 : (from * 5 + to * 3 + round) % 4 * (round == 1 ? 211 : 1);

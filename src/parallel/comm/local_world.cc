@@ -156,8 +156,8 @@ std::string LocalWorld::silent(const Meeting& here) const {
   return fmt::format("; in no collective: rank {}", fmt::join(others, ", "));
 }
 
-// An error all ranks ran into is reported as that of the lowest one, so that the message does not depend on
-// timing.
+// An error all ranks ran into is reported as that of the lowest one, so that the message
+// does not depend on timing.
 Error LocalWorld::failure() const {
   const auto reported = [](const Failure& failure) {
     try {

@@ -1,6 +1,6 @@
 // Lanes: the threads that run the handlers of POST. Requests that cost little do not wait for those that cost
-// much: each lane has threads of its own. The last lane has one, which bounds what such requests hold at
-// once.
+// much: each lane has threads of its own. The last lane has one, which bounds what
+// such requests hold at once.
 #pragma once
 
 #include <boost/asio/thread_pool.hpp>

@@ -15,8 +15,8 @@ class Server {
  public:
   // Binds the address and listens; Error(usage) where it cannot, and for TLS files that are none.
   Server(const Options& options, std::vector<Route> routes, std::vector<ErrorForm> forms = {});
-  // Stops, and waits for the answers that are under way; a growing one without news for stop_seconds is given
-  // up.
+  // Stops, and waits for the answers that are under way; a growing one without news
+  // for stop_seconds is given up.
   ~Server();
   // Answers from now on. Connections that came before have waited. Raises the process's limit of open files.
   void start();

@@ -220,8 +220,8 @@ MessagesChat chat_of_messages(const Json& body, bool takes_effort) {
     } else if (name == "compaction") {
       refuse_unbuilt(name);
     } else if (name == "thread") {
-      // A client would go on with a part of the conversation. By the code it knows that it must send all of
-      // it.
+      // A client would go on with a part of the conversation. By the code it knows that it
+      // must send all of it.
       refuse_unbuilt(name, kNoThreads);
     } else {
       chat.body[name] = value;  // others are treated as a chat's

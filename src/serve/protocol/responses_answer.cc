@@ -176,8 +176,8 @@ std::string ResponsesAnswer::add(const Piece& piece) {
   tokens_.made += piece.tokens;
   tokens_.reasoning += piece.reasoning_tokens;
   tokens_.cached = std::max(tokens_.cached, piece.cached_tokens);
-  // Only the content's tokens are shown. Those of reasoning come first; markers are special, or followed by
-  // no content.
+  // Only the content's tokens are shown. Those of reasoning come first; markers are special,
+  // or followed by no content.
   for (std::size_t i = static_cast<std::size_t>(piece.reasoning_tokens); i < piece.log_probs.size(); ++i) {
     if (model_.tokenizer->token_bytes(piece.log_probs[i].token))
       waiting_log_probs_.push_back(log_prob(piece.log_probs[i]));

@@ -29,8 +29,8 @@ struct ResponsesRequest {
 ResponsesRequest read_responses(const chat::Json& body, StoredResponses& stored, StoredResponses::Key key,
                                 const std::string& tail);
 
-// Makes the chat's texts. Sets what `shown` has of the model. BadRequest by the request's own names of
-// fields.
+// Makes the chat's texts. Sets what `shown` has of the model. BadRequest by the
+// request's own names of fields.
 ChatRequest chat_of_responses(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed,
                               std::int64_t key);
 

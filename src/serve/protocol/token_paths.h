@@ -8,8 +8,8 @@
 
 namespace switchyard::serve {
 
-// Each takes a request's body, and the key of whoever asks (CacheDomain), and returns the answer's.
-// BadRequest.
+// Each takes a request's body, and the key of whoever asks (CacheDomain),
+// and returns the answer's. BadRequest.
 std::string tokenize(const std::string& body, const ServedModel& model, std::int64_t key);
 std::string detokenize(const std::string& body, const ServedModel& model);
 std::string apply_template(const std::string& body, const ServedModel& model, std::int64_t key);

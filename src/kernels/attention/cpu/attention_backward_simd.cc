@@ -1,7 +1,7 @@
 // Attention's backward pass for AVX2 and AVX-512, in fp32. As in the forward pass (attention_simd.cc), a
 // panel of queries is a lane each while scores, their gradients and dq are made, all transposed; dk and dv
-// then add up over the tile's queries. Per head there are fp32 copies and sums of O(S) and O(T) rows, never S
-// x T.
+// then add up over the tile's queries. Per head there are fp32 copies and sums of O(S) and O(T)
+// rows, never S x T.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/cpu/attention_backward_simd.cc"
@@ -64,8 +64,8 @@ struct QueryTiles {
       sum_of_products(tile.dout_t, tile.dout, tile.delta);
       load_row_panels(dout, 1, tile.dout);
       for (std::int64_t i = 0; i < kTile; ++i) {
-        // A query without keys has lse -infinity; all its scores are -infinity too, and e^(-infinity - 0) is
-        // 0.
+        // A query without keys has lse -infinity; all its scores are -infinity too, and
+        // e^(-infinity - 0) is 0.
         const float lse = i < q.rows ? problem.lse[(batch * a.heads + head) * a.q_length + begin + i] : 0.0f;
         tile.lse[i] = lse == -kInfinity ? 0.0f : lse;
       }
@@ -166,8 +166,8 @@ void gradient_step(float* scores, float* dp, std::int64_t keys, const float* lse
   }
 }
 
-// Adds what a tile of queries and one of keys give to dq, dk and dv. scores and dp: [kTile keys][kTile
-// queries].
+// Adds what a tile of queries and one of keys give to dq, dk and dv. scores
+// and dp: [kTile keys][kTile queries].
 void add_gradients(const AttentionProblem& p, std::int64_t batch, TileMask mask, std::int64_t q_tile,
                    const QueryTiles& queries, std::int64_t kv_tile, const KeyTiles& all_keys, float* scores,
                    float* dp) {

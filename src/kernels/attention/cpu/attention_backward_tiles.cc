@@ -1,7 +1,7 @@
 // Attention backward for bf16 in tiles (see attention_tiles.h for layouts).
 //
-// 1. Per key/value head: keys and values are packed once, and per query head the queries and dout. Blocks of
-// 256
+// 1. Per key/value head: keys and values are packed once, and per query head the queries
+// and dout. Blocks of 256
 //    keys x 256 queries are worked on with key blocks outside. dk and dv of a key block and dq of a query
 //    block are fp32 sums to which a block adds one product each.
 // 2. In a block, strips of 32 x 32 make scores and dp = dout . v, then P = exp(score - lse) and
@@ -79,8 +79,8 @@ struct HeadScratch {
     has_queries[static_cast<std::size_t>(i)] = 0;
     dot_rows(dout, queries(p.out, b, i, head, p.args.v_dim), delta(i));
     for (std::int64_t r = 0; r < kStrip; ++r) {
-      // A query without keys has lse -infinity; all its scores are -infinity too, and exp(-infinity - 0) is
-      // 0.
+      // A query without keys has lse -infinity; all its scores are -infinity too, and
+      // exp(-infinity - 0) is 0.
       const std::int64_t row = (b * p.args.heads + head) * p.args.q_length + i * kStrip + r;
       const float value = r < dout.rows ? p.lse[row] : 0.0f;
       lse(i)[r] = value == -kInfinity ? 0.0f : value * kLog2E;

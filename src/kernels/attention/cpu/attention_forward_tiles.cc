@@ -1,12 +1,12 @@
 // Attention forward for bf16 in tiles (see attention_tiles.h for layouts).
 //
 // 1. Keys and transposed values are packed once for all query heads that read them.
-// 2. A task is 256 queries of one head, taken against blocks of 256 keys. Its unit is an item: 32 queries x
-// 32
+// 2. A task is 256 queries of one head, taken against blocks of 256 keys. Its unit is an
+// item: 32 queries x 32
 //    keys, whose exponentials are made while the tile unit makes the scores of the next item and adds the
 //    values of a group of items before.
-// 3. A query's exponentials are taken relative to `shift`, the maximum of its first keys. It follows the
-// maximum
+// 3. A query's exponentials are taken relative to `shift`, the maximum of its first
+// keys. It follows the maximum
 //    only when the exponentials of an item pass kLimit, which their sum tells; then the item is done again
 //    and what was summed is rescaled. There is no pass for the maximum, and overflow is impossible.
 // 4. out^T [dim][query] grows by one product a group of up to kGroup items.

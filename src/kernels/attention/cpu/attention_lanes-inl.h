@@ -1,5 +1,5 @@
-// Tiles of attention in fp32: copies of heads, masks. Included once per instruction set, inside a file that
-// uses hwy/foreach_target.h.
+// Tiles of attention in fp32: copies of heads, masks. Included once per instruction set, inside
+// a file that uses hwy/foreach_target.h.
 #include <algorithm>
 #include <limits>
 

@@ -1,5 +1,5 @@
-// The product of attention's fp32 tiles. Included once per instruction set, inside a file that uses
-// hwy/foreach_target.h.
+// The product of attention's fp32 tiles. Included once per instruction set, inside
+// a file that uses hwy/foreach_target.h.
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 
@@ -65,8 +65,8 @@ HWY_INLINE void product_block(std::int64_t depth, Left a, Panel<const float> b, 
       right[i] = hn::Mul(right[i], hn::LoadU(d, factor + kStep));
     }
   }
-  // An address reaches three rows (the stride, scaled by one and by two): a pointer a row would not fit the
-  // registers.
+  // An address reaches three rows (the stride, scaled by one and by two): a pointer a row
+  // would not fit the registers.
   const float* row[(rows + 2) / 3];
 #pragma GCC unroll 4
   for (std::int64_t i = 0; i < rows; i += 3) row[i / 3] = a.x + i * a.stride;
@@ -92,8 +92,8 @@ HWY_INLINE void product_block(std::int64_t depth, Left a, Panel<const float> b, 
   }
 }
 
-// C [rows, kPanel] = A [rows, depth] . B [depth, kPanel] plus what `start` says. `rows` is a multiple of
-// kRowUnit.
+// C [rows, kPanel] = A [rows, depth] . B [depth, kPanel] plus what `start` says. `rows`
+// is a multiple of kRowUnit.
 template <Order order, Start start>
 HWY_INLINE void product(std::int64_t rows, std::int64_t depth, Left a, Panel<const float> b, Panel<float> c,
                         const float* factor = nullptr) {

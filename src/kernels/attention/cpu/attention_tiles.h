@@ -2,8 +2,8 @@
 // exponentials and masks (internal to kernels/cpu/attention_*_tiles.cc).
 //
 // 1. A sequence is cut into strips of 32 positions, and every width (qk_dim, v_dim) is padded with zeros to a
-//    multiple of 32. A strip of an operand is `32 * width` words of 1 KB tiles in one of four orders
-//    (StripOrder).
+//    multiple of 32. A strip of an operand is `32 * width` words of 1 KB tiles in
+//    one of four orders (StripOrder).
 // 2. All products make 32 x 32 blocks: four fp32 tiles [row half][column half] of 16 x 16.
 // 3. Scores are made transposed, [key][query]: the maximum, sum and constants of a query stay in its lane.
 #pragma once
@@ -102,8 +102,8 @@ void pack_strip(const HeadRows& s, StripOrder order, Word* out);
 void pack_strip(const HeadRows& s, StripOrder first_order, Word* first, StripOrder second_order,
                 Word* second);
 
-// Stores x^T, rounded: x is [padded width/32] blocks [dim][position]; position i is first multiplied by
-// factor[i].
+// Stores x^T, rounded: x is [padded width/32] blocks [dim][position]; position i
+// is first multiplied by factor[i].
 void store_transposed(const float* x, const float* factor, const HeadRows& out);
 // Stores factor * x, rounded: x is [padded width/32] blocks [position][dim].
 void store_plain(const float* x, float factor, const HeadRows& out);
@@ -163,8 +163,8 @@ void OpenBlock::close() {
 
 #else
 
-// The block before it is stored meanwhile: its last products take time to finish (measured: 15 % on short
-// blocks).
+// The block before it is stored meanwhile: its last products take time to finish (measured:
+// 15 % on short blocks).
 void OpenBlock::begin(const Word* a, const Word* b, float* c, bool add) {
   asm volatile("" ::: "memory");
   if (block_ != nullptr) {
@@ -229,8 +229,8 @@ struct StripList {
   void add(std::int64_t strip) { at[count++] = strip; }
 };
 
-// c (+)= A . B over the positions of the listed strips (at least one), which are the given words apart. c is
-// left open.
+// c (+)= A . B over the positions of the listed strips (at least one), which are the given words
+// apart. c is left open.
 SWITCHYARD_TILED_INLINE void multiply_strips(const Word* a, std::int64_t a_strip, const Word* b,
                                              std::int64_t b_strip, const StripList& strips, float* c,
                                              bool add, OpenBlock& open) {
@@ -302,8 +302,8 @@ SWITCHYARD_TILED_INLINE __m512 exp2_vector(__m512 x) {
   return exp2_by(x, 0.0134266907f, 0.052242461f, 0.241280214f, 0.693044843f, 1.0f);
 }
 
-// Rounding to bf16 to nearest, ties away from zero, in the upper half of each lane; the lower half is left
-// over.
+// Rounding to bf16 to nearest, ties away from zero, in the upper half of each lane; the
+// lower half is left over.
 SWITCHYARD_TILED_INLINE __m512i rounded(__m512 x) {
   return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
 }

@@ -56,8 +56,8 @@ void make_scores(const float* HWY_RESTRICT q, std::int64_t q_row, const T* k, st
   for (int i = 0; i < count; ++i) scores[i * kKeysOfPiece] = hn::GetLane(hn::SumOfLanes(lane, sum[i]));
 }
 
-// Lane i of the result is the sum of the lanes of the vector at x + i * kStep. Cheaper than so many sums
-// alone.
+// Lane i of the result is the sum of the lanes of the vector at x + i * kStep. Cheaper
+// than so many sums alone.
 HWY_INLINE V sums_of_lanes(const float* x) {
 #if HWY_TARGET == HWY_SCALAR  // which nobody runs, and which has no pairs
   return lanes::load(x);
@@ -114,8 +114,8 @@ HWY_INLINE void multiply_keys(const float* HWY_RESTRICT q, std::int64_t q_row, c
   }
 }
 
-// The same as make_scores of up to kStep keys in int8, with their scales: scores[i] of kStep keys are
-// written.
+// The same as make_scores of up to kStep keys in int8, with their scales: scores[i]
+// of kStep keys are written.
 template <int count>
 void make_int8_scores(const DecodeAttentionSpec& a, const float* HWY_RESTRICT q, std::int64_t q_row,
                       const std::int8_t* k, const float* scales, std::int64_t keys, FetchAhead& ahead,
@@ -137,8 +137,8 @@ void make_int8_scores(const DecodeAttentionSpec& a, const float* HWY_RESTRICT q,
   for (int i = 0; i < count; ++i) lanes::store(score[i], scores + i * kKeysOfPiece);
 }
 
-// Scores to weights exp(score - largest); returns the largest and the weights' sum. Keys up to a whole step
-// are written.
+// Scores to weights exp(score - largest); returns the largest and the weights' sum. Keys up to
+// a whole step are written.
 struct Softmax {
   float largest, sum;
 };
@@ -222,8 +222,8 @@ void place_queries(const DecodeAttentionPiece& p, float* q, std::int64_t q_row) 
   }
 }
 
-// Scores of all keys, in the order in which these are stored; values, which are read a head at a time, are
-// fetched meanwhile.
+// Scores of all keys, in the order in which these are stored; values, which are read a head at
+// a time, are fetched meanwhile.
 template <typename T>
 void score_keys(const DecodeAttentionPiece& p, const float* q, std::int64_t q_row, float* weights) {
   const DecodeAttentionSpec& a = *p.args;

@@ -1,5 +1,5 @@
-// Attention of bfloat16 on tensor cores (FlashAttention-2, Dao 2023), forward: blocks of threads take rows of
-// queries.
+// Attention of bfloat16 on tensor cores (FlashAttention-2, Dao 2023), forward: blocks of
+// threads take rows of queries.
 #include <algorithm>
 #include <initializer_list>
 

@@ -62,8 +62,8 @@ GPU_FUNCTION void multiply_rows(float (&sums)[columns / 8][4], const bfloat16* a
   }
 }
 
-// sums [16 x width] += weights [16 x depth], of a product like the one above, rounded · rows of `b` from
-// `first` on.
+// sums [16 x width] += weights [16 x depth], of a product like the one above, rounded · rows
+// of `b` from `first` on.
 template <int depth, int width>
 GPU_FUNCTION void multiply_weights(float (&sums)[width / 8][4], const float (&weights)[depth / 8][4],
                                    const bfloat16* b, int first) {
@@ -123,8 +123,8 @@ inline Launch tiles_launch(std::int64_t tiles, std::int64_t heads, std::size_t s
           .blocks_y = static_cast<int>(heads)};
 }
 
-// Calls body(width of queries and keys, width of values) with the least of the widths that there are kernels
-// for.
+// Calls body(width of queries and keys, width of values) with the least of the widths
+// that there are kernels for.
 template <typename Body>
 void with_widths(const AttentionSpec& a, const Body& body) {
   const auto widest = a.qk_dim > a.v_dim ? a.qk_dim : a.v_dim;

@@ -54,8 +54,8 @@ double dot(const T* x, const T* y, std::int64_t n) {
   return sum;
 }
 
-// Calls body(b, i, n, q_row, kv_row) for every query and head; rows count vectors in q [B,S,N] and k
-// [B,T,Nkv].
+// Calls body(b, i, n, q_row, kv_row) for every query and head; rows count vectors in
+// q [B,S,N] and k [B,T,Nkv].
 template <typename Body>
 void for_each_query(const AttentionSpec& a, const Body& body) {
   for (std::int64_t b = 0; b < a.batch; ++b) {

@@ -1,8 +1,8 @@
 // Steps that both passes of the gated delta rule take with a chunk of tokens. Included once per instruction
 // set, inside a file that uses hwy/foreach_target.h.
 //
-// With G_i the sum of g over the chunk's tokens up to i, S the state before it, and rows of Q and K its unit
-// vectors:
+// With G_i the sum of g over the chunk's tokens up to i, S the state before it, and rows of Q
+// and K its unit vectors:
 //
 //   U = (I + A)^-1 R,  R_i = beta_i (v_i - e^G_i S^T k_i),  A_ij = beta_i e^(G_i - G_j) k_i·k_j for j < i
 //   out_i = e^G_i S^T q_i + sum over j <= i of P_ij u_j,    P_ij = e^(G_i - G_j) q_i·k_j
@@ -67,8 +67,8 @@ void narrow(const float* x, DType dtype, std::int64_t at, std::int64_t width, vo
                       : narrow_row(x, width, static_cast<bfloat16*>(to) + at);
 }
 
-// A vector divided by its length where that is wanted, times `scale`. Returns what it was multiplied by but
-// for that.
+// A vector divided by its length where that is wanted, times `scale`. Returns what it was
+// multiplied by but for that.
 float direction(const GatedDeltaProblem& p, const void* x, std::int64_t at, float scale, float* to) {
   widen(x, p.dtype, at, p.key_width, to);
   const float factor = p.unit_vectors ? 1 / std::sqrt(small_dot(to, to, p.key_width) + kUnitEpsilon) : 1.0f;

@@ -1,5 +1,5 @@
-// The gated delta rule's forward pass for AVX2 and AVX-512, a chunk of tokens at a time
-// (gated_delta_lanes-inl.h).
+// The gated delta rule's forward pass for AVX2 and AVX-512, a chunk of
+// tokens at a time (gated_delta_lanes-inl.h).
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_net/cpu/gated_delta_simd.cc"

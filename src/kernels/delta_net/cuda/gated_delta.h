@@ -29,8 +29,8 @@ struct Delta {
   GPU_FUNCTION std::int64_t group() const { return value_heads / key_heads; }
 };
 
-// How a block's threads share a state: `lanes` of them a column, `rows` of its rows each, which are `lanes`
-// apart.
+// How a block's threads share a state: `lanes` of them a column, `rows` of its rows
+// each, which are `lanes` apart.
 template <int lane_count, int row_count>
 struct DeltaLayout {
   static constexpr int lanes = lane_count, rows = row_count;

@@ -3,8 +3,8 @@
 // values: a panel of rows is a lane each (attention_product-inl.h), the vocabulary's entries are the keys.
 //
 // 1. Logits [entry][row] of a block of rows (loss_rows_at_once) are made once and wait in fp32.
-// 2. A chunk of the vocabulary has sums of its own, also of dhidden, which are added up in order: chunks
-// follow
+// 2. A chunk of the vocabulary has sums of its own, also of dhidden, which are added
+// up in order: chunks follow
 //    from the shape alone.
 // 3. dweight waits in fp32, [entry][emb], where there are several blocks of rows.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)

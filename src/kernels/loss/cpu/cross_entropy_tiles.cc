@@ -1,12 +1,12 @@
 // Fused output projection and cross-entropy for bf16 and a narrow model, in tiles.
 //
-// 1. Logits are made transposed, [vocab][row]: a vector holds one vocabulary entry of 16 rows, so maxima and
-// sums over
+// 1. Logits are made transposed, [vocab][row]: a vector holds one vocabulary entry of 16 rows,
+// so maxima and sums over
 //    the vocabulary need no shuffles and the per-row constants sit in registers.
 // 2. A strip of logits stays in L1 between the product and the exponentials, which are made while the tile
 //    unit makes the next strip.
-// 3. The gradient of a logit is rounded to bf16 once and stored twice: as it is ([vocab][row], left operand
-// of
+// 3. The gradient of a logit is rounded to bf16 once and stored twice: as it
+// is ([vocab][row], left operand of
 //    dweight = G . hidden) and in pairs of vocabulary entries (right operand of dhidden^T = weight^T . G).
 //    Pairs are interleaved within 128-bit lanes only, which permutes the rows; row_of_lane undoes it when
 //    dhidden is written.

@@ -1,5 +1,5 @@
-// The gradients of the fused loss: how they lie in tiles, and the two products of them (internal to the files
-// cross_entropy_*tiles.cc).
+// The gradients of the fused loss: how they lie in tiles, and the two products of them
+// (internal to the files cross_entropy_*tiles.cc).
 #pragma once
 
 #include "kernels/loss/cpu/cross_entropy_tiles_forward.h"
@@ -38,8 +38,8 @@ class PaddedRows {
   Buffer memory_;
 };
 
-// The place of G of one (vocabulary tile, row tile): tiles [vocab/16][kRowTile/32] and
-// [vocab/32][kRowTile/32][2].
+// The place of G of one (vocabulary tile, row
+// tile): tiles [vocab/16][kRowTile/32] and [vocab/32][kRowTile/32][2].
 struct GradientTiles {
   Word* plain;
   Word* paired;
@@ -53,8 +53,8 @@ SWITCHYARD_TILED_INLINE void store_gradients(__m512i even, __m512i odd, Word* pl
   _mm512_store_si512(paired + kTileWords, _mm512_unpackhi_epi16(even, odd));
 }
 
-// A block of 32 entries x 32 rows, of which the first `count` entries are no padding: of(v) gives entry v's
-// gradients.
+// A block of 32 entries x 32 rows, of which the first `count` entries are no padding:
+// of(v) gives entry v's gradients.
 template <typename Gradients>
 SWITCHYARD_TILED_INLINE void store_gradient_block(std::int64_t count, GradientTiles g, const Gradients& of) {
   Word* plain = g.plain;

@@ -50,8 +50,8 @@ SWITCHYARD_TILED inline void pair_rows_tile(const Word* x, std::int64_t ld, std:
   }
 }
 
-// out[i][j] = in[j][i] for `rows` x `columns` of a tile of 16 x 16 units; strides in units. All of `in` is
-// read.
+// out[i][j] = in[j][i] for `rows` x `columns` of a tile of 16 x 16 units; strides in units.
+// All of `in` is read.
 SWITCHYARD_TILED inline void transpose_units(const void* in, std::int64_t in_stride, void* out,
                                              std::int64_t out_stride, std::int64_t rows,
                                              std::int64_t columns) {

@@ -1,6 +1,6 @@
 // Projection and cross-entropy: gemm makes the logits of some rows in float32, a block of threads sums a
-// row's exponentials, and the gradient of a row's logits takes the logits' place, rounded to the operands'
-// type.
+// row's exponentials, and the gradient of a row's logits takes the logits' place,
+// rounded to the operands' type.
 #include "kernels/cuda/launch_pool.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"

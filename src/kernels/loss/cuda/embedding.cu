@@ -50,8 +50,8 @@ GPU_KERNEL put_in_order(const std::int32_t* place, std::int64_t tokens, std::int
   if (i < tokens) order[place[i]] = static_cast<std::int32_t>(i);
 }
 
-// A block takes a place of the order and some columns (y), and does the rows of its id where it is the first
-// of them.
+// A block takes a place of the order and some columns (y), and does the rows of its id where it
+// is the first of them.
 template <typename T, int width>
 GPU_KERNEL add_rows_of_id(const T* dout, const std::int32_t* ids, const std::int32_t* order,
                           std::int64_t tokens, std::int64_t first_id, float* dtable, std::int64_t rows,

@@ -82,8 +82,8 @@ GPU_KERNEL find_rooms(const std::int32_t* totals, std::int64_t sequences, std::i
 }
 
 // Each expert has `kept` rows from `begins` on, for its assignments past the first `skipped` (null: 0).
-// Without them (null) there are `capacity` rows for each (expert, sequence), of which rooms[sequence] are
-// used.
+// Without them (null) there are `capacity` rows for each (expert, sequence),
+// of which rooms[sequence] are used.
 GPU_KERNEL assign_rows(Assignments all, const std::int32_t* before, const std::int32_t* kept,
                        const std::int32_t* skipped, const std::int32_t* begins, const std::int32_t* rooms,
                        std::int64_t capacity, std::int64_t per_token, std::int32_t* assignment_of_row,

@@ -265,8 +265,8 @@ HWY_INLINE void for_constants(const Body& body) {
 }
 
 // body(input, i, numbers of that input) for kStep outputs from `output` on, of the inputs of a group that
-// have its part-th scale. i as a constant is the number's place in its word, `input` counts from the group's
-// first.
+// have its part-th scale. i as a constant is the number's place in its word, `input`
+// counts from the group's first.
 template <DType packed, typename Body>
 HWY_INLINE void for_numbers(const typename Format<packed>::Table& table, const std::byte* group,
                             std::int64_t part, std::int64_t output, const Body& body) {

@@ -93,8 +93,8 @@ struct GroupNumbers {
     } else if constexpr (packed == DType::packed_fp8) {
       return (number & 127u) == 127u ? NAN : small_float<8, 3>(number);
     } else {
-      // A conversion takes four times as long as the two operations here: 2^23 has the number as its last
-      // bits.
+      // A conversion takes four times as long as the two operations here: 2^23 has the
+      // number as its last bits.
       constexpr std::uint32_t kSign = packed == DType::packed_int8   ? 128u
                                       : packed == DType::packed_int4 ? 8u
                                                                      : 0u;

@@ -7,8 +7,8 @@
 namespace switchyard::ref {
 namespace {
 
-// body(block, group, dense offset of its first value, output within the block) of every group of some rows of
-// blocks.
+// body(block, group, dense offset of its first value, output within the block) of every group
+// of some rows of blocks.
 template <typename Body>
 void for_groups(const BlockRows& rows, std::int64_t begin, std::int64_t end, const Body& body) {
   const auto bytes = static_cast<std::int64_t>(size_of(rows.packed));

@@ -15,8 +15,8 @@ Launch flat(std::int64_t count, int width) {
   return {.blocks = divide_up(divide_up(count, width), kElementwiseThreads), .threads = kElementwiseThreads};
 }
 
-// Calls body(width): of kAtOnce where rows of `columns` elements are multiples of it, and all aligned to 16
-// bytes.
+// Calls body(width): of kAtOnce where rows of `columns` elements are multiples of it, and
+// all aligned to 16 bytes.
 template <typename Body>
 void with_elements_at_once(std::int64_t columns, std::initializer_list<const void*> addresses,
                            const Body& body) {

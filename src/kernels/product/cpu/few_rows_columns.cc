@@ -1,13 +1,13 @@
 // Products of few rows in fp32 for AVX2 and AVX-512, of f32 or bf16 operands: every element of B is read from
 // memory once and widened in a register, so B's memory bounds them.
 //
-// 1. Sums of all columns of a block wait in the caches, while B's stored rows pass by in long runs, a group
-// of
+// 1. Sums of all columns of a block wait in the caches, while B's stored rows pass by in
+// long runs, a group of
 //    them at a time. The next group is fetched meanwhile (row_fetcher.h).
 // 2. B stored [k][n]: a group is some rows of depth. B stored [n][k]: a group is a panel of columns, which is
 //    transposed in registers into a buffer in L1.
-// 3. An element's sum is made along the depth in its order, one fused product after the other, as the kernel
-// for
+// 3. An element's sum is made along the depth in its order, one fused product after the
+// other, as the kernel for
 //    many rows makes it (gemm_vectors.cc). So a row's result does not depend on how many rows there are.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE

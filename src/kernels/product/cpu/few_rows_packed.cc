@@ -3,8 +3,8 @@
 // and each row of A is multiplied by them there.
 //
 // A group's products are summed before its scale is applied: sums of even and of odd numbers of words, each
-// in the order of the inputs, whatever the number of rows. So a row's result does not depend on how many
-// there are.
+// in the order of the inputs, whatever the number of rows. So a row's result does not depend
+// on how many there are.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/product/cpu/few_rows_packed.cc"

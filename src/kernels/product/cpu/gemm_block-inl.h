@@ -1,7 +1,7 @@
 // One block of C from packed panels of A and B, the same for every micro-kernel.
 //
-// 1. The depth k is walked in steps of kDepth. For each step the block's rows of A and columns of B are
-// packed into
+// 1. The depth k is walked in steps of kDepth. For each step the block's rows of A and columns
+// of B are packed into
 //    panels (kRows rows of A or kColumns columns of B, zero-padded), then every panel pair is multiplied into
 //    its kRows x kColumns fp32 tile. Depth steps and tiles depend on k alone, so an element's sum has one
 //    order whatever the block.
@@ -56,8 +56,8 @@ namespace switchyard {
 namespace HWY_NAMESPACE {
 namespace {
 
-// 256: a panel of A and one of B (16 KB each at 32 wide bf16, 24 + 32 KB at most for f32) stay in the first
-// cache.
+// 256: a panel of A and one of B (16 KB each at 32 wide bf16, 24 + 32 KB at most for f32)
+// stay in the first cache.
 constexpr std::int64_t kDepth = 256;
 constexpr std::int64_t kColumnsAtOnce = 128;  // 128 KB of B
 

@@ -27,8 +27,8 @@ struct F32Kernel {
     Session() {}  // user-provided: keeps the object from counting as unused
   };
 
-  // `width` lines (rows of A, columns of B) from `line`, each `depth` long; line_stride and depth_stride in
-  // elements.
+  // `width` lines (rows of A, columns of B) from `line`, each `depth` long;
+  // line_stride and depth_stride in elements.
   template <std::int64_t width, typename T>
   static void pack(const T* x, std::int64_t lines, std::int64_t line_stride, std::int64_t depth,
                    std::int64_t depth_stride, float* out) {

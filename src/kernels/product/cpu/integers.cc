@@ -115,8 +115,8 @@ class WordPairs {
     }
   }
 
-  // The numbers of at<n>() times 1 << kPlace[n], which takes no shift. The last ones would be more than a
-  // half holds.
+  // The numbers of at<n>() times 1 << kPlace[n], which takes no shift. The last ones would be
+  // more than a half holds.
   static constexpr int kPlace[4] = {0, 4, 8, 0};
   template <int n>
   HWY_INLINE Half in_place() const {
@@ -188,8 +188,8 @@ HWY_INLINE void add_integer_block(const IntegerRows& rows, const std::byte* bloc
   const Words words;
   constexpr std::int64_t kScales = scales_of(packed);
   // Few rows leave registers for sums of numbers in their places, one chain a place, and one row for two
-  // steps of outputs at once, which share the inputs. Chains also because sums that wait for each other are
-  // slow.
+  // steps of outputs at once, which share the inputs. Chains also because sums that wait
+  // for each other are slow.
   constexpr bool kInPlace = WordPairs<packed>::kHasInPlace && m <= 4;
   constexpr int kChains = kInPlace ? 3 : m == 1 ? 4 : m <= 4 ? 2 : 1;
   constexpr int kSteps = m == 1 && kStep == 8 ? 2 : 1;

@@ -1,7 +1,7 @@
 // Products of few rows. A block of threads makes 32 columns of C for the rows of one group; its warps take
 // groups of 32 inputs in turns, a lane one column, and their sums are added in the order of warps. Sums are
-// of float32, and packed weights are not rounded before. Twins: run_product without it, with packed weights
-// unpacked.
+// of float32, and packed weights are not rounded before. Twins: run_product without
+// it, with packed weights unpacked.
 #include "kernels/cuda/wide.h"
 #include "kernels/packed/cuda/packed_groups.h"
 #include "kernels/product/cuda/product.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kMostRows = 8;
 
-// Products of one row with a group of 32 inputs of a column: with the numbers of each half, and the sum of
-// the inputs.
+// Products of one row with a group of 32 inputs of a column: with the numbers of each half, and
+// the sum of the inputs.
 struct GroupSums {
   float products[2] = {0, 0}, inputs = 0;
 };

@@ -1,6 +1,6 @@
 // Matrix products, one kernel a dtype: bfloat16 on tensor cores, float32 on the units for it. A block of
-// threads computes one block of C, over all of its depth, so a result does not depend on how the work is
-// shared out.
+// threads computes one block of C, over all of its depth, so a result does not depend on how
+// the work is shared out.
 #include "kernels/cuda/portable.h"
 #include "kernels/product/cuda/product.h"
 #include "kernels/product/cuda/product_parts.h"

@@ -19,8 +19,8 @@ struct Part {
   std::int64_t depth_begin = 0, depth_end = 0;  // stored rows of a and b, of groups of depth
 };
 
-// Blocks of columns that are neighbours in the order of blocks, so that a wave of blocks reads few rows of
-// both.
+// Blocks of columns that are neighbours in the order of blocks, so that a wave of blocks
+// reads few rows of both.
 constexpr std::int64_t kBand = 16;
 
 // Which block of rows, and which column, block `index` of a product has.

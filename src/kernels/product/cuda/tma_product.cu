@@ -100,8 +100,8 @@ tma_blocks(GPU_CONSTANT(ProductList) list, GPU_CONSTANT(Maps) maps, GPU_CONSTANT
   if (form.groups != Groups::none && thread_index() < kWarp) table.make(form, kTmaRows * kCluster);
   cluster_barrier();
   const auto clusters = static_cast<std::int32_t>(block_count() / kCluster);
-  // Both roles, and both blocks of the cluster, walk through the same parts and count the same steps of all
-  // of them.
+  // Both roles, and both blocks of the cluster, walk through the same parts and count the same
+  // steps of all of them.
   int stage = 0;
   std::uint32_t phase = 0;
   const auto next_stage = [&] {

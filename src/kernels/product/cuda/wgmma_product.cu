@@ -53,8 +53,8 @@ wgmma_blocks(GPU_CONSTANT(DeviceProduct) p, std::int64_t row_blocks) {
   float sums[columns / 2];
   GPU_UNROLL
   for (float& sum : sums) sum = 0;
-  // Two steps are on their way while one is multiplied; the fourth stage is what the last products may still
-  // read.
+  // Two steps are on their way while one is multiplied; the fourth stage is what the
+  // last products may still read.
   for (int step = 0; step < kWgmmaStages - 2; ++step) {
     if (step < steps) load_step(step);
     end_copies();

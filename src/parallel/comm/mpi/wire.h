@@ -15,8 +15,8 @@
 
 namespace switchyard {
 
-// Sends and receives in flight, tested together. Their buffers must live until all are done, or until the
-// process ends.
+// Sends and receives in flight, tested together. Their buffers must live until all are done,
+// or until the process ends.
 class Transfers {
  public:
   void clear() {
