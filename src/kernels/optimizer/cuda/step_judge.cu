@@ -1,5 +1,6 @@
 // Judges a training step by few threads: each adds the host's sums term by term, so both agree to the bit.
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/wide.h"
 #include "kernels/optimizer/step_judge.h"
 
 namespace switchyard::gpu {
