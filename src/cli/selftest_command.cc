@@ -20,7 +20,7 @@ namespace switchyard {
 namespace {
 
 constexpr const char* kSelftestHelp =
-    R"(switchyard selftest [FILTER ...] [key=value ...] [--json FILE] [--bits FILE]
+    R"(switchyard selftest [FILTER ...] [key=value ...] [--only NAME] [--list] [--json FILE] [--bits FILE]
 
 Runs every kernel on every instruction set that this machine has, with one thread and with several, and compares what
 it computes with the reference implementation: sizes that are no multiple of anything, one row, nothing at all, empty groups and
@@ -39,6 +39,8 @@ it did not). A row that this machine can run and no case reached fails, unless a
   threads=N    threads of the second run of each case (default: one for each core, at least 2)
   seed=N       of the random numbers (default 1)
   device=NAME  cuda: the GPU's kernels, each case twice; cuda_emulated: the same kernels without a GPU, slowly
+  --only NAME  the kernel of this whole name alone
+  --list       print the names of all kernels, a line each, and test none
   --json FILE  also write all results to FILE
   --bits FILE  write a line for each case and row, those of ref included: the SHA-256 of the outputs' bytes as the row
                wrote them on one thread, the kernel, the row, the dtype, the case. Files of two builds, compared, show
@@ -112,6 +114,19 @@ std::vector<selftest::KernelCases> chosen_of(std::span<const selftest::KernelCas
   return chosen;
 }
 
+// The kernel of this name alone, which no filter may stand beside.
+std::vector<selftest::KernelCases> kernel_named(std::span<const selftest::KernelCases> kernels,
+                                                const std::string& name,
+                                                const std::vector<std::string>& filters) {
+  const auto found =
+      std::ranges::find(kernels, name, [](const auto& kernel) { return std::string(kernel.name); });
+  if (!filters.empty())
+    fail_usage("[selftest] --only {}: takes no filter beside it, got {}", name, filters[0]);
+  if (found == kernels.end())
+    fail_usage("[selftest] --only {}: no kernel has this name; --list has them", name);
+  return {*found};
+}
+
 // Returns the hash of the elements, array after array, without the guards that the test puts around them.
 std::string hash_of(const selftest::Arrays& outputs) {
   Sha256 hash;
@@ -125,13 +140,19 @@ std::string hash_of(const selftest::Arrays& outputs) {
 }  // namespace
 
 int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const std::string> args) {
-  const Options options = parse_options("selftest", {}, args, {"--bits"});
+  const Options options = parse_options("selftest", {"--list"}, args, {"--bits", "--only"});
   if (options.help) {
     std::fputs(kSelftestHelp, stdout);
     return 0;
   }
+  if (options.flags.contains("--list")) {
+    for (const selftest::KernelCases& kernel : kernels) fmt::print("{}\n", kernel.name);
+    return 0;
+  }
   const SelftestOptions request = selftest_options(options.settings);
-  const auto chosen = chosen_of(kernels, request.filters);
+  const auto only = options.values.find("--only");
+  const auto chosen = only == options.values.end() ? chosen_of(kernels, request.filters)
+                                                   : kernel_named(kernels, only->second, request.filters);
   const bool on_gpu = request.device->is_gpu();
   registry::take_unproven_rows(true);
   if (on_gpu)

@@ -44,6 +44,12 @@ TEST(SelftestCommand, EndsWithThreeWhereAKernelDiffers) {
   EXPECT_NE(text.find("1 of 2 differ"), std::string::npos) << text;
 }
 
+TEST(SelftestCommand, ListsKernelsAndTestsOneByItsName) {
+  EXPECT_EQ(selftest_of_planted({"--list"}), std::pair(0, std::string("right\nwrong\n")));
+  EXPECT_EQ(selftest_of_planted({"--only", "right"}).first, 0);
+  EXPECT_EQ(selftest_of_planted({"--only", "wrong"}).first, 3);
+}
+
 TEST(SelftestCommand, WritesJson) {
   const std::string file =
       (std::filesystem::path(testing::TempDir()) / "selftest_command_test.json").string();
@@ -84,6 +90,9 @@ TEST(SelftestCommand, RefusesWhatItDoesNotKnow) {
     return "";
   };
   EXPECT_EQ(message({"left"}), "[selftest] no kernel has left in its name; they are right, wrong");
+  EXPECT_EQ(message({"--only", "righ"}), "[selftest] --only righ: no kernel has this name; --list has them");
+  EXPECT_EQ(message({"wrong", "--only", "right"}),
+            "[selftest] --only right: takes no filter beside it, got wrong");
   EXPECT_NE(message({"thread=2"}).find("unknown key thread"), std::string::npos);
   EXPECT_NE(message({"threads=0"}).find("from 1 to"), std::string::npos);
   EXPECT_NE(message({"seed=x"}).find("seed=x"), std::string::npos);
