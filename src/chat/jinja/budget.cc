@@ -35,7 +35,9 @@ void Budget::count_steps(std::size_t steps) {
 void Budget::check_stack() {
   const Budget* budget = budget_of_thread;
   if (budget == nullptr) return;
-  const auto used = static_cast<std::size_t>(budget->stack_base_ - stack_address());
+  // Less than nothing where the caller is the function that made the budget, whose constructor had a larger
+  // frame.
+  const std::ptrdiff_t used = budget->stack_base_ - stack_address();
   if (used > kStackBytes) fail_limit("the template or its values are nested too deep");
 }
 

@@ -32,7 +32,7 @@ class Budget {
  private:
   static constexpr std::size_t kTextBytesOfStep = 256;
   // Threads have 8 MiB; frames under AddressSanitizer are several times larger than others.
-  static constexpr std::size_t kStackBytes = std::size_t{2} << 20;
+  static constexpr std::ptrdiff_t kStackBytes = std::ptrdiff_t{2} << 20;
 
   RenderLimits limits_;
   std::size_t steps_ = 0, bytes_ = 0;
