@@ -216,8 +216,8 @@ TEST(Generator, RowsBeginWithAllOfAnother) {
   });
 }
 
-// The same texts in fewer calls: greedy and drawn, whatever pieces prompts are read
-// in, wherever the model is.
+// Drafts give the same texts in fewer calls: greedy and drawn, whatever pieces prompts
+// are read in, wherever the model is.
 TEST(Drafts, ChangeNoText) {
   constexpr std::int64_t kFewTokens = 6;  // a guess is right often, and wrong often
   for (const char* layout :

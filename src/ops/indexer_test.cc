@@ -87,8 +87,8 @@ TEST(Indexer, AttentionLearnsNothingFromItsLoss) {
   });
 }
 
-// The same keys as by sorting, on every mesh, from scores that are there or are made for
-// some queries at a time.
+// The indexer chooses the keys that sorting would, on every mesh, from scores that are
+// there or are made for some queries at a time.
 TEST(Indexer, ChoosesTheKeysOfTheLargestScores) {
   const std::vector<TestInput> inputs = loss_inputs();
   const Tensor segments = segments_of_documents();

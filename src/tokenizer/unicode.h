@@ -37,8 +37,8 @@ void for_characters(std::string_view text, Body body) {
 }
 
 bool is_white_space(std::uint32_t code_point);  // the property White_Space
-// As the library's normalizers know them (unicode_tables.h): marks, marks without width, and
-// control characters and their like.
+// Each tells a class of the library's normalizers (unicode_tables.h): marks, marks without width,
+// and control characters and their like.
 bool is_mark(std::uint32_t code_point);
 bool is_nonspacing_mark(std::uint32_t code_point);
 bool is_other(std::uint32_t code_point);

@@ -212,10 +212,11 @@ void Trainer::update(const Issued& issued, const TensorView& numbers, StepResult
   updater_.update(numbers);
   if (model_.bias_update_rate > 0) {
     const std::int64_t passes = report.sizes().passes;
+    std::int64_t row = 0;
     for (const std::int64_t layer : model_.moe_layers()) {
-      const auto row = static_cast<std::int64_t>(place_among_experts(model_, layer)) * passes;
       updater_.balance(fmt::format("layers.{}.moe.gate_bias", layer),
                        report.loads().view().rows(row, row + passes), model_.bias_update_rate, numbers);
+      row += passes;
     }
   }
   if (config_.qk_clip > 0) {

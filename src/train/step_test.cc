@@ -170,6 +170,7 @@ TEST(Step, StepsToTheBit) {
 
 TEST(Step, ReadsOneReportOfEachStep) {
   const Trained graph = run(How::graph, 4);
+  ASSERT_EQ(graph.host_reads.size(), 4u);
   for (const auto& reads : graph.host_reads)
     EXPECT_EQ(reads, (std::map<std::string, std::int64_t>{{"step report", 1}}));
 }
@@ -184,6 +185,7 @@ TEST(Step, RanksReadOneReport) {
       std::vector<std::string> more = mesh;
       more.insert(more.end(), {device, "gradient_accumulation_steps=1"});
       const Trained trained = run(How::eager, 2, more);
+      ASSERT_EQ(trained.host_reads.size(), 2u);
       for (const auto& reads : trained.host_reads)
         EXPECT_EQ(reads, (std::map<std::string, std::int64_t>{{"step report", 1}})) << device << mesh[0];
     }

@@ -52,8 +52,8 @@ class Updater {
 
   // Moves the gradients off the parameters and sums them over ranks with the same shard. Collective.
   void reduce_gradients();
-  // Sums of squares stand in a matrix f64 [places, slots]. It has one row; in a pipeline it has a row for the
-  // parameters outside of layers, and one a layer: so a row's sum does not depend on which layers a stage
+  // Sums of squares are a matrix f64 [places, slots]. The matrix has one row; in a pipeline it has a row for
+  // the parameters outside of layers, and one a layer: so a row's sum does not depend on which layers a stage
   // has. A slot that no parameter of this rank has is 0. The sum of all rows over all ranks is the total.
   std::int64_t places() const { return places_; }
   std::int64_t slots() const { return slots_; }

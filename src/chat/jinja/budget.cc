@@ -35,8 +35,7 @@ void Budget::count_steps(std::size_t steps) {
 void Budget::check_stack() {
   const Budget* budget = budget_of_thread;
   if (budget == nullptr) return;
-  // Less than nothing where the caller is the function that made the budget, whose constructor had a larger
-  // frame.
+  // This is negative in the function that made the budget, where the constructor's frame was the larger one.
   const std::ptrdiff_t used = budget->stack_base_ - stack_address();
   if (used > kStackBytes) fail_limit("the template or its values are nested too deep");
 }

@@ -47,8 +47,8 @@ void choose_device() {
   static_cast<void>(chosen);
 }
 
-// What this process has of its device. Never destroyed: threads may
-// release memory until the end.
+// Gpu: this process's streams and pool of its device. Nobody destroys it:
+// threads may release memory until the end.
 struct Gpu {
   Gpu() {
     require(cudaStreamCreateWithFlags(&computation, cudaStreamNonBlocking), "cannot make a stream");

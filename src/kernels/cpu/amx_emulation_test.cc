@@ -1,5 +1,5 @@
-// What AMX's instructions do, as the manual says it: by the processor where it has
-// them, else by the emulation.
+// AMX's instructions give what the manual says: the processor's where it has them,
+// else the emulation's.
 #include "kernels/cpu/amx_emulation.h"
 
 #include <gtest/gtest.h>

@@ -6,30 +6,16 @@
 #include "kernels/optimizer/rank_sum.h"
 #include "kernels/optimizer/weight_update.h"
 #include "kernels/testing/cases.h"
+#include "kernels/testing/example_numbers.h"
 
 namespace switchyard::selftest {
 namespace {
 
 constexpr std::int64_t kUpdateSizes[] = {0, 1, 15, 32, 33, 1000, 70001};
 
-constexpr UpdateNumbers kNumbers{.adam = {.grad_scale = 0.7f,
-                                          .mu_decay = 0.9f,
-                                          .mu_gain = 0.1f,
-                                          .nu_decay = 0.95f,
-                                          .nu_gain = 0.05f,
-                                          .mu_correction = 1.9f,
-                                          .nu_correction = 3.1f,
-                                          .grad_share = 0.3f,
-                                          .eps = 1e-8f,
-                                          .eps_root = 1e-12f,
-                                          .learning_rate = 0.01f,
-                                          .weight_decay = 0.1f},
-                                 .momentum = {0.95f, 0.05f, 1.3f, 0.4f},
-                                 .learning_rate = 0.01};
-
 PoisonedArray numbers_of_step() {
   PoisonedArray array(DType::f32, kUpdateNumbers);
-  std::memcpy(array.data(), &kNumbers, sizeof(kNumbers));
+  std::memcpy(array.data(), &kExampleNumbers, sizeof(kExampleNumbers));
   return array;
 }
 

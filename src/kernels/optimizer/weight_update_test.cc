@@ -8,6 +8,7 @@
 #include "core/tensor.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/testing/elementwise_test_data.h"
+#include "kernels/testing/example_numbers.h"
 
 namespace switchyard {
 namespace {
@@ -18,24 +19,9 @@ using kernel_test::every_isa;
 constexpr DType kTypes[] = {DType::f32, DType::bf16};
 constexpr std::int64_t kSizes[] = {0, 1, 15, 16, 31, 32, 33, 1000, 70001};
 
-constexpr UpdateNumbers kNumbers{.adam = {.grad_scale = 0.7f,
-                                          .mu_decay = 0.9f,
-                                          .mu_gain = 0.1f,
-                                          .nu_decay = 0.95f,
-                                          .nu_gain = 0.05f,
-                                          .mu_correction = 1.9f,
-                                          .nu_correction = 3.1f,
-                                          .grad_share = 0.3f,
-                                          .eps = 1e-8f,
-                                          .eps_root = 1e-12f,
-                                          .learning_rate = 0.01f,
-                                          .weight_decay = 0.1f},
-                                 .momentum = {0.95f, 0.05f, 1.3f, 0.4f},
-                                 .learning_rate = 0.01};
-
 Tensor numbers_of_step(bool is_good = true) {
   const Tensor numbers(Memory(), DType::f32, {kUpdateNumbers});
-  std::memcpy(numbers.raw(), &kNumbers, sizeof(kNumbers));
+  std::memcpy(numbers.raw(), &kExampleNumbers, sizeof(kExampleNumbers));
   numbers.data<float>()[offsetof(UpdateNumbers, is_good) / sizeof(float)] = is_good ? 1 : 0;
   return numbers;
 }

@@ -76,8 +76,8 @@ constexpr std::int64_t header_bytes(DType packed) {
 constexpr std::int64_t group_bytes(DType packed) {
   return packed_format(packed).group_bytes();
 }
-// Where a K-quant's bytes of a group begin, after the float16 numbers: a of each half of it that
-// has its own, and b.
+// Returns where a K-quant's bytes of a group begin, after the float16 numbers: `a` of each half of
+// the group that has its own, and `b`.
 constexpr std::int64_t scale_factors_at(DType packed, std::int64_t group) {
   return packed_format(packed).scale_bytes() + group * scales_of(packed) * kBlockOutputs;
 }

@@ -1,8 +1,9 @@
 // Proof: on which card a GPU's row has run right. Rows that were written without a card and have another row
 // below them name one: what ran on an emulated card alone is left out on a card, unless gpu_kernels=all.
 //
-// A run of selftest on a card gives the lines to write here. A row whose file changed since is not proven any
-// more: proofs_test.cc compares the files' hashes, and the table of docs/cuda.md with this one.
+// bench/device/measure.py prints the lines to write here. A row whose file changed since is not proven any
+// more: proofs_test.cc compares hashes of the files (not of the headers that they include), and
+// docs/cuda.md's table with this one.
 #pragma once
 
 #include <string_view>

@@ -119,8 +119,8 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   const std::int64_t batch = x.shape()[0], length = x.shape()[1];
   const Sharding q_layout = heads_sharding(c, m, {batch, length, m.heads, m.head_dim}, false);
   Sharding kv_layout = like_query(c, m, {batch, length, m.kv_heads, m.head_dim}, q_layout);
-  // Where the queries are split further than there are key heads, each part projects to
-  // the one that it reads.
+  // The queries may be split further than there are key heads: then each part projects
+  // to the key head that it reads.
   const std::int64_t parts = c.mesh->product(q_layout.dims[2]);
   const bool one_each = kv_layout.dims[2].empty() && parts > m.kv_heads && parts % m.kv_heads == 0;
   if (one_each) kv_layout.dims[2] = q_layout.dims[2];

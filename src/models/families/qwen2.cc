@@ -63,8 +63,8 @@ bool writes_qwen2(const ModelConfig& model) {
   return has_attention_of_qwen2(model) && model.attention_bias;
 }
 
-// Where layer_types does not say it, every other layer before max_window_layers has the
-// window, the first among them.
+// Without layer_types every other layer before max_window_layers has the window,
+// the first among them.
 void read_windows_of_qwen2_moe(const HubConfig& hub, ConfigKeys& keys) {
   if (window_of_qwen3(hub) == 0 || hub.has("layer_types")) return read_windows_of_qwen3(hub, keys);
   json windowed = json::array();

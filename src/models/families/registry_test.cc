@@ -297,8 +297,8 @@ TEST(ModelFamilies, RoutersAndLatentsAreAsTheirClassesHaveThem) {
   }
 }
 
-// What a field means that is not stated, or null, or beside another: as each family's
-// class in transformers has it.
+// A field that is absent, null, or beside another means what each family's class in
+// transformers takes it for.
 TEST(ModelFamilies, FieldsHaveTheMeaningsOfTheirClasses) {
   const Json absent = "absent";
   const Json llama3 = {{"rope_type", "llama3"},

@@ -32,8 +32,8 @@ struct Options {
 // Returns whether only this machine reaches the address.
 bool is_loopback(const std::string& host);
 
-// Returns a host as URLs have it: an IPv6 address stands in brackets, and the % of its
-// zone is %25 (RFC 6874).
+// Returns a host as URLs have it: an IPv6 address has brackets around it, and the % of
+// its zone is %25 (RFC 6874).
 std::string host_in_url(const std::string& host);
 
 }  // namespace switchyard::http

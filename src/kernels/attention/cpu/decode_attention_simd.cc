@@ -114,8 +114,8 @@ HWY_INLINE void multiply_keys(const float* HWY_RESTRICT q, std::int64_t q_row, c
   }
 }
 
-// The same as make_scores of up to kStep keys in int8, with their scales: scores[i]
-// of kStep keys are written.
+// Does what make_scores does, for up to kStep keys in int8 with their scales; writes
+// scores[i] of kStep keys.
 template <int count>
 void make_int8_scores(const DecodeAttentionSpec& a, const float* HWY_RESTRICT q, std::int64_t q_row,
                       const std::int8_t* k, const float* scales, std::int64_t keys, FetchAhead& ahead,
