@@ -79,12 +79,25 @@ struct TrainStep {
 // How tokens are sampled, in place of the decode_* keys. By default the most probable token is taken.
 struct Sampling {
   std::int64_t most_tokens = 128;
-  double temperature = 0;               // 0: the most probable token
-  std::int64_t top_k = 0;               // 0: all tokens are candidates
-  double top_p = 1, min_p = 0;          // as in `serve`
+  double temperature = 0;                                                      // 0: the most probable token
+  std::int64_t top_k = 0;                                                      // 0: all tokens are candidates
+  double top_p = 1, min_p = 0;                                                 // as in `serve`
+  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;  // as in `serve`
   std::uint32_t seed = 0;               // the same seed gives the same text
   std::vector<std::int32_t> ends = {};  // tokens that end a text, in addition to the model's own
   bool ends_by_model = true;            // true: the model's own end tokens end a text
+  std::vector<std::string> stop = {};   // a text ends before the first of these; needs the model's tokenizer
+  std::string json_schema = {};         // a text is JSON that keeps this schema; needs the model's tokenizer
+  bool log_probs = false;               // return the tokens' log probabilities (complete())
+};
+
+// A text that is over.
+struct Text {
+  std::vector<std::int32_t>
+      tokens;                     // new ones; the one that ended the text is the last, but with json_schema
+  std::string text;               // of the tokens, before a stop text; empty without a tokenizer
+  std::vector<double> log_probs;  // of each token, where wanted
+  bool ended = false;             // false: it has all the tokens that it may have
 };
 
 struct ParameterInfo {
@@ -178,6 +191,12 @@ class Engine {
   // most max_target_length tokens. The number of texts at the same time is at most 1 or, when
   // per_device_batch_size is given, per_device_batch_size times the mesh's ranks.
   TokenStream generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling = {});
+
+  // Continues prompts side by side, as many at once as there is room for, and returns all texts. The draws of
+  // prompt i depend on the seed and on i. Logits of texts in one call may be rounded otherwise than those of
+  // a text that is made alone.
+  std::vector<Text> complete(const std::vector<std::vector<std::int32_t>>& prompts,
+                             const Sampling& sampling = {});
 
   // Encodes and decodes with the model's tokenizer. Error(usage) when the settings name none.
   std::vector<std::int32_t> encode(std::string_view text) const;

@@ -169,8 +169,7 @@ int chat_with_model(const Options& options, Processes& processes) {
   const Serving serving = make_serving("chat", processes, options, own.others, 1);
   if (serving.served.chat == nullptr)
     fail_usage("[chat] {} has no chat template: give chat_template_path=FILE", serving.served.name);
-  serve::Statistics statistics;
-  serve::RequestQueue queue(serving.limits, statistics);
+  texts::Inbox inbox(serving.limits);
   std::thread terminal;
   std::exception_ptr problem;
   int status = 0;
@@ -178,21 +177,21 @@ int chat_with_model(const Options& options, Processes& processes) {
   const auto talk = [&](const Startup&) {
     terminal = std::thread([&] {
       try {
-        const std::unique_ptr<ChatBackend> backend = local_chat(serving.served, queue);
+        const std::unique_ptr<ChatBackend> backend = local_chat(serving.served, inbox);
         status = converse(*backend, own, ChatJson::object(), false);
       } catch (...) {
         problem = std::current_exception();
       }
-      queue.close();
+      inbox.close();
     });
   };
   const auto finish = [&] {
-    queue.close();
+    inbox.close();
     if (terminal.joinable()) terminal.join();
   };
   try {
-    run_serving(serving, processes, queue, statistics, talk, [&] {
-      if (stop_signal() != 0) queue.close();
+    run_serving(serving, processes, inbox, texts::Observer::none(), talk, [&] {
+      if (stop_signal() != 0) inbox.close();
     });
   } catch (...) {
     finish();

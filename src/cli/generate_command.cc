@@ -20,12 +20,12 @@
 #include "engine/output_files.h"
 #include "engine/session.h"
 #include "generate/deterministic_batches.h"
-#include "generate/generate.h"
 #include "generate/token_text.h"
 #include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
+#include "texts/generate.h"
 #include "train/step_cost.h"
 
 namespace switchyard {
@@ -133,6 +133,7 @@ Generation make_generation(ModelOnRanks run) {
       .vocab = vocab,
       .ends = end_tokens(config, *run.tokenizer),
       .prompt_chunk = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
+      .drafts = config.get_bool("mtp_draft"),
       .seed = model.init_seed};
   return {std::move(run), prompt, static_cast<std::size_t>(rows), options};
 }
@@ -271,10 +272,8 @@ int generate_text(const Options& options, Processes& processes) {
     std::optional<TextWriter> writer;
     if (context.comm->rank() == 0) writer.emplace(generation);
     const std::vector<std::vector<std::int32_t>> prompts(generation.rows, generation.prompt.tokens);
-    const Generated made = (config.get_bool("mtp_draft") ? generate_with_drafts : generate)(
-        generator, prompts, generation.options, [&](std::size_t row, std::int32_t token) {
-          if (writer) writer->add(row, token);
-        });
+    const Generated made = generate(generator, prompts, generation.options,
+                                    [&](std::size_t row, std::int32_t token) { writer->add(row, token); });
     if (!writer) return;
     writer->finish();
     if (routing.is_open()) record_routing(routing, generation, generator, made);

@@ -16,14 +16,13 @@
 #include "core/error.h"
 #include "engine/model_to_run.h"
 #include "engine/session.h"
-#include "generate/generate.h"
 #include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
 #include "parallel/comm/stop_signal.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
 #include "serve/http_server.h"
-#include "serve/serve_loop.h"
+#include "texts/loop.h"
 #include "train/step_cost.h"
 
 namespace switchyard {
@@ -168,17 +167,17 @@ int serve_texts(const Options& options, Processes& processes) {
   const Serving serving = make_serving("serve", processes, options, options.settings, kTextsAtOnce);
   add_keys_of_config(serving.run.config, listening);
   serve::Statistics statistics(serving.served.name);
-  serve::RequestQueue queue(serving.limits, statistics);
+  texts::Inbox inbox(serving.limits, statistics);
   std::optional<serve::HttpServer> server;
-  if (first) server.emplace(listening, serving.served, queue, statistics);
+  if (first) server.emplace(listening, serving.served, inbox, statistics);
   run_serving(
-      serving, processes, queue, statistics,
+      serving, processes, inbox, statistics,
       [&](const Startup& startup) {
         server->start();
         tell_where(serving, listening, server->port(), startup, options.json_file);
       },
       [&] {
-        if (stop_signal() != 0) queue.close();
+        if (stop_signal() != 0) inbox.close();
       });
   if (first) {
     const serve::Counts counts = statistics.counts();

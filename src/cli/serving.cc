@@ -12,13 +12,13 @@
 #include "core/gpu.h"
 #include "core/sha256.h"
 #include "engine/output_files.h"
-#include "generate/generate.h"
+#include "generate/generator.h"
 #include "metrics/append_file.h"
 #include "parallel/comm/stop_signal.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
 #include "serve/longest_token.h"
-#include "serve/serve_loop.h"
+#include "texts/loop.h"
 #include "train/step_cost.h"
 
 namespace switchyard {
@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostWaiting = 512;
+constexpr double kIdleSeconds = 0.2;  // rank 0's longest wait: the other ranks wait for it in a collective
 
 // The folder or file with the weights.
 fs::path model_path(const Config& config, std::span<const std::string> settings) {
@@ -127,7 +128,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
     run.config.set("max_target_length", trained_context(run), "serve: max_position_embeddings");
   note_context(run, command, run.config.get_int("max_target_length"));
   const Config& config = run.config;
-  serve::Limits limits;
+  texts::Limits limits;
   limits.slots = config.is_set_by_user("per_device_batch_size") ? rows_to_generate(config, run.mesh) : slots;
   check_layout(config, run.mesh, run.model,
                {limits.slots, limits.slots, 1, run.model.moe_execution.token_chunks});
@@ -153,6 +154,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
                                                       : std::min(16 * limits.slots, kMostWaiting);
   limits.texts_of_key = config.get_int("max_texts_of_key");
   limits.text_seconds = config.get_float("request_timeout");
+  limits.counts_experts = true;
   limits.deterministic = config.get_bool("deterministic_batches");
   served.most_texts = limits.slots + limits.waiting;
   limits.vocab = vocab;
@@ -180,13 +182,26 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   return {std::move(run), limits, served, evicts};
 }
 
+// Returns what writes the experts of each text that ends into a file.
+std::function<void(const texts::FinishedText&)> recorder(AppendFile& file, const ModelConfig& model,
+                                                         const Generator& generator) {
+  return [&file, &generator, routed = routed_layers(model),
+          recorded = std::int64_t{0}](const texts::FinishedText& text) mutable {
+    if (text.how != texts::Finish::stop && text.how != texts::Finish::length) return;
+    const RoutingSource source{RoutingSource::Kind::serve, recorded++,
+                               static_cast<std::int64_t>(text.request.choice)};
+    file.append(
+        routing_record(routed, source, text.cached, generator.routing(text.slot, std::ssize(text.cached))));
+  };
+}
+
 }  // namespace
 
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots) {
   Serving serving = serving_of(command, model_to_run(command, processes, settings), options, settings, slots);
   serving.independence = row_independence_of(serving.run.config, serving.run.mesh, serving.run.model);
-  serve::Limits& limits = serving.limits;
+  texts::Limits& limits = serving.limits;
   const std::int64_t capacity = serving.served.capacity;
   // Several processes would not all decide alike, each by its machine's memory.
   if (processes.count() == 1 && limits.checkpoints > 0 &&
@@ -201,11 +216,9 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
   return serving;
 }
 
-void run_serving(const Serving& serving, Processes& processes, serve::RequestQueue& queue,
-                 serve::Statistics& statistics, const std::function<void(const Startup&)>& on_ready,
-                 const std::function<void()>& between) {
+void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inbox, texts::Observer& observer,
+                 const std::function<void(const Startup&)>& on_ready, const std::function<void()>& between) {
   const bool first = processes.index() == 0;
-  serve::Batcher batcher(*serving.run.tokenizer, serving.limits, queue, statistics);
   const Config& config = serving.run.config;
   const std::string record = routing_files(config, serving.run.model).record;
   require_outputs_apart("serve", config, {{"routing_record", record}});
@@ -235,17 +248,19 @@ void run_serving(const Serving& serving, Processes& processes, serve::RequestQue
       mark("cache");
       if (!record.empty()) generator.record_routing();
       catch_stop_signals();  // until here one ends the process at once
-      if (context.comm->rank() != 0) {
-        serve::run_serve_loop(context, serving.run.model, generator, nullptr);
-        return;
+      std::optional<texts::Loop::Head> head;
+      if (context.comm->rank() == 0) {
+        head.emplace(texts::Loop::Head{inbox, serving.run.tokenizer.get(), observer});
+        if (routing.is_open()) head->on_finished = recorder(routing, serving.run.model, generator);
       }
-      on_ready(startup);
-      serve::ServeHead head{batcher, queue, statistics, between};
-      if (routing.is_open()) head.routing_record = &routing;
-      serve::run_serve_loop(context, serving.run.model, generator, &head);
+      texts::Loop loop(generator, serving.limits, head ? &*head : nullptr);
+      if (head) on_ready(startup);
+      while (loop.step(kIdleSeconds)) {
+        if (head) between();
+      }
     });
   } catch (...) {
-    batcher.give_up();
+    inbox.close();
     throw;
   }
   routing.close();

@@ -12,17 +12,14 @@
 #include "core/startup.h"
 #include "engine/model_to_run.h"
 #include "generate/deterministic_batches.h"
-#include "serve/batcher.h"
-#include "serve/limits.h"
-#include "serve/request_queue.h"
 #include "serve/served_model.h"
-#include "serve/statistics.h"
+#include "texts/loop.h"
 
 namespace switchyard {
 
 struct Serving {
   ModelOnRanks run;
-  serve::Limits limits;
+  texts::Limits limits;
   serve::ServedModel served;
   bool evicts;                                         // Generator
   std::unique_ptr<RowIndependence> independence = {};  // of deterministic_batches=true
@@ -41,11 +38,10 @@ inline constexpr ChatOption kChatOptions[] = {
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots);
 
-// Loads the weights and answers the queue's texts until it is closed and empty. On process 0 `on_ready` is
-// called once the weights are loaded, with the seconds since the program's start, and `between` before each
+// Loads the weights and makes the inbox's texts until it is closed and none runs. On process 0 `on_ready` is
+// called once the weights are loaded, with the seconds since the program's start, and `between` behind each
 // call of the model. Prints the notes.
-void run_serving(const Serving& serving, Processes& processes, serve::RequestQueue& queue,
-                 serve::Statistics& statistics, const std::function<void(const Startup&)>& on_ready,
-                 const std::function<void()>& between);
+void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inbox, texts::Observer& observer,
+                 const std::function<void(const Startup&)>& on_ready, const std::function<void()>& between);
 
 }  // namespace switchyard

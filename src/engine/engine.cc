@@ -1,7 +1,9 @@
 #include "switchyard/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -14,9 +16,10 @@
 #include "engine/model.h"
 #include "engine/rank_loop.h"
 #include "engine/session.h"
-#include "generate/generate.h"
+#include "grammar/grammar.h"
 #include "parallel/sharding.h"
 #include "routing/routing_keys.h"
+#include "texts/generate.h"
 #include "train/step_cost.h"
 #include "train/trainer.h"
 
@@ -41,6 +44,11 @@ std::shared_ptr<Processes> join_for_engine() {
   std::shared_ptr<Processes> mine(joined.get(), [](Processes*) {});
   taken = mine;
   return mine;
+}
+
+ModelOnRanks with_tokenizer(ModelOnRanks model) {
+  model.tokenizer = make_tokenizer_of(model.config);
+  return model;
 }
 
 ModelOnMesh model_of_engine(const Config& config) {
@@ -99,11 +107,21 @@ SamplingConfig sampling_of(const Sampling& sampling) {
   require(sampling.top_k >= 0, "top_k", static_cast<double>(sampling.top_k), "0 or more");
   require(sampling.top_p > 0 && sampling.top_p <= 1, "top_p", sampling.top_p, "more than 0, at most 1");
   require(sampling.min_p >= 0 && sampling.min_p <= 1, "min_p", sampling.min_p, "0 to 1");
+  require(sampling.repetition_penalty >= kLeastRepetitionPenalty &&
+              sampling.repetition_penalty <= kMostRepetitionPenalty,
+          "repetition_penalty", sampling.repetition_penalty, "0.01 to 100");
+  require(std::abs(sampling.presence_penalty) <= kMostPenalty, "presence_penalty", sampling.presence_penalty,
+          "-2 to 2");
+  require(std::abs(sampling.frequency_penalty) <= kMostPenalty, "frequency_penalty",
+          sampling.frequency_penalty, "-2 to 2");
   SamplingConfig config;
   config.temperature = sampling.temperature;
   config.top_k = sampling.top_k;
   config.nucleus_p = sampling.top_p;
   config.min_p = sampling.min_p;
+  config.repetition_penalty = sampling.repetition_penalty;
+  config.presence_penalty = sampling.presence_penalty;
+  config.frequency_penalty = sampling.frequency_penalty;
   const bool nucleus = sampling.top_p<1, few = sampling.top_k> 0;
   config.strategy = sampling.temperature == 0 ? SamplingStrategy::greedy
                     : nucleus && few          ? SamplingStrategy::composite
@@ -145,6 +163,7 @@ struct Engine::Impl {
     std::optional<Trainer> trainer;      // from the first step on
     std::int64_t steps = 0;              // that were trained
     std::optional<Generator> generator;  // from the first text on
+    std::optional<texts::Loop> texts;    // on it
   };
 
   const std::shared_ptr<Processes> processes;
@@ -153,22 +172,28 @@ struct Engine::Impl {
   const Mesh& mesh = on_ranks.mesh;
   const ModelConfig &model = on_ranks.model, without;  // with prediction layers, and without them
   const std::int64_t text_rows;
+  const texts::Limits limits;
+  texts::Inbox inbox{limits};  // rank 0 takes from it: other processes leave theirs empty
 
-  std::mutex rows_mutex;
-  std::vector<bool> row_taken;  // of the generator; guarded by rows_mutex
+  std::mutex texts_mutex;
+  std::int64_t streams = 0;                               // guarded by texts_mutex; at most text_rows
+  std::shared_ptr<const grammar::Vocabulary> vocabulary;  // from the first schema on; guarded by texts_mutex
 
   std::vector<std::optional<RankState>> ranks;
   std::optional<RankLoop> loop;  // ends first
 
   Impl(const Config& of, std::shared_ptr<Processes> with)
       : processes(std::move(with)),
-        on_ranks(model_of_engine(of), processes.get()),
+        on_ranks(with_tokenizer(ModelOnRanks(model_of_engine(of), processes.get()))),
         without(without_predictions(model)),
         text_rows(rows_to_generate(config, mesh)),
-        row_taken(static_cast<std::size_t>(text_rows)),
+        limits{.slots = text_rows,
+               .waiting = std::numeric_limits<std::int32_t>::max(),
+               .prompt_chunk = config.get_int("max_target_length"),
+               .shares_prefixes = false,
+               .vocab = ids_to_pick()},
         ranks(static_cast<std::size_t>(mesh.size())) {
     if (!on_ranks.fill) on_ranks.notes.push_back("random weights: load_parameters_path is not set");
-    on_ranks.tokenizer = make_tokenizer_of(config);
   }
 
   // Starts the ranks and makes the weights.
@@ -232,30 +257,100 @@ struct Engine::Impl {
     return info;
   }
 
-  Generator& generator(Context& context) {
+  // The loop of all texts that the engine makes.
+  texts::Loop& loop_of_texts(Context& context) {
     RankState& own = *state(context);
     if (!own.generator) {
       own.generator.emplace(context, without, own.parameters, text_rows, config.get_int("max_target_length"));
       own.generator->keep_logits_there();
+      const texts::Loop::Head head{.inbox = inbox, .tokenizer = on_ranks.tokenizer.get()};
+      own.texts.emplace(*own.generator, limits, context.comm->rank() == 0 ? &head : nullptr);
     }
-    return *own.generator;
+    return *own.texts;
+  }
+
+  texts::TextRequest request(const char* what, const std::vector<std::int32_t>& prompt,
+                             const Sampling& sampling);
+  void take_stream(const char* what);
+  void end_stream() {
+    const std::scoped_lock lock(texts_mutex);
+    --streams;
+  }
+  [[noreturn]] void fail_of(const GeneratedText& made, const std::string& broken_layer) const {
+    if (!made.not_finite) fail_runtime("[engine] {}", made.problem);
+    fail_runtime("[engine] the model's logits after {} tokens are no numbers; {}",
+                 made.not_finite->tokens_before, broken_layer);
   }
 };
 
+// Checks a prompt and how it is continued, on the caller's thread.
+texts::TextRequest Engine::Impl::request(const char* what, const std::vector<std::int32_t>& prompt,
+                                         const Sampling& sampling) {
+  require_whole(what, {1, std::ssize(prompt), prompt}, model.vocab);
+  const std::int64_t capacity = config.get_int("max_target_length");
+  if (std::ssize(prompt) > capacity)
+    fail_usage("[engine] {}: a prompt of {} tokens, expected at most max_target_length={}", what,
+               prompt.size(), capacity);
+  texts::TextRequest text{.prompt = prompt,
+                          .sampling = sampling_of(sampling),
+                          .seed = sampling.seed,
+                          .log_probs = sampling.log_probs ? std::optional(0) : std::nullopt,
+                          .ends = sampling.ends};
+  text.most_tokens = std::min(capacity - std::ssize(prompt), sampling.most_tokens);
+  const Tokenizer* const tokenizer = on_ranks.tokenizer.get();
+  if (sampling.ends_by_model && tokenizer != nullptr) {
+    const std::vector<std::int32_t> more = end_tokens(config, *tokenizer);
+    text.ends.insert(text.ends.end(), more.begin(), more.end());
+  }
+  if (std::ranges::count(sampling.stop, "") > 0)
+    fail_usage("[engine] stop: expected texts that are not empty, got an empty one");
+  for (const auto& [name, is_given] :
+       {std::pair("stop", !sampling.stop.empty()), std::pair("json_schema", !sampling.json_schema.empty())}) {
+    if (is_given && tokenizer == nullptr)
+      fail_usage("[engine] {}: tokenizer_path: expected the model's tokenizer, got none", name);
+  }
+  if (sampling.json_schema.empty()) {
+    text.stop = sampling.stop;
+    return text;
+  }
+  auto form = std::make_shared<texts::AnswerForm>();
+  form->stop = sampling.stop;
+  text.answer = std::move(form);
+  const std::scoped_lock lock(texts_mutex);
+  try {
+    if (vocabulary == nullptr)
+      vocabulary = std::make_shared<const grammar::Vocabulary>(*tokenizer, ids_to_pick(),
+                                                               end_tokens(config, *tokenizer));
+    text.grammar = grammar::Grammar::of_json_schema(*vocabulary, grammar::Json::parse(sampling.json_schema));
+  } catch (const grammar::Json::exception& error) {
+    fail_usage("[engine] json_schema: expected JSON, got {}", sampling.json_schema);
+  } catch (const grammar::GrammarError& error) {
+    fail_usage("[engine] json_schema: {}", error.what());
+  }
+  return text;
+}
+
+// Takes the room of a text that may be made beside others.
+void Engine::Impl::take_stream(const char* what) {
+  require_layout(text_rows);
+  const std::scoped_lock lock(texts_mutex);
+  if (streams == text_rows)
+    fail_usage(
+        "[engine] {}: {} texts are being made, which is all there is room for; set per_device_batch_size",
+        what, text_rows);
+  ++streams;
+}
+
 struct TokenStream::State {
   std::shared_ptr<Engine::Impl> engine;
-  std::size_t row;
-  SamplingConfig sampling;
-  std::uint32_t seed;
-  std::vector<std::int32_t> text;  // prompt and what came
-  std::size_t prompt, fed = 0;
-  std::size_t most;  // tokens of the text
-  std::vector<std::int32_t> ends;
-  bool ended = false;
+  std::vector<std::int32_t> prompt;
+  std::shared_ptr<texts::Pieces> pieces = std::make_shared<texts::Pieces>();  // rank 0's process gets them
+  GeneratedText made = {};
+  bool is_over = false;
 
   ~State() {
-    const std::scoped_lock lock(engine->rows_mutex);
-    engine->row_taken[row] = false;
+    pieces->abandon();
+    engine->end_stream();
   }
 };
 
@@ -264,46 +359,49 @@ TokenStream::TokenStream(TokenStream&&) noexcept = default;
 TokenStream::~TokenStream() = default;
 
 std::optional<std::int32_t> TokenStream::next() {
-  if (state_ == nullptr || state_->ended || state_->text.size() >= state_->most) {
-    state_.reset();  // its row is free
+  if (state_ == nullptr || state_->is_over) {
+    state_.reset();  // its room is free
     return {};
   }
   State& own = *state_;
-  std::int32_t token = 0;
-  std::int64_t broken_layer = 0;
-  bool broken = false;
+  // What rank 0 tells the others. Plain bytes, since it is broadcast.
+  struct Told {
+    bool has_token = false, is_over = false, has_failed = false;
+    std::int32_t token = 0;
+    texts::NotFinite found = {};
+  };
+  Told told;
+  std::string broken_layer;
   own.engine->loop->run([&](Context& context) {
-    Generator& generator = own.engine->generator(context);
-    std::size_t known = own.fed;
-    if (known == 0 || !generator.is_current(own.row)) {  // after a training step the text is read again
-      generator.clear(own.row);
-      known = 0;
+    texts::Loop& loop = own.engine->loop_of_texts(context);
+    Generator& generator = *own.engine->state(context)->generator;
+    const std::vector<const texts::Pieces*> only{own.pieces.get()};
+    Told now;
+    while (!now.has_token && !now.is_over) {
+      loop.step(0, &only);
+      if (generator.is_first_rank()) {
+        for (const texts::Piece& piece : own.pieces->take(0)) {
+          if (!piece.made.empty()) now.token = piece.made[0];
+          now.has_token = now.has_token || !piece.made.empty();
+          now.is_over = now.is_over || piece.finish.has_value();
+          now.has_failed = piece.not_finite.has_value();
+          if (now.has_failed) now.found = *piece.not_finite;
+        }
+      }
+      generator.broadcast(std::span(&now, 1));
     }
-    const SlotTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(known), own.text.end()}};
-    const Tensor all = generator.feed(std::span(&fed, 1));  // on rank 0, which picks the token for all
-    std::int32_t picked[] = {0, 0};                         // whether logits are no numbers; the token
-    if (all.defined()) {
-      const TokenPick pick{.vocab = own.engine->ids_to_pick(),
-                           .config = &own.sampling,
-                           .uniform = draw_of(own.seed, 0, own.text.size() - own.prompt)};
-      const PickedToken found = generator.pick(all, std::span(&pick, 1))[0];
-      picked[0] = found.bad >= 0 ? 1 : 0;
-      picked[1] = found.token;
-    }
-    generator.broadcast(std::span<std::int32_t>(picked));
-    const std::int64_t layer = picked[0] != 0 ? generator.first_broken_layer({own.row, own.text}) : 0;
+    const std::string layer =
+        now.has_failed ? broken_layer_of(generator, now.found, own.prompt, own.made) : "";
     if (!own.engine->speaks(context)) return;
-    token = picked[1];
-    broken = picked[0] != 0;
+    told = now;
     broken_layer = layer;
   });
-  if (broken)
-    fail_runtime("[engine] the model's logits after {} tokens are no numbers; {}", own.text.size(),
-                 broken_layer_text(broken_layer, own.engine->without.layers));
-  own.fed = own.text.size();
-  own.text.push_back(token);
-  own.ended = std::ranges::find(own.ends, token) != own.ends.end();
-  return token;
+  own.is_over = told.is_over;
+  if (told.has_failed) own.made.not_finite = told.found;
+  if (told.has_failed) own.engine->fail_of(own.made, broken_layer);
+  if (!told.has_token) return next();
+  own.made.tokens.push_back(told.token);
+  return told.token;
 }
 
 Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -408,36 +506,53 @@ TrainStep Engine::train_step(const TrainBatch& batch) {
 }
 
 TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling) {
+  texts::TextRequest text = impl_->request("generate", prompt, sampling);
+  impl_->take_stream("generate");
+  std::unique_ptr<TokenStream::State> state(
+      new TokenStream::State{.engine = impl_, .prompt = prompt, .is_over = text.most_tokens == 0});
+  if (impl_->processes->index() == 0) impl_->inbox.submit({{std::move(text), state->pieces}});
+  return TokenStream(std::move(state));
+}
+
+std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>& prompts,
+                                   const Sampling& sampling) {
   Impl& own = *impl_;
-  require_whole("generate", {1, std::ssize(prompt), prompt}, vocabulary());
-  own.require_layout(own.text_rows);
-  const std::int64_t capacity = own.config.get_int("max_target_length");
-  if (std::ssize(prompt) > capacity)
-    fail_usage("[engine] generate: a prompt of {} tokens, expected at most max_target_length={}",
-               prompt.size(), capacity);
-  const SamplingConfig checked = sampling_of(sampling);
-  std::vector<std::int32_t> ends = sampling.ends;
-  if (sampling.ends_by_model && own.on_ranks.tokenizer != nullptr) {
-    const std::vector<std::int32_t> more = end_tokens(own.config, *own.on_ranks.tokenizer);
-    ends.insert(ends.end(), more.begin(), more.end());
+  std::vector<texts::TextRequest> requests;
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    requests.push_back(own.request("complete", prompt, sampling));
+    requests.back().choice = requests.size() - 1;
   }
-  const std::scoped_lock lock(own.rows_mutex);
-  const auto row = std::ranges::find(own.row_taken, false);
-  if (row == own.row_taken.end())
-    fail_usage(
-        "[engine] generate: {} texts are being made, which is all there is room for; set "
-        "per_device_batch_size",
-        own.text_rows);
-  *row = true;
-  return TokenStream(std::unique_ptr<TokenStream::State>(new TokenStream::State{
-      .engine = impl_,
-      .row = static_cast<std::size_t>(row - own.row_taken.begin()),
-      .sampling = checked,
-      .seed = sampling.seed,
-      .text = prompt,
-      .prompt = prompt.size(),
-      .most = static_cast<std::size_t>(std::min(capacity, std::ssize(prompt) + sampling.most_tokens)),
-      .ends = std::move(ends)}));
+  own.take_stream("complete");
+  std::vector<GeneratedText> made;
+  std::string broken_layer;
+  const auto failed = [](const GeneratedText& text) { return !text.problem.empty(); };
+  try {
+    own.loop->run([&](Context& context) {
+      texts::Loop& loop = own.loop_of_texts(context);
+      Generator& generator = *own.state(context)->generator;
+      std::vector<GeneratedText> all =
+          make_texts(loop, generator, own.inbox, requests, [](std::size_t, std::int32_t) {});
+      const auto broken = std::ranges::find_if(all, failed);
+      const std::string layer =
+          broken == all.end() || !broken->not_finite
+              ? ""
+              : broken_layer_of(generator, *broken->not_finite,
+                                prompts[static_cast<std::size_t>(broken - all.begin())], *broken);
+      if (!own.speaks(context)) return;
+      made = std::move(all);
+      broken_layer = layer;
+    });
+  } catch (...) {
+    own.end_stream();
+    throw;
+  }
+  own.end_stream();
+  if (const auto broken = std::ranges::find_if(made, failed); broken != made.end())
+    own.fail_of(*broken, broken_layer);
+  std::vector<Text> texts;
+  for (GeneratedText& text : made)
+    texts.push_back({std::move(text.tokens), std::move(text.text), std::move(text.log_probs), text.ended});
+  return texts;
 }
 
 std::vector<std::int32_t> Engine::encode(std::string_view text) const {

@@ -233,6 +233,72 @@ TEST(Engine, TextsSideBySide) {
   EXPECT_EQ(once, again);
 }
 
+// Five prompts on an engine with room for two texts, on one rank and on four.
+TEST(Engine, CompletesPromptsSideBySide) {
+  const std::vector<std::vector<std::int32_t>> prompts{{1, 2}, {9, 8, 7}, {3, 1, 4}, {5}, {60, 61, 62, 63}};
+  Engine one = open({"per_device_batch_size=2"}), four = open(kMesh);
+  std::vector<std::vector<std::int32_t>> alone;
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    alone.emplace_back();
+    for (const std::int32_t token : one.generate(prompt, {.most_tokens = 4})) alone.back().push_back(token);
+  }
+  for (Engine* const engine : {&one, &four}) {
+    const std::vector<Text> texts = engine->complete(prompts, {.most_tokens = 4, .log_probs = true});
+    ASSERT_EQ(texts.size(), prompts.size());
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(texts[i].tokens, alone[i]) << i;
+      ASSERT_EQ(texts[i].log_probs.size(), 4u);
+      EXPECT_FALSE(texts[i].ended);
+      std::vector<std::int32_t> read = prompts[i];
+      for (std::size_t t = 0; t < 4; ++t) {
+        const Logits logits = one.forward({1, std::ssize(read), read}, Positions::last);
+        double sum = 0;
+        for (const float logit : logits.values) sum += std::exp(static_cast<double>(logit));
+        const auto picked = static_cast<std::size_t>(texts[i].tokens[t]);
+        EXPECT_NEAR(texts[i].log_probs[t], static_cast<double>(logits.values[picked]) - std::log(sum), 1e-4);
+        read.push_back(texts[i].tokens[t]);
+      }
+    }
+  }
+  const std::int32_t end = alone[0][1];
+  const Text ended = one.complete({prompts[0]}, {.ends = {end}})[0];
+  EXPECT_TRUE(ended.ended);
+  EXPECT_EQ(ended.tokens.back(), end);
+  const Sampling drawn{.most_tokens = 8, .temperature = 1, .seed = 4};
+  const std::vector<Text> draws = one.complete({{5}, {5}}, drawn), again = one.complete({{5}, {5}}, drawn);
+  EXPECT_EQ(draws[0].tokens, again[0].tokens);
+  EXPECT_NE(draws[0].tokens, draws[1].tokens) << "each text has draws of its own";
+  const std::vector<std::int32_t> free = one.complete({{5}}, {.most_tokens = 11})[0].tokens,
+                                  repeated =
+                                      one.complete({{5}}, {.most_tokens = 11, .frequency_penalty = -2})[0]
+                                          .tokens;
+  EXPECT_NE(free, repeated);
+  EXPECT_TRUE(one.complete({}).empty());
+}
+
+TEST(Engine, StopsAtTextsAndKeepsSchemas) {
+  Engine engine = open({"tokenizer_type=byte", "vocab_size=259", "max_target_length=48"});
+  const std::vector<std::int32_t> prompt = engine.encode("ab");
+  const Sampling drawn{.most_tokens = 40, .temperature = 3, .seed = 9};
+  const Text whole = engine.complete({prompt}, drawn)[0];
+  EXPECT_EQ(engine.decode(whole.tokens), whole.text);
+  Sampling stopping = drawn;
+  const std::size_t at = whole.text.find_first_of("abcdefghijklmnopqrstuvwxyz", 3);
+  ASSERT_NE(at, std::string::npos) << whole.text;
+  stopping.stop = {whole.text.substr(at, 1)};
+  const Text stopped = engine.complete({prompt}, stopping)[0];
+  EXPECT_TRUE(stopped.ended);
+  EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(stopping.stop[0])));
+  Sampling schema = drawn;
+  schema.json_schema = R"({"enum": ["yes", 17]})";
+  const Text kept = engine.complete({prompt}, schema)[0];
+  EXPECT_TRUE(kept.ended);
+  EXPECT_TRUE(kept.text == "\"yes\"" || kept.text == "17") << kept.text;
+  std::vector<std::int32_t> streamed;
+  for (const std::int32_t token : engine.generate(prompt, schema)) streamed.push_back(token);
+  EXPECT_EQ(streamed, kept.tokens);
+}
+
 TEST(Engine, CallsOfSeveralThreadsAreOrdered) {
   Engine engine = open(kMesh);
   const Logits want = engine.forward(batch_of(4, 5));
@@ -287,6 +353,11 @@ TEST(Engine, WhatACallerDoesWrongIsAnError) {
   expect_error([&] { engine.generate({}); }, "generate");
   expect_error([&] { engine.generate({1}, {.top_p = 2}); }, "top_p=2");
   expect_error([&] { engine.generate(std::vector<std::int32_t>(17, 1)); }, "max_target_length=16");
+  expect_error([&] { engine.complete({{1}, {64}}); }, "complete: token 64 is outside the vocabulary of 64");
+  expect_error([&] { engine.generate({1}, {.repetition_penalty = 0}); }, "repetition_penalty=0");
+  expect_error([&] { engine.generate({1}, {.presence_penalty = 3}); }, "presence_penalty=3");
+  expect_error([&] { engine.generate({1}, {.stop = {"x"}}); }, "stop: tokenizer_path");
+  expect_error([&] { engine.generate({1}, {.json_schema = "{}"}); }, "json_schema: tokenizer_path");
   expect_error([&] { engine.train_step({batch_of(3, 4)}); }, "3 sequences, expected 4");
   expect_error([&] { engine.train_step({batch_of(4, 4), {1}}); }, "1 targets");
   expect_error([&] { engine.parameter("layers.0.moe.wi0"); }, "layers.0.moe.wi_0");
@@ -301,6 +372,9 @@ TEST(Engine, AFolderSaysWhatTheModelIs) {
   EXPECT_EQ(engine.encode("ab"), (std::vector<std::int32_t>{97, 98}));
   EXPECT_EQ(engine.decode({97, 98}), "ab");
   EXPECT_EQ(engine.forward({1, 2, {97, 98}}).values.size(), 512u);
+  expect_error([&] { engine.complete({{97}}, {.stop = {""}}); }, "stop: expected texts that are not empty");
+  expect_error([&] { engine.complete({{97}}, {.json_schema = "{"}); }, "json_schema: expected JSON, got {");
+  expect_error([&] { engine.complete({{97}}, {.json_schema = R"({"minLength": "x"})"}); }, "json_schema: ");
   const std::string packed = std::string(kSourceFolder) + "/tests/golden/gguf/qwen3moe/Q4_0.gguf";
   Engine of_blocks = Engine::open(Settings::parse({packed}));
   EXPECT_TRUE(of_blocks.generate({1, 2}).next().has_value());

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "generate/generate.h"
+#include "generate/generator.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
 #include "models/pipeline.h"

@@ -1,6 +1,6 @@
 // What a generator gives piece by piece is what the model gives for all tokens at once, on any layout; and
 // draws follow their distribution.
-#include "generate/generate.h"
+#include "generate/generator.h"
 
 #include <gtest/gtest.h>
 
@@ -213,130 +213,6 @@ TEST(Generator, RowsBeginWithAllOfAnother) {
     expect_last(feed(1, 5, 7));
     generator.copy_prefix(1, 1, 0);
     expect_last(feed(1, 0, 7));
-  });
-}
-
-// Drafts give the same texts in fewer calls: greedy and drawn, whatever pieces prompts
-// are read in, wherever the model is.
-TEST(Drafts, ChangeNoText) {
-  constexpr std::int64_t kFewTokens = 6;  // a guess is right often, and wrong often
-  for (const char* layout :
-       {"", "ranks=2 ici_data_parallelism=2", "ranks=4 ici_fsdp_parallelism=2 ici_expert_parallelism=2",
-        "ranks=2 ici_tensor_parallelism=2"}) {
-    for (Keys keys : {latent(), indexed(), grouped_queries(), windowed()}) {
-      SCOPED_TRACE(layout);
-      keys["vocab_size"] = kFewTokens;
-      keys["mtp_num_layers"] = 1;
-      const Config config = Config::from_map(keys, settings_of(layout));
-      const ModelConfig model = model_config(config);
-      std::vector<std::vector<std::int32_t>> prompts = random_rows({2, 7, 1, 4});
-      for (auto& prompt : prompts) {
-        for (std::int32_t& token : prompt) token %= kFewTokens;
-      }
-      run_session(config, mesh_from_config(config), [&](Context& context) {
-        const Parameters parameters =
-            Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
-        const ModelConfig plain = without_predictions(model);
-        const auto nothing = [](std::size_t, std::int32_t) {};
-        for (const bool drawn : {false, true}) {
-          for (const std::int64_t piece : {0, 3}) {
-            GenerateOptions options{
-                .most_tokens = 25, .log_probs = true, .vocab = kFewTokens, .prompt_chunk = piece};
-            if (drawn) options.sampling.strategy = SamplingStrategy::weighted;
-            Generator one(context, plain, parameters, 4, 32), two(context, model, parameters, 4, 32);
-            one.record_routing();
-            two.record_routing();
-            const Generated want = generate(one, prompts, options, nothing),
-                            got = generate_with_drafts(two, prompts, options, nothing);
-            for (std::size_t r = 0; r < prompts.size(); ++r) {
-              EXPECT_EQ(got.texts[r].tokens, want.texts[r].tokens) << r;
-              if (context.comm->rank() == 0) {  // drafts that were wrong have left no experts
-                ASSERT_EQ(two.length(r), one.length(r));
-                EXPECT_EQ(two.routing(r, two.length(r)), one.routing(r, one.length(r)));
-              }
-              for (std::size_t i = 0; i < want.texts[r].tokens.size(); ++i)
-                EXPECT_NEAR(got.texts[r].log_probs[i], want.texts[r].log_probs[i], 1e-4);
-            }
-            EXPECT_GT(got.accepted, 0);
-            EXPECT_LT(got.accepted, got.drafted);
-            EXPECT_LT(got.drafted, 24 * std::ssize(prompts)) << "tokens without a call of their own";
-          }
-        }
-      });
-    }
-  }
-}
-
-TEST(Drafts, EndWhereTheTextEnds) {
-  Keys keys = latent();
-  keys["mtp_num_layers"] = 1;
-  const Config config = Config::from_map(keys, {});
-  const ModelConfig model = model_config(config);
-  run_session(config, mesh_from_config(config), [&](Context& context) {
-    const Parameters parameters =
-        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
-    const auto made = [&](const GenerateOptions& options) {
-      Generator generator(context, model, parameters, 2, 24);
-      return generate_with_drafts(generator, random_rows({2, 3}), options, [](std::size_t, std::int32_t) {});
-    };
-    const Generated whole = made({.most_tokens = 9, .vocab = kVocabulary});
-    const std::int32_t end = whole.texts[0].tokens[4];
-    const Generated ended = made({.most_tokens = 9, .vocab = kVocabulary, .ends = {end}});
-    const auto& tokens = whole.texts[0].tokens;
-    const auto at = std::find(tokens.begin(), tokens.end(), end);
-    EXPECT_EQ(ended.texts[0].tokens, std::vector<std::int32_t>(tokens.begin(), at + 1));
-    EXPECT_TRUE(ended.texts[0].ended);
-    EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).texts[0].tokens.size(), 0u);
-    EXPECT_EQ(made({.most_tokens = 1, .vocab = kVocabulary}).texts[0].tokens.size(), 1u);
-  });
-}
-
-TEST(Generator, EndsRowsByThemselves) {
-  const Config config = Config::from_map(grouped_queries(), {});
-  const ModelConfig model = model_config(config);
-  run_session(config, mesh_from_config(config), [&](Context& context) {
-    const Parameters parameters =
-        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
-    const auto made = [&](const GenerateOptions& options) {
-      Generator generator(context, model, parameters, 2, 12);
-      std::vector<std::int32_t> seen;
-      const Generated g =
-          generate(generator, random_rows({2, 3}), options, [&](std::size_t row, std::int32_t t) {
-            if (row == 0) seen.push_back(t);
-          });
-      EXPECT_EQ(seen, g.texts[0].tokens);
-      for (const GeneratedText& row : g.texts) EXPECT_EQ(row.tokens.size(), row.log_probs.size());
-      return g;
-    };
-    const GenerateOptions free{.most_tokens = 6, .log_probs = true, .vocab = kVocabulary};
-    const Generated whole = made(free);
-    ASSERT_EQ(whole.texts[0].tokens.size(), 6u);
-    GenerateOptions ending = free;
-    const std::int32_t end = whole.texts[0].tokens[2];
-    // An id that never comes, the end, and one that comes after it where that is another one.
-    ending.ends = {kVocabulary + 5, end, whole.texts[0].tokens[4]};
-    const auto is_end = [&](std::int32_t token) {
-      return std::find(ending.ends.begin(), ending.ends.end(), token) != ending.ends.end();
-    };
-    const Generated ended = made(ending);
-    const auto at = std::find_if(whole.texts[0].tokens.begin(), whole.texts[0].tokens.end(),
-                                 [&](std::int32_t t) { return is_end(t); });
-    EXPECT_EQ(ended.texts[0].tokens, std::vector<std::int32_t>(whole.texts[0].tokens.begin(), at + 1));
-    EXPECT_TRUE(ended.texts[0].ended);
-    // The other row goes on as if it were alone, up to an end of its own.
-    const auto& tokens = ended.texts[1].tokens;
-    EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.texts[1].tokens.begin()));
-    EXPECT_TRUE(tokens.size() == 6 || is_end(tokens.back()));
-    for (const std::int64_t piece : {1, 2, 3}) {
-      GenerateOptions in_pieces = free;
-      in_pieces.prompt_chunk = piece;
-      EXPECT_EQ(made(in_pieces).texts[1].tokens, whole.texts[1].tokens);
-    }
-    GenerateOptions narrow = free;
-    narrow.vocab = 3;
-    const Generated few = made(narrow);
-    for (const std::int32_t token : few.texts[0].tokens) EXPECT_LT(token, 3);
-    EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).texts[0].tokens.size(), 0u);
   });
 }
 

@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "core/testing.h"
-#include "generate/generate.h"
+#include "generate/sampling.h"
 
 namespace switchyard {
 namespace {

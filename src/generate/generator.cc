@@ -68,6 +68,12 @@ bool cuts_freely(const ModelConfig& model, bool evicts) {
          }));
 }
 
+std::string broken_layer_text(std::int64_t layer, std::int64_t layers) {
+  if (layer < 0) return "the embedding's output is not finite";
+  if (layer == layers) return "the outputs of all layers are finite";
+  return fmt::format("the first output that is not finite is that of layer {}", layer);
+}
+
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
                      std::int64_t slots, std::int64_t capacity, bool evicts, std::int64_t checkpoints)
     : context_(context), model_(without_training(model)), parameters_(parameters), capacity_(capacity) {

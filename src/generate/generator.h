@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/graph_cache.h"
@@ -31,6 +32,9 @@ std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits, std:
 // Returns whether a slot of the model can start with any prefix of another without checkpoints: not with
 // gated delta nets, nor where layers with windows or chunks evict tokens.
 bool cuts_freely(const ModelConfig& model, bool evicts);
+
+// Names a layer of Generator::first_broken_layer: "the first output that is not finite is that of layer 3".
+std::string broken_layer_text(std::int64_t layer, std::int64_t layers);
 
 class Generator {
  public:
@@ -93,7 +97,8 @@ class Generator {
   // [L,S,K] of the layers of routed_layers(). On rank 0.
   std::vector<std::uint16_t> routing(std::size_t slot, std::int64_t tokens) const;
 
-  ThreadPool& pool() const { return *context_.pool; }
+  Context& context() const { return context_; }
+  const ModelConfig& model() const { return model_; }
   bool is_first_rank() const { return context_.comm->rank() == 0; }
   std::int64_t slots() const { return std::ssize(model_slots_.lengths); }
   std::int64_t layers() const { return model_.layers; }

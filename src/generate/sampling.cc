@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
 
 #include "core/error.h"
 #include "core/rng.h"
@@ -49,6 +51,17 @@ SamplingConfig sampling_config(const Config& config, std::int64_t vocab) {
                name, s.top_k);
   }
   return s;
+}
+
+std::vector<std::int32_t> end_tokens(const Config& config, const Tokenizer& tokenizer) {
+  std::set<std::int32_t> ends;
+  if (tokenizer.eos()) ends.insert(*tokenizer.eos());
+  for (const std::int64_t id : config.get_ints("decode_end_tokens")) {
+    if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
+      fail_usage("[generate] decode_end_tokens: expected ids of 0 or more, got {}", id);
+    ends.insert(static_cast<std::int32_t>(id));
+  }
+  return {ends.begin(), ends.end()};
 }
 
 float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "config/config.h"
 #include "kernels/sampling/pick_token.h"
+#include "tokenizer/tokenizer.h"
 
 namespace switchyard {
 
@@ -15,6 +17,10 @@ constexpr double kMostLogitBias = 100;
 // Reads the decode_* keys. Error(usage) for a strategy without its number, and for a bias of a token that is
 // not in the vocabulary.
 SamplingConfig sampling_config(const Config& config, std::int64_t vocab);
+
+// Returns the ids that end a text, ascending: the tokenizer's end of a document, where it has one, and
+// decode_end_tokens. Error(usage) for a negative id.
+std::vector<std::int32_t> end_tokens(const Config& config, const Tokenizer& tokenizer);
 
 // Returns the number in [0, 1) that decides on a token. It depends on the seed, the index of the text among
 // those of the seed, and the number of tokens that the text has already, and on nothing else.

@@ -12,7 +12,7 @@
 #include "core/testing.h"
 #include "data/packing.h"
 #include "engine/model.h"
-#include "generate/generate.h"
+#include "texts/generate.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
 #include "train/trainer.h"

@@ -1,5 +1,5 @@
 // Grammars that begin within a token: behind the marker of calls, or behind the end of reasoning.
-#include "serve/answer_guide.h"
+#include "texts/answer_guide.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 
 #include "chat/call_form.h"
 #include "serve/protocol/call_grammar.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 namespace {

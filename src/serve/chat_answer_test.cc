@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "serve/answer_reader.h"
 #include "serve/protocol/messages.h"
 #include "serve/protocol/tool_choice.h"
+#include "texts/answer_reader.h"
 
 namespace switchyard::serve {
 namespace {

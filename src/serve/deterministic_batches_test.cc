@@ -14,7 +14,8 @@
 #include "kernels/registry/isa.h"
 #include "kernels/registry/row_independence.h"
 #include "models/packed_parameters.h"
-#include "serve/serve_loop.h"
+#include "serve/statistics.h"
+#include "texts/loop.h"
 
 namespace switchyard::serve {
 namespace {
@@ -134,8 +135,7 @@ class Server {
                .deterministic = of.deterministic,
                .drafts = model.predictions > 0,
                .vocab = of.vocab};
-    queue_.emplace(limits_, statistics_);
-    batcher_.emplace(*tokenizer_, limits_, *queue_, statistics_);
+    inbox_.emplace(limits_, statistics_);
     session_ = std::thread([this, config, model, of] {
       run_session(config, mesh_from_config(config), [&](Context& context) {
         std::vector<ParameterSpec> specs = parameter_specs(model);
@@ -152,13 +152,15 @@ class Server {
         if (of.deterministic) independence.emplace();
         Generator generator(context, model, parameters, limits_.slots, kSlotTokens, true,
                             limits_.checkpoints);
-        ServeHead head{*batcher_, *queue_, statistics_};
-        run_serve_loop(context, model, generator, context.comm->rank() == 0 ? &head : nullptr);
+        const Loop::Head head{*inbox_, tokenizer_.get(), statistics_};
+        Loop loop(generator, limits_, context.comm->rank() == 0 ? &head : nullptr);
+        while (loop.step(0.2)) {
+        }
       });
     });
   }
   ~Server() {
-    queue_->close();
+    inbox_->close();
     session_.join();
   }
 
@@ -168,7 +170,7 @@ class Server {
       wanted.push_back({.request = std::move(request), .pieces = std::make_shared<Pieces>()});
     std::vector<std::shared_ptr<Pieces>> all;
     for (const WantedText& text : wanted) all.push_back(text.pieces);
-    EXPECT_EQ(queue_->submit(std::move(wanted)), RequestQueue::Submitted::yes);
+    EXPECT_EQ(inbox_->submit(std::move(wanted)), Inbox::Submitted::yes);
     std::vector<MadeText> made(all.size());
     for (std::size_t i = 0; i < all.size(); ++i) {
       for (bool over = false; !over;) {
@@ -192,8 +194,7 @@ class Server {
   const std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer("byte", "");
   Limits limits_;
   Statistics statistics_;
-  std::optional<RequestQueue> queue_;
-  std::optional<Batcher> batcher_;
+  std::optional<Inbox> inbox_;
   std::thread session_;
 };
 

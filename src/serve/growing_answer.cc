@@ -3,7 +3,7 @@
 namespace switchyard::serve {
 
 GrowingAnswer::GrowingAnswer(std::unique_ptr<ProtocolAnswer> answer, std::shared_ptr<Pieces> pieces,
-                           http::Headers headers)
+                             http::Headers headers)
     : answer_(std::move(answer)), pieces_(std::move(pieces)), headers_(std::move(headers)) {}
 
 bool GrowingAnswer::is_stream() const {

@@ -12,7 +12,7 @@ class GrowingAnswer final : public http::Growing {
  public:
   // `headers` are sent besides those that every answer has.
   GrowingAnswer(std::unique_ptr<ProtocolAnswer> answer, std::shared_ptr<Pieces> pieces,
-               http::Headers headers = {});
+                http::Headers headers = {});
 
   bool is_stream() const override;
   http::Response head() const override;

@@ -49,8 +49,7 @@ Response json_response(const json& body) {
 
 class HttpServer::Impl {
  public:
-  Impl(const http::Options& options, const ServedModel& model, RequestQueue& queue,
-       const Statistics& statistics)
+  Impl(const http::Options& options, const ServedModel& model, Inbox& queue, const Statistics& statistics)
       : model_(model),
         queue_(queue),
         statistics_(statistics),
@@ -238,12 +237,12 @@ class HttpServer::Impl {
     std::vector<WantedText> wanted;
     for (TextRequest& text : texts) wanted.push_back({std::move(text), pieces});
     switch (queue_.submit(std::move(wanted), key_of(request))) {
-      case RequestQueue::Submitted::yes:
+      case Inbox::Submitted::yes:
         break;
-      case RequestQueue::Submitted::too_many_of_key:
+      case Inbox::Submitted::too_many_of_key:
         return refusal(429, "this key has as many texts that run or wait as it may: try again",
                        "rate_limit_exceeded");
-      case RequestQueue::Submitted::full:
+      case Inbox::Submitted::full:
         return refusal(503, "no room for more texts to wait, or stopping: try again", "overloaded");
     }
     return std::make_shared<GrowingAnswer>(std::move(answer), pieces, std::move(headers));
@@ -256,7 +255,7 @@ class HttpServer::Impl {
 
   static constexpr std::size_t kMostSaid = 100, kLongestHeader = 2000;
   const ServedModel& model_;
-  RequestQueue& queue_;
+  Inbox& queue_;
   const Statistics& statistics_;
   const std::int64_t started_;
   std::atomic<std::int64_t> answers_{0};
@@ -266,7 +265,7 @@ class HttpServer::Impl {
   http::Server server_;         // last: its handlers use all above
 };
 
-HttpServer::HttpServer(const http::Options& options, const ServedModel& model, RequestQueue& queue,
+HttpServer::HttpServer(const http::Options& options, const ServedModel& model, Inbox& queue,
                        const Statistics& statistics)
     : impl_(std::make_unique<Impl>(options, model, queue, statistics)) {}
 

@@ -6,16 +6,16 @@
 #include <string>
 
 #include "serve/http/options.h"
-#include "serve/request_queue.h"
 #include "serve/served_model.h"
 #include "serve/statistics.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 
 class HttpServer {
  public:
   // Binds the address; Error(usage) where that fails. The other arguments must outlive the server.
-  HttpServer(const http::Options& options, const ServedModel& model, RequestQueue& queue,
+  HttpServer(const http::Options& options, const ServedModel& model, Inbox& queue,
              const Statistics& statistics);
   // Waits for answers that are on their way: the queue must be done, or its texts must go on.
   ~HttpServer();

@@ -260,24 +260,24 @@ class ResponsesServer {
  public:
   explicit ResponsesServer(std::vector<Piece> pieces, http::Options options = {})
       : pieces_(std::move(pieces)), options_(std::move(options)) {
-    server_ = std::make_unique<HttpServer>(options_, model_, queue_, statistics_);
+    server_ = std::make_unique<HttpServer>(options_, model_, inbox_, statistics_);
     server_->start();
     answers_ = std::thread([this] {
-      while (!queue_.is_done()) {
-        queue_.wait(0.05);
-        while (const auto text = queue_.take()) {
+      while (!inbox_.is_done()) {
+        inbox_.wait(0.05);
+        while (const auto text = inbox_.take()) {
           {
             const std::lock_guard lock(mutex_);
             prompt_ = model_.tokenizer->decode(text->request.prompt);
           }
           for (const Piece& piece : pieces_) text->pieces->add(piece);
-          queue_.finished(*text);
+          inbox_.finished(*text);
         }
       }
     });
   }
   ~ResponsesServer() {
-    queue_.close();
+    inbox_.close();
     answers_.join();
   }
   Json ask(const std::string& method, const std::string& path, const std::string& body = "", int status = 200,
@@ -299,7 +299,7 @@ class ResponsesServer {
   const http::Options options_;
   const ServedModel model_ = chatting_model();
   Statistics statistics_;
-  RequestQueue queue_{{.slots = 2, .waiting = 8}, statistics_};
+  Inbox inbox_{{.slots = 2, .waiting = 8}, statistics_};
   std::unique_ptr<HttpServer> server_;
   std::thread answers_;
   mutable std::mutex mutex_;

@@ -463,7 +463,7 @@ TEST(Serve, StopsWhenTheRunningTextsAreDone) {
     text.ignore_end = true;
     texts.push_back({text, pieces});
   }
-  ASSERT_EQ(service.queue().submit(std::move(texts)), RequestQueue::Submitted::yes);
+  ASSERT_EQ(service.inbox().submit(std::move(texts)), Inbox::Submitted::yes);
   ASSERT_FALSE(pieces->take(60).empty());
   service.stop();
   std::map<std::size_t, Finish> how;

@@ -10,11 +10,11 @@
 
 #include "core/testing.h"
 #include "engine/session.h"
-#include "generate/generate.h"
 #include "serve/http/testing.h"
 #include "serve/http_server.h"
 #include "serve/protocol/completions.h"
-#include "serve/serve_loop.h"
+#include "texts/generate.h"
+#include "texts/loop.h"
 
 namespace switchyard::serve {
 
@@ -85,9 +85,9 @@ class Service {
                .vocab = kVocabulary,
                .capacity = capacity,
                .most_texts = limits.slots + limits.waiting};
-    queue_ = std::make_unique<RequestQueue>(limits, statistics_);
-    batcher_ = std::make_unique<Batcher>(*tokenizer_, limits, *queue_, statistics_);
-    server_ = std::make_unique<HttpServer>(http::Options(), served_, *queue_, statistics_);
+    limits.counts_experts = true;
+    inbox_ = std::make_unique<Inbox>(limits, statistics_);
+    server_ = std::make_unique<HttpServer>(http::Options(), served_, *inbox_, statistics_);
     server_->start();
     session_ = std::thread([this, limits, capacity, broken] {
       run_session(config_, mesh_from_config(config_), [&](Context& context) {
@@ -100,18 +100,20 @@ class Service {
         }
         Generator generator(context, model_, parameters, limits.slots, capacity,
                             !config_.get_bool("enable_prefix_caching"), limits.checkpoints);
-        ServeHead head{*batcher_, *queue_, statistics_};
-        run_serve_loop(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
+        const Loop::Head head{*inbox_, tokenizer_.get(), statistics_};
+        Loop loop(generator, limits, context.comm->rank() == 0 ? &head : nullptr);
+        while (loop.step(0.2)) {
+        }
       });
     });
   }
   ~Service() { stop(); }
   void stop() {
-    queue_->close();
+    inbox_->close();
     if (session_.joinable()) session_.join();
   }
 
-  RequestQueue& queue() { return *queue_; }
+  Inbox& inbox() { return *inbox_; }
   Counts counts() const { return statistics_.counts(); }
   const ServedModel& served() const { return served_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -136,8 +138,7 @@ class Service {
   const std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer("byte", "");
   ServedModel served_;
   Statistics statistics_;
-  std::unique_ptr<RequestQueue> queue_;
-  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Inbox> inbox_;
   std::unique_ptr<HttpServer> server_;
   std::thread session_;
 };

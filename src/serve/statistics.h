@@ -1,4 +1,4 @@
-// Statistics: the numbers behind /metrics. Any thread may call any function.
+// Statistics: the numbers behind /metrics, of what a loop of texts tells. Any thread may call any function.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "serve/histogram.h"
-#include "serve/text.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 
@@ -47,32 +47,26 @@ struct LayerAssignments {
   std::vector<double> of_expert;
 };
 
-class Statistics {
+class Statistics : public Observer {
  public:
   // The name of the served model labels the metrics that have vLLM's names.
   explicit Statistics(std::string model_name = "") : model_name_(std::move(model_name)) {}
 
-  void count_finish(Finish how);
-  template <typename Change>
-  void change(const Change& change_counts) {
-    const std::lock_guard lock(mutex_);
-    change_counts(counts_);
-  }
-  template <typename Change>
-  void time(const Change& change_timings) {
-    const std::lock_guard lock(mutex_);
-    change_timings(timings_);
-  }
+  void refused(std::int64_t texts) override;
+  void ended(Finish how) override;
+  void started(double seconds_waited, std::int64_t cached_tokens) override;
+  void called(const CallReport& call) override;
+  void finished(const FinishedText& text) override;
+  void cache_holds(std::int64_t tokens, std::int64_t capacity) override;
+  // The same layers in every call.
+  void assigned(std::span<const double> assignments, std::span<const std::int64_t> layers,
+                std::size_t experts) override;
+
   Counts counts() const;
   Timings timings() const;
   const std::string& model_name() const { return model_name_; }
 
-  void set_cache_use(CacheUse use);
   CacheUse cache_use() const;
-
-  // Adds assignments of `layers`, `experts` numbers a layer, the same layers in every call.
-  void add_assignments(std::span<const double> assignments, std::span<const std::int64_t> layers,
-                       std::size_t experts);
   std::vector<LayerAssignments> assignments() const;
 
  private:

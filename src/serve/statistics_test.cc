@@ -51,23 +51,21 @@ TEST(Histogram, CountsUpToEachBound) {
 
 TEST(Statistics, OwnNamesAndThoseOfVllm) {
   Statistics statistics("a \"small\" model");
-  statistics.change([](Counts& counts) {
-    counts.stopped = 2;
-    counts.prompt_tokens = 70;
-    counts.shared_tokens = 30;
-    counts.new_tokens = 12;
-    counts.chat_requests["tool_calls"] = 1;
-    counts.tool_calls["hermes"] = 4;
-  });
-  statistics.time([](Timings& timings) {
-    timings.first_token_seconds.observe(0.2);
-    timings.next_token_seconds.observe(0.02, 11);
-    timings.text_seconds.observe(3);
-    timings.queue_seconds.observe(0);
-    timings.new_tokens.observe(12);
-    timings.grammar_mask_seconds.observe(1e-5);
-  });
-  statistics.set_cache_use({25, 100});
+  TextRequest chat{.prompt = {1}};
+  chat.answer = std::make_shared<AnswerForm>(AnswerForm{.format = chat::Format::hermes});
+  statistics.started(0, 30);
+  statistics.called({.prompts = true, .prompt_tokens = 70, .new_tokens = 1, .first_token_seconds = {0.2}});
+  statistics.called(
+      {.new_tokens = 11, .next_token_seconds = std::vector<double>(11, 0.02), .mask_seconds = {1e-5}});
+  statistics.finished({.request = chat,
+                       .how = Finish::stop,
+                       .slot = 0,
+                       .cached = {},
+                       .new_tokens = 12,
+                       .seconds = 3,
+                       .calls = 4});
+  for (int i = 0; i < 2; ++i) statistics.ended(Finish::stop);
+  statistics.cache_holds(25, 100);
   const auto samples = samples_of(metrics_text(statistics, 3, 1));
   const std::string model = "model_name=\"a \\\"small\\\" model\"";
   const auto of = [&](const std::string& name) {

@@ -38,7 +38,7 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
     EXPECT_EQ(counts.new_tokens, 45);
     EXPECT_EQ(counts.prompt_tokens, 1 + 14 + 21 + 7 + 4);
     EXPECT_EQ(counts.abandoned + counts.refused, 0);
-    EXPECT_EQ(service.queue().running() + service.queue().waiting(), 0);
+    EXPECT_EQ(service.inbox().running() + service.inbox().waiting(), 0);
   }
 }
 

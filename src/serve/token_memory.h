@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/text_range.h"
-#include "serve/cache_domain.h"
+#include "serve/texts.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard::serve {

@@ -19,7 +19,7 @@
 #include "data/token_folder.h"
 #include "engine/model.h"
 #include "engine/output_files.h"
-#include "generate/generate.h"
+#include "texts/generate.h"
 #include "kernels/machine/machine_loops.h"
 #include "metrics/atomic_file.h"
 #include "parallel/comm/stop_signal.h"

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
-#include "generate/generate.h"
+#include "texts/generate.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
 #include "train/trainer.h"

@@ -134,7 +134,7 @@ class Fuzzer:
             if own != (json.loads(body).get("type") == "error") or not isinstance(error.get("message"), str) or not error["message"] or "\n" in error["message"].strip():
                 return f"an error of another form: {body[:200]!r}"
         elif kind.startswith("text/event-stream"):
-            return self.look_at_stream(path, [line[5:].strip() for line in body.decode().splitlines() if line.startswith("data:")])
+            return self.look_at_stream(path, [line[5:].strip() for line in body.decode().split("\n") if line.startswith("data:")])
         elif kind.startswith("application/json") and body:
             json.loads(body)
         return None

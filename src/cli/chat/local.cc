@@ -12,7 +12,7 @@ namespace {
 
 class LocalChat : public ChatBackend {
  public:
-  LocalChat(const serve::ServedModel& model, serve::RequestQueue& queue) : model_(model), queue_(queue) {}
+  LocalChat(const serve::ServedModel& model, texts::Inbox& inbox) : model_(model), inbox_(inbox) {}
 
   void ask(const ChatJson& body, const std::function<void(const ChatJson& event)>& on_event,
            const std::function<bool()>& goes_on) override {
@@ -27,16 +27,16 @@ class LocalChat : public ChatBackend {
       on_event({{"error", {{"message", fmt::format("{}: no field of a chat", request->ignored[0])}}}});
       return;
     }
-    const auto pieces = std::make_shared<serve::Pieces>();
+    const auto pieces = std::make_shared<texts::Pieces>();
     serve::ChatAnswer answer(*request, model_, "chat", std::time(nullptr));
-    std::vector<serve::WantedText> texts;
-    for (serve::TextRequest& text : request->texts) texts.push_back({std::move(text), pieces});
-    if (queue_.submit(std::move(texts)) != serve::RequestQueue::Submitted::yes)
+    std::vector<texts::WantedText> texts;
+    for (texts::TextRequest& text : request->texts) texts.push_back({std::move(text), pieces});
+    if (inbox_.submit(std::move(texts)) != texts::Inbox::Submitted::yes)
       fail_runtime("[chat] the model has stopped");
     EventReader events;
     events.add(answer.begin(), on_event);
     while (!answer.is_finished()) {
-      for (const serve::Piece& piece : pieces->take(kLookSeconds)) events.add(answer.add(piece), on_event);
+      for (const texts::Piece& piece : pieces->take(kLookSeconds)) events.add(answer.add(piece), on_event);
       if (answer.is_abandoned()) fail_runtime("[chat] the model has stopped");
       if (!goes_on()) {
         pieces->abandon();
@@ -58,13 +58,13 @@ class LocalChat : public ChatBackend {
   static constexpr double kLookSeconds = 0.1;  // between two looks whether the answer is still wanted
 
   const serve::ServedModel& model_;
-  serve::RequestQueue& queue_;
+  texts::Inbox& inbox_;
 };
 
 }  // namespace
 
-std::unique_ptr<ChatBackend> local_chat(const serve::ServedModel& model, serve::RequestQueue& queue) {
-  return std::make_unique<LocalChat>(model, queue);
+std::unique_ptr<ChatBackend> local_chat(const serve::ServedModel& model, texts::Inbox& inbox) {
+  return std::make_unique<LocalChat>(model, inbox);
 }
 
 }  // namespace switchyard

@@ -6,7 +6,7 @@
 // another order than products of many.
 //
 // Callers do the rest: a call's number of tokens a row, and its first position, choose between kernels of
-// attention (ops/attention_cache.h), so rows that differ there must not share a call (serve/scheduler.h).
+// attention (ops/attention_cache.h), so rows that differ there must not share a call (texts/scheduler.h).
 #pragma once
 
 namespace switchyard {

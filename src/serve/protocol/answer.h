@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "serve/text.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "chat/answer_parser.h"
-#include "serve/text.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 

@@ -9,7 +9,7 @@
 
 #include "serve/protocol/fields.h"
 #include "serve/served_model.h"
-#include "serve/text.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 

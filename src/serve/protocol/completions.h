@@ -10,7 +10,7 @@
 #include "serve/protocol/answer.h"
 #include "serve/protocol/fields.h"
 #include "serve/served_model.h"
-#include "serve/text.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 

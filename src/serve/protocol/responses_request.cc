@@ -336,7 +336,7 @@ void forget_unsaid_strict(ResponsesRequest& request) {
 
 // Where nothing says whether a tool is strict it is, if the server can hold to its schema.
 ChatRequest parse_strict_or_not(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed,
-                              std::int64_t key) {
+                                std::int64_t key) {
   if (!request.unsaid_strict.empty()) {
     try {
       return parse_chat(request.chat, model, own_seed, key);

@@ -1,0 +1,79 @@
+// Batcher: the texts of a loop between two calls of the model. It joins the inbox, the slots, the scheduler
+// and the sampler on rank 0's thread, one function for each moment of a call.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "texts/inbox.h"
+#include "texts/observer.h"
+#include "texts/sampler.h"
+#include "texts/scheduler.h"
+#include "texts/slots.h"
+
+namespace switchyard::texts {
+
+// The next work of all ranks: first the copies, then the step.
+struct Call {
+  std::vector<PrefixCopy> copies;
+  Step step;
+};
+
+// The work after a call, for a model that drafts: drop rejected drafts from the cache (copies of a
+// slot to itself), then draft the token after `next`.
+struct DraftCall {
+  std::vector<PrefixCopy> truncated;
+  std::vector<SlotTokens> next;
+};
+
+class Batcher {
+ public:
+  // Without a tokenizer texts have tokens alone. All arguments must outlive the batcher.
+  Batcher(const Tokenizer* tokenizer, const Limits& limits, Inbox& inbox,
+          Observer& observer = Observer::none(), std::function<void(const FinishedText&)> on_finished = {});
+  // Closes the inbox and abandons all texts: the model makes no more tokens.
+  ~Batcher();
+  Batcher(const Batcher&) = delete;
+
+  // Tells how the cache of the model is split, what it can copy (Slots::describe_cache), which slots it can
+  // continue (Generator::is_current), and how many tokens fit into a slot.
+  void describe_cache(std::int64_t groups, Slots::LongestPrefix longest_prefix,
+                      std::function<bool(std::size_t slot)> is_current, std::int64_t slot_tokens) {
+    slots_.describe_cache(groups, std::move(longest_prefix));
+    is_current_ = std::move(is_current);
+    slot_tokens_ = slot_tokens;
+  }
+
+  // Returns the next call, for `only` these texts (null: for all). Where no text is running, waits up to
+  // `seconds` for one.
+  Call next(double seconds, const std::vector<const Pieces*>* only = nullptr);
+  // Takes the logits of the call that next() returned (Sampler::accept_logits), and the seconds that it took.
+  DraftCall accept_logits(ThreadPool& pool, const Step& step, const Tensor& logits, double seconds);
+  void accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, const Tensor& logits) {
+    sampler_.accept_drafts(pool, next, texts_, logits);
+  }
+
+ private:
+  void start(WantedText text, Call& call);
+  void read_again(std::size_t slot, Call& call);
+  CallReport report_of(const Step& step, const Accepted& accepted, bool prompts, double seconds,
+                       std::span<const std::int64_t> tokens_before);
+  void tell_cache_use();
+  void finish(std::size_t slot, Finish how);
+
+  const Tokenizer* tokenizer_;
+  Inbox& inbox_;
+  Observer& observer_;
+  std::function<void(const FinishedText&)> on_finished_;
+  Slots slots_;
+  Scheduler scheduler_;
+  Sampler sampler_;
+  const double text_seconds_;  // 0: texts may take any time
+  RunningTexts texts_;
+  std::int64_t turns_ = 0;  // texts that got a slot
+  std::int64_t slot_tokens_ = 0;
+  std::function<bool(std::size_t)> is_current_ = [](std::size_t) { return true; };
+};
+
+}  // namespace switchyard::texts
