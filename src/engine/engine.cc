@@ -364,7 +364,7 @@ std::optional<std::int32_t> TokenStream::next() {
     return {};
   }
   State& own = *state_;
-  // What rank 0 tells the others. Plain bytes, since it is broadcast.
+  // Rank 0 tells the others these plain bytes by a broadcast.
   struct Told {
     bool has_token = false, is_over = false, has_failed = false;
     std::int32_t token = 0;

@@ -58,7 +58,7 @@ class Statistics : public Observer {
   void called(const CallReport& call) override;
   void finished(const FinishedText& text) override;
   void cache_holds(std::int64_t tokens, std::int64_t capacity) override;
-  // The same layers in every call.
+  // Every call has the same layers.
   void assigned(std::span<const double> assignments, std::span<const std::int64_t> layers,
                 std::size_t experts) override;
 

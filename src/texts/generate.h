@@ -1,5 +1,5 @@
-// Texts that are made together, and end together: what `generate`, `verify` and the sample of a training
-// make.
+// make_texts() makes several texts side by side until all have ended. `generate`, `verify` and the sample of
+// a training call generate() over it.
 #pragma once
 
 #include <functional>

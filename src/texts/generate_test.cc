@@ -1,4 +1,4 @@
-// Texts that are made together.
+// Tests texts of one call: drafts and ends change none of the others.
 #include "texts/generate.h"
 
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ namespace switchyard::texts {
 
 class Loop {
  public:
-  // What rank 0 alone has.
+  // Rank 0 alone has a head.
   struct Head {
     Inbox& inbox;
     const Tokenizer* tokenizer = nullptr;  // null: pieces have tokens, and no text
@@ -31,8 +31,7 @@ class Loop {
 
   // Calls the model once at most, for `only` these texts (null: for all). Where no text runs, waits up to
   // `idle_seconds` for one. Returns false, and calls nothing, when nothing is left to do: when `only` names
-  // no text, or else when the inbox is closed and no text runs. Rank 0 decides: what others pass is of no
-  // account. Collective.
+  // no text, or else when the inbox is closed and no text runs. Only rank 0's arguments count. Collective.
   bool step(double idle_seconds = 0, const std::vector<const Pieces*>* only = nullptr);
 
  private:

@@ -39,8 +39,8 @@ std::string name_of_id(std::int32_t token) {
   return fmt::format("token_id:{}", token);
 }
 
-// The text of a token within a text; its id where it has no text, or only a part of a character. None without
-// a tokenizer.
+// Returns the text of a token within a text, or its id where it has no text or only a part of a character.
+// Returns nothing where there is no tokenizer.
 std::string text_of_token(const Tokenizer* tokenizer, std::int32_t token) {
   if (tokenizer == nullptr) return "";
   const std::string text = text_within(*tokenizer, token);

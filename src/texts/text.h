@@ -1,5 +1,4 @@
-// A text that a client waits for: the request, and the way its pieces take from the model's thread to the
-// client's.
+// TextRequest is what a client wants; Pieces carry the text from the model's thread to the client's.
 #pragma once
 
 #include <condition_variable>
@@ -39,7 +38,7 @@ struct TextRequest {
   std::uint32_t seed = 0;         // a draw depends on the seed, the choice and the number of draws before it
   std::size_t choice = 0;         // the text's index among those of one request
   std::int64_t draws_before = 0;  // the first token's
-  // What penalties know before the first new token; null: the prompt.
+  // The tokens that penalties count before the first new one; null: the prompt.
   std::shared_ptr<const TokenHistory> history = {};
   std::vector<std::string> stop = {};   // the text ends before the first of these
   std::optional<int> log_probs = {};    // return log probabilities, and those of so many most probable tokens
