@@ -35,7 +35,7 @@ std::vector<KeyDeclaration> memory_keys() {
       tensor_key("query_proj", "query projection"),
       tensor_key("key_proj", "key projection"),
       tensor_key("value_proj", "value projection"),
-      tensor_key("kv_proj", "key and value projections"),
+      inert(tensor_key("kv_proj", "of keys and values that share a projection, which no model has here")),
       tensor_key("qkv_proj", "query, key and value projections"),
       tensor_key("out_proj", "output projection of attention"),
       tensor_key("query_wa_proj", "query latent of MLA"),

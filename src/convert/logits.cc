@@ -96,11 +96,12 @@ Tensor run_layer(const ModelOnRanks& ranks, const Batch& batch, std::int64_t lay
     context.stage.index = static_cast<int>(layer);
     context.stage.count = static_cast<int>(ranks.model.layers);
     const Parameters parameters = ranks.load(context);
-    ForwardOptions options;
+    LossOptions options;
     options.keep_logits = true;
     if (input.defined())
       options.input = make_leaf(input, input.shape(), block_sharding(*context.rules, input.shape()), false);
-    const ForwardResult out = forward(context, ranks.model, parameters, place_batch(context, batch), options);
+    const Losses out =
+        training_losses(context, ranks.model, parameters, place_batch(context, batch), options);
     const bool last = context.stage.is_last();
     context.stage = {};
     results.put(context, "result", last ? out.logits : out.output);

@@ -151,10 +151,10 @@ std::vector<double> log_probabilities(const Keys& keys, std::span<const std::int
       batch.inputs_segmentation.span<std::int32_t>()[i] = 1;
       batch.targets_segmentation.span<std::int32_t>()[i] = 1;
     }
-    ForwardOptions options;
+    LossOptions options;
     options.keep_logits = true;
     const Tensor logits =
-        forward(context, model, parameters, place_batch(context, batch), options).logits.tensor();
+        training_losses(context, model, parameters, place_batch(context, batch), options).logits.tensor();
     const auto last = logits.span<float>().last(static_cast<std::size_t>(kVocabulary));
     double sum = 0;
     for (const float x : last) sum += std::exp(static_cast<double>(x));

@@ -31,14 +31,10 @@ Array hidden_of(Context& context, const ScoredModel& scored, const Batch& batch)
   Pipeline(context, PipelineSchedule::one_forward_one_backward, model.dtype, shape,
            block_sharding(*context.rules, shape))
       .evaluate([&](const PipelinePass& pass, const Array& input) {
-        ForwardOptions options;
-        options.block = pass.block;
-        options.input = input;
-        options.final_hidden = true;
-        const ForwardResult out =
-            forward(context, model, scored.parameters, place_batch(context, batch), options);
+        const HiddenStates out = hidden_states(context, model, scored.parameters, place_batch(context, batch),
+                                               {pass.block, input});
         hidden = out.final_hidden;
-        return StageOutput{out.output, out.loss};
+        return StageOutput{out.output, {}};
       });
   return hidden;
 }

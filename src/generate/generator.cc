@@ -171,24 +171,20 @@ Tensor Generator::feed(std::span<const SlotTokens> fed) {
 }
 
 Tensor Generator::feed_each(std::span<const SlotTokens> fed) {
-  ForwardOptions options;
-  options.every_token = true;
-  return run(fed, options);
+  return run(fed, {.every_token = true});
 }
 
 Tensor Generator::draft(std::span<const SlotTokens> next) {
   follow_weights();
   CHECK(trunk_.defined(), "no call before, or a model of {} prediction layers", model_.predictions);
-  ForwardOptions options;
-  options.draft_of = trunk_;
   // The prediction layer continues after its own last token, not after the model's.
   std::swap(model_slots_, draft_slots_);
-  Tensor logits = run(next, options);
+  Tensor logits = run(next, {.draft_of = trunk_});
   std::swap(model_slots_, draft_slots_);
   return logits;
 }
 
-Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
+Tensor Generator::run(std::span<const SlotTokens> fed, const CallKind& kind) {
   CHECK(!fed.empty(), "no slot to feed");
   ran_graph_ = false;
   follow_weights();
@@ -203,17 +199,16 @@ Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
     caches_.from_beginning = caches_.from_beginning && model_slots_.lengths[f.slot] == 0;
   }
   const NoGrad no_grad(context_);
-  const bool drafts = options.draft_of.defined();
-  const bool is_step = makes_graphs() && !caches_.from_beginning && !drafts && !options.every_token &&
+  const bool drafts = kind.draft_of.defined();
+  const bool is_step = makes_graphs() && !caches_.from_beginning && !drafts && !kind.every_token &&
                        std::ranges::all_of(fed, [](const SlotTokens& f) { return f.tokens.size() == 1; });
   const BatchRows rows = batch_rows(fed, is_step ? rows_of_step(std::ssize(fed)) : 1);
   choose_slots(fed, rows);
-  const Batch batch = batch_of(fed, rows, drafts ? static_cast<std::size_t>(options.draft_of.shape()[1]) : 0);
-  const Tensor logits =
-      is_step && can_begin_step(caches_)
-          ? logits_of_step(batch)
-          : logits_of(
-                batch.inputs.shape(), [&] { return place_tokens(context_, batch); }, options);
+  const Batch batch = batch_of(fed, rows, drafts ? static_cast<std::size_t>(kind.draft_of.shape()[1]) : 0);
+  const Tensor logits = is_step && can_begin_step(caches_)
+                            ? logits_of_step(batch)
+                            : logits_of(
+                                  batch.inputs.shape(), [&] { return place_tokens(context_, batch); }, kind);
   caches_.numbers.clear();
   if (!drafts && routing_) keep_routing(fed, rows, batch.inputs.dim(1));
   for (const SlotTokens& f : fed) model_slots_.append(f.slot, std::ssize(f.tokens));
@@ -221,7 +216,7 @@ Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
   std::vector<std::int64_t> in_order(fed.size());
   std::iota(in_order.begin(), in_order.end(), 0);
   Shape result{std::ssize(fed), model_.vocab};
-  if (options.every_token) result.insert(result.begin() + 1, logits.dim(1));
+  if (kind.every_token) result.insert(result.begin() + 1, logits.dim(1));
   if (rows.of_fed == in_order) return logits.slice_rows(0, std::ssize(fed)).reshaped(result);
   const std::int64_t of_row = logits.dim(1) * model_.vocab;
   if (logits.view().on_gpu()) {
@@ -263,11 +258,9 @@ Tensor Generator::logits_of_step(const Batch& batch) {
   const std::string key =
       fmt::format("{} rows{}{}", rows, padded ? ", padding" : "", keeps_loads_ ? ", loads" : "");
   const StepOutput out = graphs_->run<StepOutput>(key, [&] {
-    ForwardOptions options;
     const Shape& tokens = batch.inputs.shape();
     const Tensor of_batch = there.slice_rows(0, 3 * rows).reshaped({3 * rows, 1});
-    Tensor logits = logits_of(
-        tokens, [&] { return placed_tokens(context_, of_batch, tokens); }, options);
+    Tensor logits = logits_of(tokens, [&] { return placed_tokens(context_, of_batch, tokens); }, {});
     return StepOutput{logits, loads_};
   });
   ran_graph_ = graphs_->last_way() != gpu::GraphCache::Way::eager;
@@ -276,21 +269,24 @@ Tensor Generator::logits_of_step(const Batch& batch) {
 }
 
 Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch()>& place,
-                            ForwardOptions& options) {
+                            const CallKind& kind) {
   const Shape shape{tokens[0], tokens[1], model_.emb};
-  const bool drafts = options.draft_of.defined();
-  CHECK(!drafts || options.draft_of.shape() == shape, "drafts for {} after {}", to_string(shape),
-        to_string(options.draft_of.shape()));
+  const bool drafts = kind.draft_of.defined();
+  CHECK(!drafts || kind.draft_of.shape() == shape, "drafts for {} after {}", to_string(shape),
+        to_string(kind.draft_of.shape()));
   Tensor logits;
   if (!drafts) loads_.clear();
   Pipeline(context_, PipelineSchedule::one_forward_one_backward, model_.dtype, shape,
            block_sharding(*context_.rules, shape))
       .evaluate([&](const PipelinePass& pass, const Array& input) {
-        options.block = pass.block;
-        options.input = input;
-        options.caches = &caches_;
-        ForwardResult out = forward(context_, model_, parameters_, place(), options);
-        if (options.keep_hidden) count_broken(out, context_.stage.block(pass.block));
+        const DeviceBatch batch = place();
+        NextLogits out;
+        if (drafts)
+          out.logits = draft_logits(context_, model_, parameters_, batch, caches_, kind.draft_of);
+        else
+          out = next_logits(context_, model_, parameters_, batch, caches_,
+                            {pass.block, input, kind.keep_hidden}, kind.every_token);
+        if (kind.keep_hidden) count_broken(out, context_.stage.block(pass.block));
         if (out.logits.defined())
           logits = keeps_logits_there_ ? gather_to_first_device(context_, out.logits)
                                        : gather_to_first(context_, out.logits, "logits");
@@ -302,7 +298,7 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
           trunk_ = model_.predictions > 0 ? out.trunk : Array();
           if (keeps_loads_) std::ranges::move(out.loads, std::back_inserter(loads_));
         }
-        return StageOutput{out.output, out.loss};
+        return StageOutput{out.output, {}};
       });
   if (context_.stage.count == 1 || context_.rank != 0) return logits;
   // The last stage's first rank sends them to the first stage's, which is rank 0 of the run.
@@ -311,9 +307,9 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
   if (context_.stage.is_last()) sent.front() = 1;
   if (context_.stage.is_first()) {
     received.back() = 1;
-    logits = Memory().zeros(DType::f32, {shape[0], options.every_token ? shape[1] : 1, model_.vocab});
+    logits = Memory().zeros(DType::f32, {shape[0], kind.every_token ? shape[1] : 1, model_.vocab});
   }
-  const std::int64_t size = shape[0] * (options.every_token ? shape[1] : 1) * model_.vocab;
+  const std::int64_t size = shape[0] * (kind.every_token ? shape[1] : 1) * model_.vocab;
   const Tensor nothing(Memory(), DType::f32, {0, size});
   const TensorView whole = logits.defined() ? logits.view().reshaped({1, size}) : nothing.view();
   context_.comm->ragged_all_to_all(context_.stage.across, context_.stage.is_last() ? whole : nothing.view(),
@@ -409,22 +405,20 @@ void Generator::truncate(std::size_t slot, std::int64_t tokens) {
 }
 
 // Counts values of this rank's shards: first the embedding's, then each layer's.
-void Generator::count_broken(const ForwardResult& out, const Stage::Block& block) {
+void Generator::count_broken(const BlockOutput& out, const Stage::Block& block) {
   auto at = static_cast<std::size_t>(layers_of(block, model_.layers).begin) + (block.is_first() ? 0 : 1);
   for (const Array& hidden : out.hidden) broken_[at++] += count_not_finite(context_, hidden);
 }
 
 std::int64_t Generator::first_broken_layer(const SlotTokens& sequence) {
   constexpr std::size_t kChunk = 128;  // most tokens whose outputs exist at once
-  ForwardOptions options;
-  options.keep_hidden = true;
   clear(sequence.slot);
   for (std::size_t begin = 0; begin < sequence.tokens.size(); begin += kChunk) {
     const auto chunk =
         std::span(sequence.tokens).subspan(begin, std::min(kChunk, sequence.tokens.size() - begin));
     const SlotTokens fed{sequence.slot, {chunk.begin(), chunk.end()}};
     broken_.assign(static_cast<std::size_t>(model_.layers) + 1, 0.0);
-    run(std::span(&fed, 1), options);
+    run(std::span(&fed, 1), {.keep_hidden = true});
     sum_over_run(context_, broken_);
     const auto first = std::find_if(broken_.begin(), broken_.end(), [](double count) { return count > 0; });
     if (first != broken_.end()) return first - broken_.begin() - 1;

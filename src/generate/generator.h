@@ -136,11 +136,16 @@ class Generator {
   // `least`: at least so many rows, where there are so many slots.
   BatchRows batch_rows(std::span<const SlotTokens> fed, std::int64_t least = 1) const;
   Batch batch_of(std::span<const SlotTokens> fed, const BatchRows& rows, std::size_t least) const;
+  struct CallKind {
+    bool every_token = false;  // the logits after every token are wanted
+    bool keep_hidden = false;  // values of hidden states that are not finite are counted
+    Array draft_of = {};       // the model's output of the call before: its prediction layer runs
+  };
   // Runs the model, or with draft_of its prediction layer, after the tokens that `model_slots_` counts.
-  Tensor run(std::span<const SlotTokens> fed, ForwardOptions options);
+  Tensor run(std::span<const SlotTokens> fed, const CallKind& kind);
   // Runs all stages and returns the logits [B,S,V] of a batch of tokens [B,S] on rank 0. `place` puts the
   // batch on the device.
-  Tensor logits_of(const Shape& tokens, const std::function<DeviceBatch()>& place, ForwardOptions& options);
+  Tensor logits_of(const Shape& tokens, const std::function<DeviceBatch()>& place, const CallKind& kind);
   // True if calls of one token a slot are steps (ops/attention_cache.h), of which a graph is made.
   bool makes_graphs() const;
   // The logits of a step.
@@ -183,7 +188,7 @@ class Generator {
   // Copies the first `tokens` tokens, and of the prediction layer the first `draft_tokens`.
   void copy_state(State to, State from, std::int64_t tokens, std::int64_t draft_tokens);
   void choose_slots(std::span<const SlotTokens> fed, const BatchRows& rows);
-  void count_broken(const ForwardResult& out, const Stage::Block& block);
+  void count_broken(const BlockOutput& out, const Stage::Block& block);
   // Collects the experts of a call with a batch of `length` tokens a row. Collective.
   void keep_routing(std::span<const SlotTokens> fed, const BatchRows& rows, std::int64_t length);
 

@@ -174,10 +174,10 @@ inline std::vector<std::vector<float>> every_logits_at_once(const Keys& keys, co
         batch.inputs_segmentation.span<std::int32_t>()[i] = 1;
         batch.targets_segmentation.span<std::int32_t>()[i] = 1;
       }
-      ForwardOptions options;
+      LossOptions options;
       options.keep_logits = true;
       const Tensor logits =
-          forward(context, model, parameters, place_batch(context, batch), options).logits.tensor();
+          training_losses(context, model, parameters, place_batch(context, batch), options).logits.tensor();
       all.emplace_back(logits.span<float>().begin(), logits.span<float>().end());
     }
   });

@@ -64,6 +64,11 @@ Array table_of(Context& c, const ModelConfig& m, const Parameters& parameters) {
   return parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
 }
 
+// The table where a block needs it.
+Array block_table(Context& c, const ModelConfig& m, const Parameters& parameters, const Stage::Block& block) {
+  return block.is_first() || block.is_last() ? table_of(c, m, parameters) : Array();
+}
+
 Array head_of(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& table) {
   if (!m.tied) return cast(c, parameters["head"], m.dtype);
   // The reference reads a tied head in bfloat16 whatever the dtype.
@@ -85,57 +90,74 @@ Array final_hidden_of(Context& c, const ModelConfig& m, const Array& x, const Ar
   return scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
 }
 
-// The layers of a pass, one after the other, and what they leave behind beside their output.
+// LayerWork says what the layers of a pass compute beside their output.
+struct LayerWork {
+  std::int64_t step = 0, first_row = 0;  // for random routing
+  AttentionCaches* caches = nullptr;
+  bool keep_hidden = false, head_scores = false, indexer_losses = false;
+};
+
+// The layers of a pass over a batch, one after the other, and what they leave behind beside their output.
 class LayerRuns {
  public:
-  struct Tokens {
-    const RopeTables& rope;           // of layers that rotate
-    const RopeTables& query_factors;  // of the others
-    const Array& segments;
-    const Array& chunk_segments;  // DeviceBatch
-    const TokenPlaces& places;
-  };
   LayerRuns(Context& context, const ModelConfig& model, const Parameters& parameters,
-            const ForwardOptions& options, const Tokens& tokens, ForwardResult& result)
+            const DeviceBatch& batch, const LayerWork& work, BlockOutput& result)
       : context_(context),
         model_(model),
         parameters_(parameters),
-        options_(options),
-        tokens_(tokens),
+        work_(work),
         policy_{model.remat, model.remat_keeps, model.remat_offloads},
-        result_(result) {
+        result_(result),
+        segments_(laid_out(batch.segments)),
+        chunk_segments_(laid_out(batch.chunk_segments)),
+        places_{reshard(context, batch.positions,
+                        attention_tokens(context, model, batch.inputs.shape()[0], batch.inputs.shape()[1])),
+                {},
+                {},
+                true} {
+    if (work.caches != nullptr) {
+      places_.slots = work.caches->slots;
+      places_.tokens = work.caches->tokens;
+      places_.from_beginning = work.caches->from_beginning;
+      places_.numbers = &work.caches->numbers;
+    }
+    rope_ = rope_tables(context, places_.positions, rope_frequencies(model.rope, model.rope_dim),
+                        rope_amplitude(model.rope));
+    if (model.scales_queries())  // factors of the unrotated layers' queries: their angle is 0
+      query_factors_ = rope_tables(context, places_.positions,
+                                   std::vector<double>(static_cast<std::size_t>(model.head_dim / 2)), 1,
+                                   {model.query_growth, static_cast<double>(model.query_growth_positions)});
     result.layer_bytes.assign(static_cast<std::size_t>(model.depth()), 0);
   }
 
-  // Layer i of what `input` makes, inside of the layer's remat region.
+  // Runs layer i on what `input` makes inside of the layer's remat region.
   Array run(std::int64_t i, const std::function<Array(const LayerCall&)>& input) {
     end_layer();
     open_ = i;
     before_ = context_.memory.in_use();
     context_.comm->position().layer = i;
     RematRegion region(context_, policy_);
-    const bool chunked = tokens_.chunk_segments.defined() && model_.seen_in(model_.layer(i)).chunk > 0;
-    LayerCall call{
-        context_,
-        model_,
-        parameters_,
-        fmt::format("layers.{}.", i),
-        model_.layer(i),
-        model_.layer(i).unrotated ? tokens_.query_factors : tokens_.rope,
-        chunked ? tokens_.chunk_segments : tokens_.segments,
-        options_.caches == nullptr ? nullptr : &options_.caches->layers[static_cast<std::size_t>(i)],
-        &tokens_.places};
+    const bool chunked = chunk_segments_.defined() && model_.seen_in(model_.layer(i)).chunk > 0;
+    LayerCall call{context_,
+                   model_,
+                   parameters_,
+                   fmt::format("layers.{}.", i),
+                   model_.layer(i),
+                   model_.layer(i).unrotated ? query_factors_ : rope_,
+                   chunked ? chunk_segments_ : segments_,
+                   work_.caches == nullptr ? nullptr : &work_.caches->layers[static_cast<std::size_t>(i)],
+                   &places_};
     call.chunks_in_segments = chunked;
     HeadScores scores;
     scores.layer = i;
-    if (options_.head_scores) call.scores = &scores;
+    if (work_.head_scores) call.scores = &scores;
     Array indexer_loss, chosen_keys;
     const bool indexed = model_.has_indexer() && !model_.layer(i).delta;
-    if (indexed && options_.caches == nullptr && !options_.final_hidden) call.indexer_loss = &indexer_loss;
-    if (indexed && options_.keep_hidden) call.chosen_keys = &chosen_keys;
-    LayerOutput out = decoder_layer(call, input(call), i, {options_.step, options_.first_row});
-    if (options_.head_scores) result_.scores.push_back(std::move(scores));
-    if (options_.keep_hidden) result_.hidden.push_back(out.x);
+    if (indexed && work_.indexer_losses) call.indexer_loss = &indexer_loss;
+    if (indexed && work_.keep_hidden) call.chosen_keys = &chosen_keys;
+    LayerOutput out = decoder_layer(call, input(call), i, {work_.step, work_.first_row});
+    if (work_.head_scores) scores_.push_back(std::move(scores));
+    if (work_.keep_hidden) result_.hidden.push_back(out.x);
     if (out.moe) keep(*out.moe);
     if (call.chosen_keys != nullptr) result_.chosen_keys.push_back(chosen_keys);
     if (indexer_loss.defined())
@@ -143,21 +165,51 @@ class LayerRuns {
     return out.x;
   }
 
-  // What was in use before the layer and is after it, is charged to it; what comes now is not.
+  // Runs the layers of a block, from the tokens or from what the block before gave.
+  Array run_block(const DeviceBatch& batch, const Array& table, const BlockOptions& options) {
+    const Stage::Block block = context_.stage.block(options.block);
+    const Shape shape{batch.inputs.shape()[0], batch.inputs.shape()[1], model_.emb};
+    Array x = block.is_first()
+                  ? embedding(context_, table, batch.inputs, block_sharding(*context_.rules, shape))
+                  : options.input;
+    if (work_.keep_hidden && block.is_first()) result_.hidden.push_back(x);
+    const LayerRange layers = layers_of(block, model_.layers);
+    for (std::int64_t i = layers.begin; i < layers.end; ++i)
+      x = run(i, [&](const LayerCall&) { return checkpoint_name(x, "decoder_layer_input"); });
+    end_layer();
+    if (!block.is_last()) result_.output = x;
+    return x;
+  }
+
+  // Charges the open layer with the bytes that came into use since it began; what comes now is not its own.
   void end_layer() {
     if (open_ >= 0) result_.layer_bytes[static_cast<std::size_t>(open_)] = context_.memory.in_use() - before_;
     open_ = -1;
   }
+  // Ends the last layer of the pass.
+  void end() {
+    end_layer();
+    context_.comm->position().layer = -1;
+    if (context_.offload) context_.offload->let_go();
+  }
 
+  const Array& segments() const { return segments_; }
   // Sums over layers; undefined without one.
   const Array& balance() const { return balance_; }
   const Array& indexer() const { return indexer_; }
+  // One entry for each layer that ran.
+  std::vector<Array>& layer_balance() { return layer_balance_; }
+  std::vector<HeadScores>& scores() { return scores_; }
 
  private:
+  Array laid_out(const Array& segments) const {
+    return segments.defined() ? constrain(context_, segments, {"segment_ids_batch", "activation_norm_length"})
+                              : segments;
+  }
   void keep(MoeOutput& moe) {
     if (moe.balance_loss.defined())
       balance_ = balance_.defined() ? add(context_, balance_, moe.balance_loss) : moe.balance_loss;
-    result_.layer_balance.push_back(moe.balance_loss);
+    layer_balance_.push_back(moe.balance_loss);
     result_.loads.push_back(std::move(moe.load));
     result_.routing.push_back(moe.routing);
   }
@@ -165,11 +217,15 @@ class LayerRuns {
   Context& context_;
   const ModelConfig& model_;
   const Parameters& parameters_;
-  const ForwardOptions& options_;
-  const Tokens tokens_;
+  const LayerWork work_;
   const RematPolicy policy_;
-  ForwardResult& result_;
+  BlockOutput& result_;
+  const Array segments_, chunk_segments_;  // DeviceBatch
+  TokenPlaces places_;
+  RopeTables rope_, query_factors_;  // of layers that rotate, and of the others
   Array balance_, indexer_;
+  std::vector<Array> layer_balance_;
+  std::vector<HeadScores> scores_;
   std::int64_t open_ = -1, before_ = 0;
 };
 
@@ -187,7 +243,7 @@ Array last_of(Context& c, const Array& hidden, const Array& segments) {
 // Of what prediction layers give: the mean over all their targets together, times the model's factor.
 Array prediction_loss(Context& c, const ModelConfig& m, const Parameters& parameters,
                       std::span<const Array> further, const Array& head, const DeviceBatch& batch,
-                      const ForwardOptions& options) {
+                      const LossOptions& options) {
   Array sum;
   for (std::size_t k = 0; k < further.size(); ++k) {
     const Array hidden =
@@ -279,50 +335,18 @@ double count_targets(const Batch& batch) {
       std::count_if(segments.begin(), segments.end(), [](std::int32_t s) { return s != 0; }));
 }
 
-ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parameters,
-                      const DeviceBatch& batch, const ForwardOptions& options) {
-  ForwardResult result;
-  const Shape shape{batch.inputs.shape()[0], batch.inputs.shape()[1], m.emb};
-  const Sharding layout = block_sharding(*c.rules, shape);
-  const auto segments_of = [&](const Array& x) {
-    return x.defined() ? constrain(c, x, {"segment_ids_batch", "activation_norm_length"}) : x;
-  };
-  const Array segments = segments_of(batch.segments), chunk_segments = segments_of(batch.chunk_segments);
-  const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
-  TokenPlaces places{positions, {}, {}, true};
-  if (options.caches != nullptr) {
-    places.slots = options.caches->slots;
-    places.tokens = options.caches->tokens;
-    places.from_beginning = options.caches->from_beginning;
-    places.numbers = &options.caches->numbers;
-  }
-  const RopeTables rope =
-      rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
-  // Of no angle: all that they do is to multiply.
-  const RopeTables query_factors =
-      m.scales_queries()
-          ? rope_tables(c, positions, std::vector<double>(static_cast<std::size_t>(m.head_dim / 2)), 1,
-                        {m.query_growth, static_cast<double>(m.query_growth_positions)})
-          : RopeTables();
-
+Losses training_losses(Context& c, const ModelConfig& m, const Parameters& parameters,
+                       const DeviceBatch& batch, const LossOptions& options) {
+  Losses result;
   const Stage::Block block = c.stage.block(options.block);
-  const Array table = block.is_first() || block.is_last() ? table_of(c, m, parameters) : Array();
-  LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, chunk_segments, places}, result);
-  if (options.draft_of.defined()) {
-    const Array drafted = runs.run(m.layers, [&](const LayerCall& call) {
-      return prediction_input(call, table, batch.inputs, options.draft_of);
-    });
-    c.comm->position().layer = -1;
-    const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(m, parameters, 0));
-    result.logits = logits_of(c, m, last_of(c, hidden, segments), head_of(c, m, parameters, table));
-    return result;
-  }
-  Array x = block.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
-  if (options.keep_hidden && block.is_first()) result.hidden.push_back(x);
-  const LayerRange layers = layers_of(block, m.layers);
-  for (std::int64_t i = layers.begin; i < layers.end; ++i)
-    x = runs.run(i, [&](const LayerCall&) { return checkpoint_name(x, "decoder_layer_input"); });
-  runs.end_layer();
+  LayerRuns runs(c, m, parameters, batch,
+                 {.step = options.step,
+                  .first_row = options.first_row,
+                  .keep_hidden = options.keep_hidden,
+                  .head_scores = options.head_scores,
+                  .indexer_losses = true},
+                 result);
+  const Array table = block_table(c, m, parameters, block), x = runs.run_block(batch, table, options);
   std::vector<Array> further;  // what prediction layers give
   if (block.is_last() && c.grad_enabled) {
     CHECK(std::ssize(batch.further) == m.predictions, "tokens for {} of {} prediction layers",
@@ -335,13 +359,12 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
       runs.end_layer();
     }
   }
-  c.comm->position().layer = -1;
-  if (c.offload) c.offload->let_go();
-
-  const Array& balance = runs.balance();
-  if (balance.defined()) {
-    result.balance_loss = scale(c, balance, static_cast<float>(options.balance_share / layers_averaged(m)));
-  }
+  runs.end();
+  result.layer_balance = std::move(runs.layer_balance());
+  result.scores = std::move(runs.scores());
+  if (runs.balance().defined())
+    result.balance_loss =
+        scale(c, runs.balance(), static_cast<float>(options.balance_share / layers_averaged(m)));
   if (runs.indexer().defined())
     result.indexer_loss =
         scale(c, runs.indexer(), static_cast<float>(options.balance_share / static_cast<double>(m.depth())));
@@ -351,21 +374,11 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     return loss;
   };
   if (!block.is_last()) {
-    result.output = x;
     result.loss = with_others({});
     return result;
   }
   const Array hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
-  if (options.final_hidden) {
-    result.final_hidden = hidden;
-    return result;
-  }
   const Array head = head_of(c, m, parameters, table);
-  if (options.caches != nullptr) {
-    result.trunk = x;
-    result.logits = logits_of(c, m, options.every_token ? hidden : last_of(c, hidden, segments), head);
-    return result;
-  }
   if (options.keep_logits) {
     NoGrad no_grad(c);
     result.logits = logits_of(c, m, hidden, head);
@@ -391,6 +404,45 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   }
   result.loss = with_others(result.loss);
   return result;
+}
+
+HiddenStates hidden_states(Context& c, const ModelConfig& m, const Parameters& parameters,
+                           const DeviceBatch& batch, const BlockOptions& options) {
+  HiddenStates result;
+  const Stage::Block block = c.stage.block(options.block);
+  LayerRuns runs(c, m, parameters, batch, {.keep_hidden = options.keep_hidden}, result);
+  const Array x = runs.run_block(batch, block_table(c, m, parameters, block), options);
+  runs.end();
+  if (block.is_last()) result.final_hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
+  return result;
+}
+
+NextLogits next_logits(Context& c, const ModelConfig& m, const Parameters& parameters,
+                       const DeviceBatch& batch, AttentionCaches& caches, const BlockOptions& options,
+                       bool every_token) {
+  NextLogits result;
+  const Stage::Block block = c.stage.block(options.block);
+  LayerRuns runs(c, m, parameters, batch, {.caches = &caches, .keep_hidden = options.keep_hidden}, result);
+  const Array table = block_table(c, m, parameters, block), x = runs.run_block(batch, table, options);
+  runs.end();
+  if (!block.is_last()) return result;
+  const Array hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
+  result.trunk = x;
+  result.logits = logits_of(c, m, every_token ? hidden : last_of(c, hidden, runs.segments()),
+                            head_of(c, m, parameters, table));
+  return result;
+}
+
+Array draft_logits(Context& c, const ModelConfig& m, const Parameters& parameters, const DeviceBatch& batch,
+                   AttentionCaches& caches, const Array& trunk) {
+  BlockOutput beside;
+  LayerRuns runs(c, m, parameters, batch, {.caches = &caches}, beside);
+  const Array table = table_of(c, m, parameters);
+  const Array drafted = runs.run(
+      m.layers, [&](const LayerCall& call) { return prediction_input(call, table, batch.inputs, trunk); });
+  c.comm->position().layer = -1;
+  const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(m, parameters, 0));
+  return logits_of(c, m, last_of(c, hidden, runs.segments()), head_of(c, m, parameters, table));
 }
 
 }  // namespace switchyard

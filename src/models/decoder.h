@@ -45,65 +45,79 @@ DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows
 // chunks, and for a chunk of 0.
 Tensor packed_chunk_segments(const Batch& batch, std::int64_t chunk);
 
-struct ForwardOptions {
-  std::int64_t step = 0;     // the step's number, for random routing
-  double target_count = 1;   // targets with weight above 0 in the whole (accumulated) batch
-  double further_count = 1;  // the same count for all prediction layers together
+// Every entry asks this of one block of this context's pipeline stage.
+struct BlockOptions {
+  int block = 0;             // number of the stage's block whose layers run
+  Array input = {};          // output of the block before; undefined for the first block
+  bool keep_hidden = false;  // also return the embedding's and every layer's output
+};
+
+// The layers of a block leave this behind, whatever they run for.
+struct BlockOutput {
+  Array output;                  // [B,S,M] for the next block of a pipeline; undefined after the last block
+  std::vector<LayerLoad> loads;  // one for each MoE layer
+  std::vector<Routing> routing;  // one for each MoE layer
+  std::vector<Array> hidden;     // with keep_hidden: the hidden states of this block
+  // With keep_hidden, one for each layer with an indexer: the keys that
+  // the indexer chose (ops/indexer.h). Undefined where it chose all.
+  std::vector<Array> chosen_keys;
+  std::vector<std::int64_t> layer_bytes;  // bytes that each layer added to this rank's account
+};
+
+struct LossOptions : BlockOptions {
+  std::int64_t step = 0;       // the step's number, for random routing
+  std::int64_t first_row = 0;  // first batch row of this microbatch in the step's batch, for random routing
+  double target_count = 1;     // targets with weight above 0 in the whole (accumulated) batch
+  double further_count = 1;    // the same count for all prediction layers together
   // Both counts, f64 [] each on the device: where defined, they replace those above. For a graph, whose steps
   // have other counts than the recorded one.
   Tensor target_count_there = {}, further_count_there = {};
   // Factor on balance and indexer losses, which are means over this pass: the pass's share of the step.
   double balance_share = 1;
-  std::int64_t first_row = 0;  // first batch row of this microbatch in the step's batch, for random routing
-  int block = 0;               // number of the stage's block whose layers run
-  Array input;                 // output of the block before; undefined for the first block
-  bool keep_hidden = false;    // also return the embedding's and every layer's output
-  bool keep_logits = false;    // also return logits [B,S,V] f32; otherwise they never exist
-  bool head_scores = false;    // also return the largest attention scores
-  // Evaluation: return the head's input in place of losses. output_logits() turns it, or a part, into logits.
-  bool final_hidden = false;
-  // Generation: caches with every layer's keys and values of earlier tokens, and room for the new ones.
-  // forward() then returns logits [B,1,V] for each slot's next token, and no losses.
-  AttentionCaches* caches = nullptr;
-  // With caches: return logits after every token of the call, [B,S,V].
-  bool every_token = false;
-  // With caches: run the first prediction layer in place of the model. Its input is `trunk` of the call
-  // before, whose tokens came directly before the tokens of this batch.
-  Array draft_of;
+  bool keep_logits = false;  // also return logits [B,S,V] f32; otherwise they never exist
+  bool head_scores = false;  // also return the largest attention scores
 };
 
-struct ForwardResult {
-  Array output;  // [B,S,M] for the next block of a pipeline; lm_loss and z_loss are then undefined
-  // [] f32: the sum that is differentiated, lm_loss + prediction_loss + balance_loss + indexer_loss.
-  // Undefined where a block contributes no loss.
+// Losses [] f32 of a block; those that only the last block has are undefined before it.
+struct Losses : BlockOutput {
+  // The sum that is differentiated, lm_loss + prediction_loss + balance_loss + indexer_loss. Undefined where
+  // a block contributes no loss.
   Array loss;
-  // [] f32: cross entropy with its z loss; 0 in training steps that train only the indexers.
-  Array lm_loss;
-  Array z_loss;                      // [] f32, part of lm_loss
-  Array balance_loss;                // [] f32: mean over MoE layers; undefined without one
-  std::vector<Array> layer_balance;  // [] f32, one for each MoE layer: the terms of balance_loss
-  // [] f32: mean cross entropy of all prediction layers together, times the model's prediction_loss.
-  // Undefined without prediction layers; a pass without gradients leaves them out.
+  Array lm_loss;       // cross entropy with its z loss; 0 in training steps that train only the indexers
+  Array z_loss;        // part of lm_loss
+  Array balance_loss;  // mean over MoE layers; undefined without one
+  std::vector<Array> layer_balance;  // one for each MoE layer: the terms of balance_loss
+  // Mean cross entropy of all prediction layers together, times the model's prediction_loss. Undefined
+  // without prediction layers; a pass without gradients leaves them out.
   Array prediction_loss;
-  // [] f32: mean of the layers' indexer losses, times the model's factor; undefined without an indexer loss.
-  Array indexer_loss;
-  std::vector<HeadScores> scores;  // one for each layer, when asked for
-  std::vector<LayerLoad> loads;    // one for each MoE layer
-  std::vector<Routing> routing;    // one for each MoE layer
-  // With keep_hidden, one for each layer with an indexer: the keys that
-  // the indexer chose (ops/indexer.h). Undefined where it chose all.
-  std::vector<Array> chosen_keys;
-  std::vector<std::int64_t> layer_bytes;  // bytes that each layer added to this rank's account
-  std::vector<Array> hidden;              // the hidden states of this block
-  Array logits;                           // f32
-  Array trunk;                            // [B,S,M] with caches: the last layer's output
-  Array final_hidden;                     // [B,S,M] when asked for, from the last block
+  Array indexer_loss;  // mean of the layers' indexer losses, times the model's factor; undefined without one
+  std::vector<HeadScores> scores;  // with head_scores, one for each layer
+  Array logits;                    // with keep_logits
 };
 
-// Runs one block of this context's pipeline stage: the embedding, the layers, and the final norm with the
-// losses, as far as the block has them.
-ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters,
-                      const DeviceBatch& batch, const ForwardOptions& options);
+// Runs what a block has of the embedding, the layers, the final norm and the losses.
+Losses training_losses(Context& context, const ModelConfig& model, const Parameters& parameters,
+                       const DeviceBatch& batch, const LossOptions& options);
+
+// Evaluation: what output_logits() turns, whole or in parts, into logits.
+struct HiddenStates : BlockOutput {
+  Array final_hidden;  // [B,S,M] after the final norm; undefined before the last block
+};
+HiddenStates hidden_states(Context& context, const ModelConfig& model, const Parameters& parameters,
+                           const DeviceBatch& batch, const BlockOptions& options);
+
+// Generation. `caches` have every layer's keys and values of earlier tokens, and room for the new ones.
+struct NextLogits : BlockOutput {
+  Array logits;  // f32 [B,1,V] for each slot's next token, or [B,S,V] behind every token of the call
+  Array trunk;   // [B,S,M]: the last layer's output. Both are undefined before the last block
+};
+NextLogits next_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
+                       const DeviceBatch& batch, AttentionCaches& caches, const BlockOptions& options,
+                       bool every_token);
+// Runs the first prediction layer in place of the model, and returns its logits [B,1,V]. `trunk` is that of
+// the call before, whose tokens came directly before the tokens of this batch.
+Array draft_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
+                   const DeviceBatch& batch, AttentionCaches& caches, const Array& trunk);
 
 // Logits f32 [B,S,V] of final_hidden [B,S,M] or of a part of it (some rows and tokens), laid out by the axis
 // rules. Call it on the last stage.

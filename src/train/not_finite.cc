@@ -61,14 +61,14 @@ void Trainer::say_origin(const BatchRows& batch, const Tensor& squares, StepResu
   places.weights() = std::isfinite(result.param_norm) ? 0 : 1;
   for (const Parameter* const parameter : updater_.not_finite(squares))
     places.gradient(parameter->spec.name) += 1;
-  ForwardOptions options;
+  LossOptions options;
   options.keep_hidden = true;
   const OwnBatch own = read_own(batch, config_.accumulation * config_.stage_microbatches);
   options.target_count = divisor(own.targets);
   for (std::size_t i = 0; i < own.micro.size(); ++i)
     forward_only(
         model_, own, options,
-        [&](const ForwardResult& out, const Stage::Block& block) {
+        [&](const Losses& out, const Stage::Block& block) {
           std::int64_t layer = layers_of(block, model_.layers).begin - (block.is_first() ? 1 : 0);
           for (const Array& hidden : out.hidden) {
             (layer < 0 ? places.embedding() : places.layer(layer)) += count_not_finite(context_, hidden);

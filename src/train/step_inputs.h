@@ -13,7 +13,7 @@
 
 namespace switchyard {
 
-// Counts by which a step's losses are divided (ForwardOptions).
+// Counts by which a step's losses are divided (LossOptions).
 struct StepCounts {
   double targets = 1, further_targets = 1;
 };

@@ -63,10 +63,8 @@ StoredRun run_as_stored(const std::string& path, const Tensor& tokens) {
     context.grad_enabled = false;
     const Parameters parameters =
         Parameters::create_from_blocks(context, specs, model.init_seed, fill, nullptr);
-    ForwardOptions options;
-    options.final_hidden = true;
-    const ForwardResult out =
-        forward(context, model, parameters, place_batch(context, one_document(tokens)), options);
+    const HiddenStates out =
+        hidden_states(context, model, parameters, place_batch(context, one_document(tokens)), {});
     run.logits = output_logits(context, model, parameters, out.final_hidden).tensor().clone();
   });
   return run;

@@ -126,7 +126,7 @@ Trainer::Passes Trainer::run_passes(std::int64_t step, std::int64_t length, cons
                                    ? place_own_rows(context_, own.micro[number], rows, model_.predictions,
                                                     model_.chunk_of_documents())
                                    : inputs->batches()[number];
-    ForwardOptions options;
+    LossOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
     options.first_row = i % config_.stage_microbatches * rows;
     options.target_count = divisor(own.targets);
@@ -140,7 +140,7 @@ Trainer::Passes Trainer::run_passes(std::int64_t step, std::int64_t length, cons
     options.block = pass.block;
     options.input = input;
     if (routing_ != nullptr) routing_->begin_pass(i * rows);
-    ForwardResult out = forward(context_, model_, parameters_, placed, options);
+    Losses out = training_losses(context_, model_, parameters_, placed, options);
     if (routing_ != nullptr) routing_->end_pass();
     keep_loss(out.lm_loss, kLmLoss);
     keep_loss(out.z_loss, kZLoss);
@@ -175,10 +175,10 @@ Trainer::Passes Trainer::run_passes(std::int64_t step, std::int64_t length, cons
 Trainer::EvalResult Trainer::evaluate(const BatchRows& batch) {
   const OwnBatch own = read_own(batch, 1);
   const double targets = own.targets;
-  ForwardOptions options;
+  LossOptions options;
   options.target_count = std::max(1.0, targets);
   double loss = 0;
-  forward_only(eval_model_, own, options, [&](const ForwardResult& out, const Stage::Block&) {
+  forward_only(eval_model_, own, options, [&](const Losses& out, const Stage::Block&) {
     if (!out.lm_loss.defined()) return;
     const Tensor both = context_.zeros(DType::f32, {2});
     strided_copy(*context_.pool, out.lm_loss.tensor().view().reshaped({1}), both.view().rows(0, 1));
@@ -196,9 +196,9 @@ Trainer::EvalResult Trainer::evaluate(const BatchRows& batch) {
 
 Tensor Trainer::logits(const BatchRows& batch) {
   Tensor logits = context_.empty(DType::f32, {batch.rows, batch.sequence, model_.vocab});
-  ForwardOptions options;
+  LossOptions options;
   options.keep_logits = true;
-  forward_only(model_, read_own(batch, 1), options, [&](const ForwardResult& out, const Stage::Block&) {
+  forward_only(model_, read_own(batch, 1), options, [&](const Losses& out, const Stage::Block&) {
     if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
   });
   if (context_.stage.count > 1) {
@@ -207,17 +207,17 @@ Tensor Trainer::logits(const BatchRows& batch) {
   return read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
 }
 
-void Trainer::forward_only(const ModelConfig& model, const OwnBatch& batch, ForwardOptions options,
-                           const std::function<void(const ForwardResult&, const Stage::Block&)>& use,
+void Trainer::forward_only(const ModelConfig& model, const OwnBatch& batch, LossOptions options,
+                           const std::function<void(const Losses&, const Stage::Block&)>& use,
                            std::size_t microbatch) {
   NoGrad no_grad(context_);
   const Batch& own = batch.micro[microbatch];
   pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](const PipelinePass& pass, const Array& input) {
     options.block = pass.block;
     options.input = input;
-    const ForwardResult out =
-        forward(context_, model, moved_ ? *moved_ : parameters_,
-                place_own_rows(context_, own, batch.rows, 0, model_.chunk_of_documents()), options);
+    const Losses out =
+        training_losses(context_, model, moved_ ? *moved_ : parameters_,
+                        place_own_rows(context_, own, batch.rows, 0, model_.chunk_of_documents()), options);
     use(out, context_.stage.block(pass.block));
     return StageOutput{out.output, out.loss};
   });

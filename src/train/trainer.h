@@ -88,8 +88,8 @@ class Trainer {
     double filled_rows = 0;                   // rows with at least one token, in all microbatches
   };
   OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
-  void forward_only(const ModelConfig& model, const OwnBatch& batch, ForwardOptions options,
-                    const std::function<void(const ForwardResult&, const Stage::Block&)>& use,
+  void forward_only(const ModelConfig& model, const OwnBatch& batch, LossOptions options,
+                    const std::function<void(const Losses&, const Stage::Block&)>& use,
                     std::size_t microbatch = 0);
   // Results of all passes of a step, on the device.
   struct Passes {

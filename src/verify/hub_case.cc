@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
-#include "texts/generate.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
+#include "texts/generate.h"
 #include "train/trainer.h"
 #include "verify/case.h"
 #include "verify/model_case.h"

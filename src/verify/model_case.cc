@@ -62,7 +62,7 @@ std::vector<Tensor> HubModel::gradients_to_hub(const ParameterSpec& spec, const 
 
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
                  Gather& gather, const std::function<void(const Parameters&)>& on_gradients) {
-  ForwardOptions options;
+  LossOptions options;
   options.target_count = count_targets(batch);
   options.further_count = count_further_targets(batch, model.predictions);
   for (double* const count : {&options.target_count, &options.further_count}) {
@@ -79,8 +79,8 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
   const auto run_stage = [&](const PipelinePass& pass, const Array& input) {
     options.block = pass.block;
     options.input = input;
-    const ForwardResult out =
-        forward(context, model, parameters, place_batch(context, batch, model.predictions), options);
+    const Losses out =
+        training_losses(context, model, parameters, place_batch(context, batch, model.predictions), options);
     const Stage::Block block = context.stage.block(pass.block);
     std::int64_t at = block.is_first() ? 0 : layers_of(block, model.layers).begin + 1;
     for (const Array& hidden : out.hidden) gather.put(context, fmt::format("hidden.{}", at++), hidden);

@@ -125,12 +125,12 @@ Tensor logits_at_once(const ModelOnRanks& of, const Batch& batch) {
     Pipeline(context, PipelineSchedule::one_forward_one_backward, of.model.dtype, shape,
              block_sharding(*context.rules, shape))
         .evaluate([&](const PipelinePass& pass, const Array& input) {
-          ForwardOptions options;
+          LossOptions options;
           options.block = pass.block;
           options.input = input;
           options.keep_logits = true;
-          const ForwardResult out =
-              forward(context, of.model, parameters, place_batch(context, batch), options);
+          const Losses out =
+              training_losses(context, of.model, parameters, place_batch(context, batch), options);
           if (out.logits.defined()) results.put(context, "logits", out.logits);
           return StageOutput{out.output, out.loss};
         });

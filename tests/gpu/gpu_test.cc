@@ -10,7 +10,7 @@
 #include "cli/generate_command.h"
 #include "cli/verify_testing.h"
 #include "core/testing.h"
-#include "kernels/cuda/emulator.h"
+#include "emulator/emulator.h"
 #include "kernels/testing/cases.h"
 #include "selftest/run.h"
 

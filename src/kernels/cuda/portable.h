@@ -1,5 +1,5 @@
 // What kernels of a GPU need that is not C++. One source is compiled twice: by nvcc for a GPU, and by the
-// host's compiler for the emulator (kernels/cuda/emulator.h), which runs a block's threads as fibers. So what
+// host's compiler for the emulator (emulator/emulator.h), which runs a block's threads as fibers. So what
 // a kernel computes is tested where there is no GPU.
 //
 // A kernel is a function `GPU_KERNEL name(...)` of plain arguments; launch() runs it. Inside:
@@ -46,7 +46,7 @@
 #define GPU_UNROLL _Pragma("unroll")
 #define GPU_NO_UNROLL _Pragma("unroll 1")
 #else
-#include "kernels/cuda/emulator.h"
+#include "emulator/emulator.h"
 #define GPU_KERNEL void
 #define GPU_CLUSTER_KERNEL(threads, cluster) void
 #define GPU_BLOCK_KERNEL(threads) void

@@ -7,7 +7,7 @@
 #if defined(__CUDACC__)
 #include <cuda.h>
 #else
-#include "kernels/cuda/emulator_async.h"
+#include "emulator/async.h"
 #endif
 
 namespace switchyard::gpu {

@@ -6,7 +6,7 @@
 #if defined(__CUDACC__)
 #include "kernels/cuda/wgmma_shapes.h"
 #else
-#include "kernels/cuda/emulator_async.h"
+#include "emulator/async.h"
 #endif
 
 namespace switchyard::gpu {

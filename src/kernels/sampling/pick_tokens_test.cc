@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "kernels/cuda/emulator.h"
+#include "emulator/emulator.h"
 #include "kernels/sampling/likely_tokens.h"
 
 namespace switchyard {

@@ -11,7 +11,7 @@
 
 #include "kernels/attention/attention_problem.h"
 #include "kernels/attention/reference/attention_reference.h"
-#include "kernels/cuda/emulator_testing.h"
+#include "emulator/testing.h"
 
 namespace switchyard::gpu {
 namespace {

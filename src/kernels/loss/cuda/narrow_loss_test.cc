@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/emulator_testing.h"
+#include "emulator/testing.h"
 #include "kernels/loss/cross_entropy_problem.h"
 #include "kernels/loss/reference/cross_entropy_reference.h"
 

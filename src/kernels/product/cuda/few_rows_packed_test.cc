@@ -11,7 +11,7 @@
 
 #include "core/half.h"
 #include "core/tensor.h"
-#include "kernels/cuda/emulator_testing.h"
+#include "emulator/testing.h"
 #include "kernels/packed/packed_block.h"
 #include "kernels/product/cuda/product.h"
 

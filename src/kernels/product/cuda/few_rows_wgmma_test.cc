@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/emulator_testing.h"
+#include "emulator/testing.h"
 #include "kernels/product/cuda/product.h"
 
 namespace switchyard::gpu::few_rows_on_tensor_cores {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/emulator_testing.h"
+#include "emulator/testing.h"
 #include "kernels/cuda/launch_pool.h"
 #include "kernels/pointwise/elementwise_problem.h"
 #include "kernels/product/cuda/gated_product.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/emulator_testing.h"
+#include "emulator/testing.h"
 #include "kernels/cuda/launch_pool.h"
 #include "kernels/cuda/planned.h"
 #include "kernels/pointwise/elementwise_problem.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/emulator_async.h"
+#include "emulator/async.h"
 #include "kernels/product/cuda/group_table.h"
 #include "kernels/product/cuda/product.h"
 #include "kernels/product/cuda/split_product.h"

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulator.h"
+#include "emulator/emulator.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,8 +11,8 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/graph_recording.h"
-#include "kernels/cuda/emulator_async.h"
-#include "kernels/cuda/emulator_machine.h"
+#include "emulator/async.h"
+#include "emulator/machine.h"
 
 namespace switchyard::gpu::emulator {
 namespace {

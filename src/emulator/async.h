@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "kernels/cuda/emulator.h"
+#include "emulator/emulator.h"
 
 namespace switchyard::gpu::emulator {
 

@@ -1,7 +1,7 @@
 // A GPU's blocks of threads on the CPU, for kernels written with kernels/cuda/portable.h.
 //
 // The threads of a block, or of a cluster of blocks, are fibers that run one after the other until they wait:
-// at a barrier, for the other threads of their warp, or for what goes on beside threads (emulator_async.h).
+// at a barrier, for the other threads of their warp, or for what goes on beside threads (async.h).
 // They run in the order that set_order() says, so that what depends on the order of threads shows. Shared
 // memory is made anew for each block, filled with NaN, and each array stands between what the address
 // sanitizer guards. Threads that wait for what cannot come end the process with a line.

@@ -9,7 +9,7 @@
 
 #include "core/device.h"
 #include "core/tensor_view.h"
-#include "kernels/cuda/emulator_async.h"
+#include "emulator/async.h"
 
 namespace switchyard::gpu::emulator {
 

@@ -1,6 +1,6 @@
 // Hopper's copies and products on the emulator: right ones give the right sums whatever their order and pace,
 // and each mistake that a kernel can make with them is found.
-#include "kernels/cuda/emulator_async.h"
+#include "emulator/async.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/testing.h"
+#include "emulator/testing.h"
 #include "kernels/cuda/copy_engine.h"
-#include "kernels/cuda/emulator_testing.h"
 #include "kernels/product/cuda/product.h"
 
 namespace switchyard::gpu {

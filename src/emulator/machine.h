@@ -1,5 +1,5 @@
-// The parts of the emulated GPU, for its own files: emulator.cc has threads and shared memory,
-// emulator_async.cc what goes on beside threads.
+// The parts of the emulated GPU, for its own files: emulator.cc has threads and shared memory, async.cc,
+// copies.cc and products.cc what goes on beside threads.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/fiber.h"
-#include "kernels/cuda/emulator.h"
+#include "emulator/emulator.h"
 
 namespace switchyard::gpu::emulator {
 
@@ -56,7 +56,7 @@ struct SharedArray {
   std::vector<std::byte> shown;  // what the copy engine and tensor cores see of it, where proxies are checked
 };
 
-// The copies, products and barriers of a cluster, which go on beside its threads (emulator_async.h).
+// The copies, products and barriers of a cluster, which go on beside its threads (async.h).
 class Async;
 
 // The emulated GPU of one thread of the process.
