@@ -13,7 +13,7 @@
 namespace switchyard {
 namespace {
 
-// What processors move at once; kernels may want rows to begin there.
+// A cache line: kernels may want rows to begin on one.
 constexpr std::uintptr_t kLineBytes = 64;
 
 // The elements [begin, end) of a tensor that a box is, or nothing where it is not one run.

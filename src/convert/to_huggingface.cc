@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What transformers cuts at too.
+// The most bytes of a shard; transformers cuts at the same size.
 constexpr std::int64_t kShardBytes = 5'000'000'000;
 
 // A tensor that is written: one of the pairs, or several in one.
@@ -96,7 +96,7 @@ class ToHuggingFace {
     return checkpoint;
   }
 
-  // What prediction layers share with the model is written with each of them.
+  // Gives each prediction layer its own copy of the tensors that it shares with the model.
   void copy_for_predictions(const ModelConfig& model) {
     const auto pair_of = [&](std::string_view ours) {
       return *std::ranges::find_if(pairs_, [&](const StoredPair& pair) { return pair.ours == ours; });
@@ -182,7 +182,7 @@ class ToHuggingFace {
     });
   }
 
-  // What becomes one tensor there.
+  // Joins the pairs that the Hugging Face family stores as one tensor.
   void fuse() {
     const nlohmann::json config(hub_config_);
     std::map<std::string, std::size_t> fused;

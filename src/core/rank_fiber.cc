@@ -14,7 +14,7 @@ thread_local RankFiber* rank_of_thread = nullptr;
 
 }  // namespace
 
-// Of its own, so that the address is that of the thread that it is asked on.
+// Never inlined: a fiber changes threads, and the caller must not keep the old thread's address.
 [[gnu::noinline]] RankFiber* Workers::running() {
   return rank_of_thread;
 }

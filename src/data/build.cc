@@ -119,7 +119,7 @@ void remove_unsaved(const std::string& folder, const BuildState* state) {
   }
 }
 
-// Of a complete build; the state goes last, so that its presence tells of the others.
+// Removes a complete build's work files. The state goes last: once it is gone, so are the others.
 void remove_leftovers(const std::string& folder) {
   std::error_code ignored;
   for (const fs::path& path : entries_of(folder)) {
@@ -216,7 +216,7 @@ class Build {
     pending_ = 0;
   }
 
-  // What the state speaks of is on disk before it.
+  // Saves the rows that the state counts before the state itself.
   void save() {
     BuildState state{next_, done_, train_.save(), eval_.save()};
     sync_folder(options_.folder);

@@ -24,7 +24,7 @@ std::vector<std::int64_t> shares_of(const std::vector<double>& weights) {
   std::int64_t given = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double exact = weights[i] / total * static_cast<double>(kPeriod);
-    // Where all exact shares are at least 1 this is their whole part.
+    // The whole part of the share, at least 1, so that it leaves 1 for each other weight.
     const auto whole = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::min(exact, free + 1)));
     shares.push_back(whole);
     rests.emplace_back(static_cast<double>(whole) - exact, i);

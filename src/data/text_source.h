@@ -65,7 +65,7 @@ bool has_json_name(const std::string& path);
 
 // Why a file that begins with these bytes is no text, in words that go on after "it"; "" for text.
 std::string reason_against(std::string_view beginning);
-// The same for a file on disk.
+// Returns reason_against() of the beginning of a file on disk.
 std::string reason_against_file(const std::string& path);
 
 }  // namespace switchyard

@@ -16,14 +16,14 @@ namespace {
 // Numbers that ranks exchange for a token's score: nats, KL, same top.
 constexpr std::int64_t kNumbers = 3;
 
-// What only training needs is left out.
+// Drops what only training needs.
 ModelConfig for_scoring(ModelConfig model) {
   model.moe_execution.balance_weight = 0;
   model.moe_execution.token_chunks = 1;
   return model;
 }
 
-// What the head reads, [B,S,M]; undefined but on the last stage.
+// Returns the input of the head, [B,S,M]; defined on the last stage only.
 Array hidden_of(Context& context, const ScoredModel& scored, const Batch& batch) {
   const ModelConfig model = for_scoring(scored.config);
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model.emb};
@@ -99,7 +99,7 @@ class Call {
   }
 
  private:
-  // Of each part of the sequence. A number that lets ranks with parts of the vocabulary share the tokens.
+  // Tokens of a piece per part of the sequence; if possible a multiple of the ranks that share a vocabulary.
   std::int64_t tokens_at_once() const {
     const std::int64_t one = shape_[0] * parts_ * models_[0].config.vocab *
                              static_cast<std::int64_t>(sizeof(float) * models_.size());
@@ -117,8 +117,8 @@ class Call {
     return make_leaf(piece, {shape_[0], parts_ * count, hidden.shape()[2]}, tokens_, false);
   }
 
-  // Where the logits of a piece of so many tokens are scored: ranks that hold parts of the vocabulary take a
-  // part of the tokens each, where they divide.
+  // Returns the layout for scoring the logits of a piece of so many tokens: ranks that hold parts of the
+  // vocabulary take a part of the tokens each, if the tokens divide evenly.
   Sharding scoring(std::int64_t tokens) const {
     Sharding sharding = tokens_;
     for (const Axis axis : vocabulary_axes_) sharding.dims[1].push_back(axis);
@@ -147,7 +147,7 @@ class Call {
     return read_back(context_, all, "scores", [&] { return Tensor(Memory(), DType::f32, shape); });
   }
 
-  // Of this rank's block of the piece.
+  // Scores this rank's block of the piece.
   Tensor score(const std::vector<Tensor>& logits, std::int64_t begin, std::int64_t count,
                const Sharding& sharding) const {
     const std::int64_t rows = logits[0].dim(0), tokens = logits[0].dim(1), vocab = logits[0].dim(2);

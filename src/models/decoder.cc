@@ -34,7 +34,7 @@ Array place(Context& context, const Tensor& own, std::int64_t rows) {
   return make_leaf(block, shape, sharding, false);
 }
 
-// Whether a document begins elsewhere than at the beginning of its row, so that chunks of the two differ.
+// Returns whether a document begins inside a row, so that chunks of rows and of documents differ.
 bool is_packed(const Batch& batch) {
   const auto positions = batch.inputs_position.span<std::int32_t>(),
              segments = batch.inputs_segmentation.span<std::int32_t>();
@@ -143,7 +143,7 @@ class LayerRuns {
     return out.x;
   }
 
-  // What was in use before the layer and is after it, is charged to it; what comes now is not.
+  // Charges the layer with the memory that it has added. Later allocations are not charged to it.
   void end_layer() {
     if (open_ >= 0) result_.layer_bytes[static_cast<std::size_t>(open_)] = context_.memory.in_use() - before_;
     open_ = -1;
@@ -184,7 +184,7 @@ Array last_of(Context& c, const Array& hidden, const Array& segments) {
   return hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments);
 }
 
-// Of what prediction layers give: the mean over all their targets together, times the model's factor.
+// Returns the loss of prediction layers: the mean over all their targets together, times the model's factor.
 Array prediction_loss(Context& c, const ModelConfig& m, const Parameters& parameters,
                       std::span<const Array> further, const Array& head, const DeviceBatch& batch,
                       const ForwardOptions& options) {
@@ -298,7 +298,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   }
   const RopeTables rope =
       rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
-  // Of no angle: all that they do is to multiply.
+  // Factors of the unrotated layers' queries: their angle is 0.
   const RopeTables query_factors =
       m.scales_queries()
           ? rope_tables(c, positions, std::vector<double>(static_cast<std::size_t>(m.head_dim / 2)), 1,

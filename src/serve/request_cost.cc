@@ -19,7 +19,7 @@ constexpr std::array kSignsOfGrammars = {"\"response_format\"", "\"structured_ou
                                          "\"chat_template\"",   "\\u00"};
 // Tools of /v1/responses are strict where nothing else is said.
 constexpr std::array kSignsOfStrictTools = {"\"tools\""};
-// What is stored may be longer than the body that refers to it.
+// A stored answer may be longer than the body that refers to it.
 constexpr std::array kSignsOfStored = {"\"previous_response_id\"", "\"id\""};
 
 bool has_any(const std::string& body, const auto& signs) {

@@ -54,7 +54,7 @@ class UnigramPath {
     std::int32_t id;  // -1: a character without a token
   };
 
-  // `id` is -1 for a token that stands for unknown text.
+  // `id` is -1 for a token of unknown text.
   void add(std::string_view token, std::int32_t id, Score score) {
     trie_.add(token, static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back({score, id});

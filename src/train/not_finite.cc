@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-// Counts of what is not finite at the places of a step's work, in their order.
+// Counts of values that are not finite, at the places of a step's work, in the order of the work.
 class Places {
  public:
   explicit Places(const ModelConfig& model)
@@ -29,7 +29,7 @@ class Places {
     return counts_[parameter == "embedding" ? head + layers_ + 1 : head];
   }
 
-  // What the first place with a count is; "" without one.
+  // Returns the name of the first place with a count; "" without one.
   std::string first() {
     if (weights() > 0) return "the weights";
     if (embedding() > 0) return "the output of the embedding";

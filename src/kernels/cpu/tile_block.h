@@ -1,4 +1,4 @@
-// What every tile kernel is made of: a block of 32 x 32 sums (+)= A . B, with A two tiles of rows and B two
+// The building block of every tile kernel: 32 x 32 sums (+)= A . B, with A two tiles of rows and B two tiles
 // of columns for each step of 32 of depth. A sum takes its depth in order, so its bits do not depend on how a
 // depth is cut into calls.
 //
@@ -28,8 +28,8 @@ struct BlockSums {
   std::int64_t row;
 };
 
-// What of a block is not padding: its first rows, and the first pairs of its last step's depth. Only those
-// need be multiplied; sums of the other rows may be left as they are.
+// The part of a block that is not padding: its first rows, and the first pairs of its last step's depth.
+// Only this part need be multiplied; sums of the other rows may be left as they are.
 struct BlockUse {
   std::int64_t rows = 32;
   std::int64_t last_pairs = 16;

@@ -27,7 +27,7 @@ KeptMemory& kept() {
   return memory;
 }
 
-// The digit with which the sum is above `passed`, which becomes what is left of it before that digit.
+// Returns the first digit whose cumulative sum exceeds `passed`; subtracts the sums of the digits before it.
 std::uint32_t digit_above(const Sums& sums, std::uint64_t& passed) {
   std::uint32_t digit = 0;
   while (passed >= sums[digit]) passed -= sums[digit++];
@@ -190,8 +190,8 @@ void WeighedLogits::first(std::int64_t count, double factor, std::vector<RankedT
   weigh(tokens, factor);
 }
 
-// Tokens that weigh less than the mean of what is not passed are none of them: all of those together have
-// less than that.
+// Leaves out tokens that weigh less than the mean of the sum that remains. Together they weigh less than that
+// sum, so the sum exceeds `passed` before the first of them.
 void WeighedLogits::up_to(std::uint64_t passed, std::uint64_t sum, double factor,
                           std::vector<RankedToken>& tokens) const {
   // Weights are rounded, and a little is left for what exponentials and logarithms are wrong by.

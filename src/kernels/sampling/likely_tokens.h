@@ -1,6 +1,6 @@
-// Finds the most probable tokens of a vocabulary without sorting it. Weights stand for probabilities: they
-// are whole numbers, so that sums do not depend on their order. Scratch memory is kept from call to call, so
-// a thread may have one WeighedLogits and one Ranked at a time.
+// Finds the most probable tokens of a vocabulary without sorting it. Weights are probabilities in whole
+// numbers, so that sums do not depend on their order. Scratch memory is kept from call to call, so a thread
+// may have one WeighedLogits and one Ranked at a time.
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,7 @@ std::int64_t share_of(std::int64_t begin, std::int64_t end, std::int64_t i, std:
   return below(end) - below(begin);
 }
 
-// Of groups of these sizes one after the other: how many of each are among the first `limit`.
+// Returns how many rows of each group are among the first `limit`, with the groups in order.
 std::vector<std::int64_t> first_of(const std::vector<std::int64_t>& sizes, std::int64_t limit) {
   std::vector<std::int64_t> result;
   for (const std::int64_t n : sizes) {

@@ -1,6 +1,6 @@
-// StoredResponses: answers of /v1/responses that a later request may go on from or ask for again. They are
-// kept in memory until newer ones need the room or the server ends. Whoever has another key does not find
-// them. Any thread may call any function.
+// StoredResponses: answers of /v1/responses that a later request may continue or retrieve. The memory keeps
+// them until newer ones need the room or the server ends. A client with another key does not find them.
+// Any thread may call any function.
 #pragma once
 
 #include <list>

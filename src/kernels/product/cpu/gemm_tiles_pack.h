@@ -69,7 +69,7 @@ struct Strip {
   std::int64_t column, columns;
 };
 
-// Where there are two matrices, their strips take turns.
+// The strips of two matrices take turns.
 inline Strip strip_of(const GemmProblem& p, std::int64_t index) {
   const bool next = p.c_next != nullptr && index % 2 == 1;
   const std::int64_t column = (p.c_next != nullptr ? index / 2 : index) * kLines;
@@ -88,7 +88,7 @@ class Panel {
       : p_(&p), row_(row), rows_(std::min(kLines, row_end - row)) {}
   std::int64_t rows() const { return rows_; }
 
-  // Where its rows are stored, of a term's element `from` on.
+  // The addresses of the panel's stored rows, from element `from` of a term on.
   struct Rows {
     const Word* at[kLines];
   };
@@ -137,7 +137,7 @@ class PackB {
 
   std::int64_t left() const { return left_; }
 
-  // Of what is left.
+  // Packs the next `count` halves of steps, or as many as remain.
   void pack(std::int64_t count) {
     for (count = std::min(count, left_); count > 0; --count, --left_) {
       fetch();
@@ -206,12 +206,12 @@ struct Upcoming {
   const char* line[kLines];
   std::int64_t stride = 0;  // bytes from a step's line to the next one's; 0: nothing to bring
 
-  // Of a packed panel.
+  // Brings a packed panel.
   void packed(const Word* a) {
     for (std::int64_t r = 0; r < kLines; ++r) line[r] = reinterpret_cast<const char*>(a + r * 32);
     stride = 2 * kStepWords;
   }
-  // Of stored rows that will be packed as lines.
+  // Brings stored rows that will be packed as lines.
   void stored(const Panel& panel, const Depth& depth, std::int64_t begin) {
     const Depth::Place in = depth.place_of(begin);
     const Panel::Rows rows = panel.stored(in.term, (begin - in.begin) * 32);

@@ -79,7 +79,7 @@ inline bool worth_streaming(const GemmProblem& p, const void* c, std::int64_t el
          reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
 }
 
-// Where the sums of one strip go.
+// The place in C of the sums of one strip.
 template <typename C>
 struct Destination {
   Destination() = default;
@@ -140,7 +140,7 @@ inline void store_panel(const GemmProblem& p, const PanelRows& rows, std::int64_
   }
 }
 
-// The same for pairs of strips of C and C_next, and of both the hidden activation.
+// Stores pairs of strips of C and C_next, and the hidden activation of both.
 inline void store_gated_panel(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
                               std::int64_t strips, const float* sums) {
   struct Target {

@@ -19,7 +19,7 @@ namespace {
 constexpr double kFinishSeconds = 60;
 constexpr int kAgreeTag = 0;
 
-// What ended a process's preparations; status 0 for nothing.
+// The error that ended a process's preparations; status 0: none.
 struct Verdict {
   std::int32_t process = 0;
   std::int32_t status = 0;

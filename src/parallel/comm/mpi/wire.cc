@@ -160,7 +160,7 @@ bool Wire::test(Transfers& transfers, bool& progress) {
   return std::all_of(requests.begin(), requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
-// What goes wrong while telling is not reported: there is nobody left to tell.
+// An error of this send is not reported: there is nobody left to tell.
 void Wire::tell(int process, const News& news) {
   const std::scoped_lock lock(mutex_);
   if (closed_) return;
