@@ -13,7 +13,7 @@
 namespace switchyard {
 namespace {
 
-// Numbers that ranks exchange for a token's score: nats, KL, same top.
+// The numbers of a token's score, in the order of score(): nats, KL, same top.
 constexpr std::int64_t kNumbers = 3;
 
 // Drops what only training needs.
@@ -43,7 +43,7 @@ Array hidden_of(Context& context, const ScoredModel& scored, const Batch& batch)
   return hidden;
 }
 
-// Tokens of the sequence that are scored in some row: [begin, end) of the place in a rank's part of it.
+// The places, counted within a rank's part of the sequence, between which all scored tokens of all rows lie.
 struct Places {
   std::int64_t begin, end;
 };
@@ -58,8 +58,8 @@ Places scored_places(std::span<const Window> windows, std::int64_t part) {
   return places;
 }
 
-// One call of the models: some windows as rows of a batch, scored piece by piece of the sequence, so that
-// logits never exist of all of it.
+// One call of the models: some windows are the rows of a batch. The sequence is scored piece by piece, so
+// that logits of the whole sequence never exist at once.
 class Call {
  public:
   Call(Context& context, std::span<const ScoredModel> models, const EvalText& text,
@@ -73,7 +73,7 @@ class Call {
     parts_ = context.mesh->product(tokens_.dims[1]);
   }
 
-  // nats, KL and same top of every place, f32 [B,S,3]; those that are not scored are 0.
+  // Returns nats, KL and same top of every place, f32 [B,S,3]; 0 for places that are not scored.
   Tensor scores() {
     const Batch batch = batch_of_windows(text_.tokens, windows_, shape_[0], shape_[1]);
     std::vector<Array> hidden;
@@ -108,8 +108,8 @@ class Call {
     return most < sharers ? most : most / sharers * sharers;
   }
 
-  // Places [begin, begin + count) of each part of the sequence, one part behind the other: a sequence of its
-  // own, of parts_ · count tokens, laid out as the whole one.
+  // Returns places [begin, begin + count) of each part of the sequence, one part after the other: a sequence
+  // of parts_ · count tokens with the layout of the whole sequence.
   Array piece_of(const Array& hidden, std::int64_t begin, std::int64_t count) const {
     const Tensor& local = hidden.tensor();
     const Tensor piece = context_.empty(local.dtype(), {local.dim(0), count, local.dim(2)});
@@ -186,7 +186,7 @@ class Call {
   std::int64_t parts_ = 1;  // of the sequence
 };
 
-// The error of a model that gives no numbers for the token after place `i` of a window. Collective.
+// Fails: the model's logits give no finite score for the token after place `i` of a window. Collective.
 [[noreturn]] void fail_without_scores(Context& context, const ScoredModel& scored, const char* name,
                                       const EvalText& text, std::span<const Window> windows, std::size_t row,
                                       std::int64_t i) {
@@ -210,7 +210,7 @@ TextScores evaluate_text(Context& context, std::span<const ScoredModel> models, 
     CHECK(model.config.vocab == models[0].config.vocab, "vocabularies of {} and {}", models[0].config.vocab,
           model.config.vocab);
   const NoGrad no_grad(context);
-  const std::int64_t length = text.windows[0].length;  // none is longer
+  const std::int64_t length = text.windows[0].length;  // no window is longer
   TextScores scores;
   double nats = 0;
   for (std::size_t begin = 0; begin < text.windows.size(); begin += static_cast<std::size_t>(text.rows)) {

@@ -20,8 +20,7 @@ using nlohmann::json;
 constexpr const char* kExpected =
     "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, or mxfp4";
 
-// True for forms that checkpoint/block_scaled.h reads. The engine does not round activations as the forms
-// state.
+// True for forms that checkpoint/block_scaled.h reads. Their rounding of activations is not imitated.
 bool is_block_scaled(const json& form) {
   const json format = form.value("fmt", json("e4m3"));
   return (format == "e4m3" || format == "float8_e4m3fn") &&

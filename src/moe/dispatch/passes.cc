@@ -34,7 +34,7 @@ RowsOfPass rows_of_pass(const RowCounts& counts, std::int64_t pass, std::int64_t
   std::int64_t begin = 0;
   for (const auto& source : counts) {
     const std::int64_t end = std::accumulate(source.begin(), source.end(), begin);
-    // Dealt out one by one, in the order of all sources: no pass gets more than its share of their sum.
+    // Rows are dealt to passes one by one, in the order of all sources, so that passes get even shares.
     std::int64_t before = 0;
     for (std::int64_t i = 0; i < pass; ++i) before += share_of(begin, end, i, passes);
     std::vector<std::int64_t> kept = first_of(source, before + share_of(begin, end, pass, passes));
