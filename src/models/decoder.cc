@@ -22,7 +22,7 @@ Sharding batch_sharding(const Context& context, const Shape& shape) {
   return context.rules->sharding({"activation_embed_and_logits_batch", "activation_norm_length"}, shape);
 }
 
-// `own`: this rank's rows, whole, of a batch of `rows` rows.
+// `own`: this rank's whole rows of a batch of `rows` rows.
 Array place(Context& context, const Tensor& own, std::int64_t rows) {
   const Shape shape{rows, own.dim(1)};
   const Sharding sharding = batch_sharding(context, shape);
@@ -45,7 +45,7 @@ bool is_packed(const Batch& batch) {
   return false;
 }
 
-// Segments with another number for each chunk of a document; 0 stays 0.
+// Returns segments in which each chunk of a document has its own number; 0 stays 0.
 Tensor chunk_segments_of(const Batch& batch, std::int64_t chunk) {
   const Tensor result = Tensor::zeros(DType::i32, batch.inputs.shape());
   const auto positions = batch.inputs_position.span<std::int32_t>(),
@@ -59,7 +59,7 @@ Tensor chunk_segments_of(const Batch& batch, std::int64_t chunk) {
   return result;
 }
 
-// The embedding in the dtype of activations; undefined on a stage without it.
+// Returns the embedding in the dtype of activations; undefined on a stage without an embedding.
 Array table_of(Context& c, const ModelConfig& m, const Parameters& parameters) {
   return parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
 }
@@ -85,12 +85,12 @@ Array final_hidden_of(Context& c, const ModelConfig& m, const Array& x, const Ar
   return scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
 }
 
-// The layers of a pass, one after the other, and what they leave behind beside their output.
+// Runs the layers of a pass in order, and collects their results other than the output.
 class LayerRuns {
  public:
   struct Tokens {
-    const RopeTables& rope;           // of layers that rotate
-    const RopeTables& query_factors;  // of the others
+    const RopeTables& rope;           // for layers with rotated positions
+    const RopeTables& query_factors;  // for layers without
     const Array& segments;
     const Array& chunk_segments;  // DeviceBatch
     const TokenPlaces& places;
@@ -107,7 +107,7 @@ class LayerRuns {
     result.layer_bytes.assign(static_cast<std::size_t>(model.depth()), 0);
   }
 
-  // Layer i of what `input` makes, inside of the layer's remat region.
+  // Runs layer i on the array that `input` makes inside the layer's remat region.
   Array run(std::int64_t i, const std::function<Array(const LayerCall&)>& input) {
     end_layer();
     open_ = i;
@@ -149,7 +149,7 @@ class LayerRuns {
     open_ = -1;
   }
 
-  // Sums over layers; undefined without one.
+  // The losses summed over layers; undefined if no layer has one.
   const Array& balance() const { return balance_; }
   const Array& indexer() const { return indexer_; }
 
@@ -173,13 +173,13 @@ class LayerRuns {
   std::int64_t open_ = -1, before_ = 0;
 };
 
-// The final norm of prediction layer k, from 0 on.
+// Returns the final norm of prediction layer k, counted from 0.
 const Array& prediction_norm(const ModelConfig& m, const Parameters& parameters, std::int64_t k) {
   return parameters[m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k)
                                        : std::string("final_norm")];
 }
 
-// The last token of each row, [B,1,M].
+// Returns the last token of each row, [B,1,M].
 Array last_of(Context& c, const Array& hidden, const Array& segments) {
   return hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments);
 }
@@ -323,7 +323,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   for (std::int64_t i = layers.begin; i < layers.end; ++i)
     x = runs.run(i, [&](const LayerCall&) { return checkpoint_name(x, "decoder_layer_input"); });
   runs.end_layer();
-  std::vector<Array> further;  // what prediction layers give
+  std::vector<Array> further;  // the outputs of prediction layers
   if (block.is_last() && c.grad_enabled) {
     CHECK(std::ssize(batch.further) == m.predictions, "tokens for {} of {} prediction layers",
           batch.further.size(), m.predictions);
@@ -345,7 +345,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   if (runs.indexer().defined())
     result.indexer_loss =
         scale(c, runs.indexer(), static_cast<float>(options.balance_share / static_cast<double>(m.depth())));
-  const auto with_others = [&](Array loss) {  // and what the layers add
+  const auto with_others = [&](Array loss) {  // and adds the layers' losses
     for (const Array& other : {result.balance_loss, result.indexer_loss})
       if (other.defined()) loss = loss.defined() ? add(c, loss, other) : other;
     return loss;

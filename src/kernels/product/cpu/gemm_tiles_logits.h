@@ -11,7 +11,7 @@
 SWITCHYARD_TILES_BEGIN
 namespace switchyard::cpu::SWITCHYARD_TILES {
 
-// The sum of exponentials of every 16th column of a row, of the columns of a group that were seen so far.
+// A row's sums of exponentials over a group's columns so far: lane i sums every 16th column from i on.
 struct alignas(64) LogitLanes {
   float maximum[16];
   float sum[16];
@@ -35,8 +35,8 @@ inline std::int64_t sum_at(std::int64_t column) {
   return column / kLines * kSums + column % kLines / 16 * 256 + column % 16;
 }
 
-// Adds some strips of some rows to their sums of exponentials. A maximum is followed strip by strip, so that
-// the bits do not depend on how many come at a time. `lanes` is of the panel's rows.
+// Adds some strips of a panel's rows to the rows' sums of exponentials. The maximum is updated strip by
+// strip, so that the bits do not depend on the number of strips per call. `lanes`: one per row of the panel.
 inline void add_logits(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
                        std::int64_t strips, const float* sums, LogitLanes* lanes) {
   constexpr std::int64_t kGroupStrips = kLogitGroup / kLines;
