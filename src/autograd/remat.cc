@@ -18,7 +18,7 @@ RematRegion::RematRegion(Context& context, const RematPolicy& policy)
 RematRegion::~RematRegion() noexcept(false) {
   if (!policy_.enabled) return;
   context_.region = outer_;
-  if (std::uncaught_exceptions() > exceptions_) return;  // the region's values go with the error
+  if (std::uncaught_exceptions() > exceptions_) return;  // the error discards the region's values
   drop();
   if (outer_ != nullptr) std::ranges::move(nodes_, std::back_inserter(outer_->nodes_));
 }
@@ -30,15 +30,15 @@ void RematRegion::drop() {
     return inside.count(value.producer.get()) != 0 && !value.always_keep &&
            policy_.kept.count(value.checkpoint_name) == 0;
   };
-  // Kept values must be held even if no backward rule reads them: a recomputation may.
+  // Kept values must be held even if no backward rule reads them: a recomputation may read them.
   auto hold = [](const Value& value, Tensor& slot) {
     if (slot.defined() || value.never_save) return;
     if (auto buffer = value.buffer.lock())
       slot = Tensor(value.info.dtype, value.info.local, buffer, value.offset_bytes);
   };
-  if (context_.offload) context_.offload->let_go();  // of the region before
+  if (context_.offload) context_.offload->let_go();  // of the previous region's values
   const auto group = std::make_shared<OffloadGroup>();
-  // Moves what the policy offloads to the host, unless it is there; whether it is.
+  // Moves a value to the host if the policy offloads it. Returns whether the host has the value.
   auto moved_away = [&](const ValuePtr& value) {
     if (value->offloaded) return true;
     if (!context_.offload || policy_.offloaded.count(value->checkpoint_name) == 0) return false;
@@ -54,9 +54,9 @@ void RematRegion::drop() {
       else
         hold(*node->inputs[i], node->saved_inputs[i]);
     }
-    // A node with a kept output keeps all that its backward reads: without its statistics (lse, rstd) it
-    // would have to run again, and without the ids of kept routing weights, whose Value may be
-    // gone, it would choose again.
+    // A node with a kept output keeps all that its backward reads. Without its statistics (lse, rstd) the
+    // node would have to run again; without the ids of kept routing weights, whose Value may be gone, the
+    // node would choose experts again.
     bool keep = false;
     for (std::size_t i = 0; i < node->outputs.size(); ++i) {
       auto value = node->outputs[i].lock();

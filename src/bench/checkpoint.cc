@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kTensorBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kWriteBytes = std::int64_t{8} << 20;
 
-// One tensor's memory stands for all of them: what is measured is the way to the disk.
+// All tensors share one buffer: the benchmark measures the way to the disk.
 struct State {
   std::vector<StoredTensor> tensors;
   Tensor memory;

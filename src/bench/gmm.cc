@@ -35,7 +35,7 @@ Measurement measure_gmm(Bench& bench, const GmmCall& call) {
   const std::vector<std::int32_t> counts(sizes.begin(), sizes.end());
   const Tensor group_sizes = to_device(bench.memory, Tensor::of<std::int32_t>({s.experts}, counts));
   const TensorView groups = group_sizes.view();
-  // Of rows, weights and outputs the one that is the result is not filled.
+  // Fills the operands with random numbers; the result is zeros.
   const auto make = [&](const Shape& shape, bool result, std::uint32_t seed) {
     return result ? bench.memory.zeros(call.dtype, shape) : random_tensor(bench, call.dtype, shape, seed);
   };

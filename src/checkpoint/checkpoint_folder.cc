@@ -159,7 +159,7 @@ void CheckpointFolder::read_box(const ManifestTensor& tensor, const Box& box, st
 void CheckpointFolder::read_chunk(const ManifestTensor& tensor, const Chunk& chunk, std::byte* to) const {
   const std::int64_t elements = num_elements(chunk.box.shape);
   if (elements == 0) return;
-  // What lies within a page of a run is read from the disk anyway.
+  // The disk delivers whole pages anyway, so runs shorter than a page are read with the gaps between them.
   constexpr std::int64_t kPage = 4096;
   read_box(tensor, chunk.box, kPage, to);
   if (XXH3_64bits(to, static_cast<std::size_t>(elements) * size_of(tensor.dtype)) != chunk.xxh3)

@@ -13,10 +13,10 @@
 namespace switchyard {
 namespace {
 
-// What processors move at once; kernels may want rows to begin there.
+// A cache line: kernels may want rows to begin on one.
 constexpr std::uintptr_t kLineBytes = 64;
 
-// The elements [begin, end) of a tensor that a box is, or nothing where it is not one run.
+// The elements [begin, end) of a tensor. run_of() returns those of a box, or nothing if they have gaps.
 struct ElementRun {
   std::int64_t begin = 0, end = 0;
 };
@@ -31,7 +31,7 @@ std::optional<ElementRun> run_of(const Shape& tensor, const Box& box) {
   return run;
 }
 
-// Calls body(i) for i in [0, count) on threads of its own. The first exception is thrown on at the end.
+// Calls body(i) for i in [0, count) on new threads. Rethrows the first exception once all threads ended.
 void for_each_by_threads(std::size_t count, const std::function<void(std::size_t)>& body) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
@@ -81,7 +81,7 @@ Tensor CheckpointFolder::map_parameter(const std::string& parameter, const Shape
   const StoredParameter stored = stored_parameter(parameter, shape);
   CHECK(inside(box, shape), "{} of {} {}", to_string(box), parameter, to_string(shape));
   if (num_elements(box.shape) == 0) return {};
-  Box each = box;  // of a stored tensor
+  Box each = box;  // the part of one stored tensor
   std::size_t first = 0, count = 1;
   if (stored.is_stack) {
     first = static_cast<std::size_t>(box.start[0]);

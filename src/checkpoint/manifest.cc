@@ -86,8 +86,8 @@ std::int64_t checked_elements(const Shape& shape) {
   return elements;
 }
 
-// Whether two of the boxes have a common element. Sorted by their begin along dim 0, only neighbours that
-// overlap there are compared.
+// Returns true if two of the boxes share an element. Sorts the boxes by their begin along dim 0, and
+// compares only neighbours that overlap there.
 bool overlap(std::vector<Chunk> chunks) {
   if (chunks.empty() || chunks[0].box.start.empty()) return chunks.size() > 1;
   std::sort(chunks.begin(), chunks.end(),

@@ -146,8 +146,8 @@ void print_report(const ConvertRequest& request, const ConvertReport& report) {
   fmt::print("carried along: {}\n", names);
 }
 
-// Of the largest logit, where weights are rounded or operations come in another order: what is also allowed
-// between this program and others.
+// The difference of logits that is allowed, relative to the largest logit, where weights are rounded or
+// operations come in another order. Comparisons with other programs allow as much.
 constexpr double kNear = 2e-5;
 
 // One line; 0 or 3.

@@ -173,7 +173,7 @@ ModelOnRanks other_model(const EvalOptions& options, const ModelOnRanks& run, Pr
   return other;
 }
 
-// What all ranks have in common.
+// The state that all ranks share.
 struct Evaluation {
   ModelOnRanks run;
   std::optional<ModelOnRanks> other = std::nullopt;

@@ -99,7 +99,7 @@ std::int64_t tokens_after(const Config& config, const Prompt& prompt) {
     fail_usage("[generate] prompt: {} tokens, expected at most max_prefill_predict_length={}", length,
                longest);
   }
-  // Where the length of the model leaves no room for a prompt of the default length, its own one counts.
+  // The prompt's length replaces a default that is shorter than the prompt or that fills the whole length.
   const std::int64_t all = config.get_int("max_target_length");
   if (!config.is_set_by_user("max_prefill_predict_length") && (length > longest || all <= longest))
     longest = length;
@@ -160,7 +160,7 @@ class TextWriter {
     for (std::size_t r = 0; r < generation_.rows; ++r)
       put(fmt::format("[{}] {}{}\n", r, generation_.prompt.text, text_of(r)));
   }
-  // What comes after the prompt.
+  // Returns the text after the prompt.
   std::string text_of(std::size_t row) const {
     const std::string all = generation_.run.tokenizer->decode(tokens_[row]);
     return all.substr(std::min(before_, all.size()));

@@ -121,7 +121,7 @@ std::string range_text(std::size_t begin, std::size_t end) {
   return end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1);
 }
 
-// Of a pipeline: what each stage's first rank takes.
+// Prints the layers, memory, work and time of each pipeline stage, for its first rank.
 void print_stages(const std::vector<StepPlan>& stages, const Topology& topology) {
   if (stages.size() == 1) return;
   fmt::print("\n{:<8}{:<12}{:>12}{:>14}{:>14}{:>12}\n", "stage", "layers", "weights", "peak", "TFLOP",

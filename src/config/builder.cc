@@ -362,7 +362,7 @@ UntypedKeys ConfigBuilder::text_decoder(UntypedKeys keys, const std::string& sou
   return keys;
 }
 
-// What such a file cannot be is said before its keys are looked at one by one. Returns the keys that count.
+// Refuses a model that is not built before it looks at the other keys. Returns the keys that it applied.
 UntypedKeys ConfigBuilder::apply_described_model(UntypedKeys keys, const std::string& source) {
   for (const auto& [name, value] : keys) {
     if (name == "decoder_block") value_of(name, value, source);
@@ -596,8 +596,8 @@ void ConfigBuilder::derive_normalised_scores() {
     config_.set("norm_topk_prob", true, "routed_score_func=" + score);
 }
 
-// What the reference drops over ragged_buffer_factor is the last. Its prediction layers have had a norm of
-// their own since August 2026.
+// The reference drops the last assignments over ragged_buffer_factor. Its prediction layers have had a norm
+// of their own since August 2026.
 void ConfigBuilder::derive_compat() {
   if (!config_.follows_maxtext()) return;
   const std::string& compat = config_.get_string("compat");

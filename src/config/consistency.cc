@@ -137,7 +137,7 @@ void check_steps(const Config& config) {
   }
 }
 
-// What only text has must not be asked of random tokens in vain. A config file may keep it for another run.
+// Refuses text-only keys that a user sets for random tokens. A config file may keep them for another run.
 void check_data(const Config& config) {
   const std::string& type = config.get_string("dataset_type");
   if (type == "text" || type == "tokenized") {

@@ -4,7 +4,7 @@
 namespace switchyard {
 namespace {
 
-// ici_X_parallelism and dcn_X_parallelism: X's size within a slice and over slices; -1 takes what is left.
+// ici_X_parallelism and dcn_X_parallelism: X's size within a slice and over slices; -1 takes the rest.
 void add_axis(std::vector<KeyDeclaration>& keys, const std::string& axis, const std::string& what,
               bool is_built) {
   for (const std::string level : {"ici", "dcn"}) {

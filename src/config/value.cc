@@ -150,7 +150,7 @@ nlohmann::json or_discarded(const std::optional<Value>& value) {
 // A discarded value says that it does not have the declaration's type.
 nlohmann::json converted(const KeyDeclaration& key, const nlohmann::json& value) {
   if (key.optional && means_none(value)) return nullptr;
-  // What is not built or changes nothing is off by default, and None asks for no more.
+  // A key that is not built or changes nothing is off by default, so None means its default.
   const bool is_number = key.type == KeyType::integer || key.type == KeyType::floating;
   if (key.status != KeyStatus::active && (is_number || key.type == KeyType::boolean) && means_none(value))
     return key.default_value;
@@ -173,7 +173,7 @@ nlohmann::json converted(const KeyDeclaration& key, const nlohmann::json& value)
     case KeyType::structure: {
       if (means_none(value) || (value.is_structured() && value.empty()))
         return key.status == KeyStatus::active ? nlohmann::json::array() : key.default_value;
-      // What is inert, or refused with its own reason, may have any form.
+      // A key that is inert, or refused with its own reason, may have a value of any form.
       return value.is_structured() || key.status != KeyStatus::active
                  ? value
                  : nlohmann::json(nlohmann::json::value_t::discarded);

@@ -80,7 +80,7 @@ TensorComparison compare_pair(const TensorSource& a, const TensorSource& b, cons
   return row;
 }
 
-// What a Hugging Face folder holds of a model that our checkpoints hold too.
+// The tensors of a model that both a Hugging Face folder and our checkpoints hold.
 struct HubModelNames {
   std::vector<StoredPair> pairs;
   bool tied = false;

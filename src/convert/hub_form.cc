@@ -97,7 +97,7 @@ class Rewriter {
     model_.latent_norm_epsilon = static_cast<float>(kHubLatentEpsilon);
   }
 
-  // What the family that the model would be written as wants stated otherwise.
+  // Restates the settings that the Hugging Face family to be written states differently.
   void restate() {
     const ModelFamily* family = find_family_to_write(form_.config, model_);
     if (family != nullptr && family->predictions && model_.predictions > 0 && !model_.prediction_norms) {

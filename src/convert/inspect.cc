@@ -62,7 +62,7 @@ std::int64_t optimizer_elements(const TensorSource& source) {
   return elements;
 }
 
-// Of packed weights in blocks.
+// Returns the shape of a tensor; for packed weights the shape in blocks, and a block's own shape.
 std::string shape_text(const TensorSource::Item& item) {
   return item.packed
              ? fmt::format("{} x {}x{}", to_string(item.shape), block_inputs(*item.packed), kBlockOutputs)
@@ -82,7 +82,7 @@ std::string joined_dtypes(const TensorSource& source) {
   return text.empty() ? "none" : text;
 }
 
-// What the config says the model is.
+// The model that the config describes.
 struct DescribedModel {
   std::string kind;                          // its family; empty where there is no config
   std::optional<Architecture> architecture;  // of a model that is ours to run

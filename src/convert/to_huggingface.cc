@@ -25,13 +25,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What transformers cuts at too.
+// The most bytes of a shard; transformers cuts at the same size.
 constexpr std::int64_t kShardBytes = 5'000'000'000;
 
-// A tensor that is written: one of the pairs, or several in one.
+// A tensor of the written folder: one of pairs_, or several of them joined.
 struct Output {
   struct Part {
-    std::size_t pair;  // of the pairs
+    std::size_t pair;  // index into pairs_
     std::optional<FusedPlace> place;
   };
   std::string name;
@@ -96,7 +96,7 @@ class ToHuggingFace {
     return checkpoint;
   }
 
-  // What prediction layers share with the model is written with each of them.
+  // Gives each prediction layer its own copy of the tensors that it shares with the model.
   void copy_for_predictions(const ModelConfig& model) {
     const auto pair_of = [&](std::string_view ours) {
       return *std::ranges::find_if(pairs_, [&](const StoredPair& pair) { return pair.ours == ours; });
@@ -118,7 +118,7 @@ class ToHuggingFace {
     }
   }
 
-  // The checkpoint holds the model's tensors, each expert's among them, and nothing else.
+  // Checks that the checkpoint holds the model's tensors, each expert's among them, and no others.
   void check_tensors() const {
     for (const ManifestTensor& tensor : checkpoint_.manifest().tensors) {
       if (is_packed(tensor.dtype))
@@ -151,7 +151,7 @@ class ToHuggingFace {
     fail_usage("[convert] {}: its tensors are not those of its config: {}", checkpoint_.path(), list);
   }
 
-  // The files beside the weights, named as in the folder that is written.
+  // Returns the files beside the weights, named as in the written folder.
   static std::vector<ExtraFile> files_to_write(const CheckpointFolder& checkpoint) {
     std::vector<ExtraFile> files;
     for (ExtraFile& file : carried_files(checkpoint)) {
@@ -182,7 +182,7 @@ class ToHuggingFace {
     });
   }
 
-  // What becomes one tensor there.
+  // Joins the pairs that the Hugging Face family stores as one tensor.
   void fuse() {
     const nlohmann::json config(hub_config_);
     std::map<std::string, std::size_t> fused;
@@ -203,7 +203,7 @@ class ToHuggingFace {
     }
   }
 
-  // Zeros that the model has there and not here: a router's bias.
+  // True for a tensor that the written model has and the checkpoint lacks: a router's bias, written as zeros.
   bool is_added(const StoredPair& pair) const { return !stored_here_.contains(pair.ours); }
 
   DType dtype_of(const StoredPair& pair) const {
@@ -247,7 +247,7 @@ class ToHuggingFace {
     return file;
   }
 
-  // Damage that shows now is found at work, not before.
+  // An error here is a runtime error: the checks before writing have passed.
   Tensor moved(const StoredPair& pair) {
     if (is_added(pair)) return Tensor::zeros(DType::f32, pair.hub.shape);
     const float factor = form_.factor_of(pair.ours);
@@ -302,10 +302,10 @@ class ToHuggingFace {
   const ConvertLine& line_;
   CheckpointFolder checkpoint_;
   Config config_;
-  HubForm form_;  // of the model as it is written
+  HubForm form_;  // the form of the written model
   std::vector<ExtraFile> carried_;
   Json hub_config_;
-  const ModelFamily* family_ = nullptr;  // as which it is written
+  const ModelFamily* family_ = nullptr;  // the family of the written model
   std::vector<StoredPair> pairs_;
   std::vector<Output> outputs_;
   std::set<std::string> stored_here_;

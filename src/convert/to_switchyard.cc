@@ -17,7 +17,7 @@
 namespace switchyard {
 namespace {
 
-// What a tensor is, for the report.
+// Returns a tensor's kind, under which the report counts it.
 std::string kind_of(const std::string& name) {
   if (name == "embedding" || name == "head") return name;
   if (name.find(".experts.") != std::string::npos) return "experts";

@@ -71,7 +71,7 @@ constexpr PackedFormat kPackedFormats[] = {
     {DType::packed_q4_k,  "q4_k",   4,   4,     PackedScale::half,     true,  1,      0,    16,   false},
     {DType::packed_q5_k,  "q5_k",   5,   4,     PackedScale::half,     true,  1,      0,    32,   false},
     {DType::packed_q6_k,  "q6_k",   6,   4,     PackedScale::half,     false, 2,      -32,  64,   false},
-    // fp8's numbers are e4m3 bit patterns: these stand for multiples of 1/16 from 1/2 to 7.5.
+    // fp8's numbers are e4m3 bit patterns. The 32 from 0x30 on are multiples of 1/16 from 1/2 to 7.5.
     {DType::packed_fp8,   "fp8",    8,   4,     PackedScale::f32,      false, 0,      0x30, 32,   false},
 };
 // clang-format on

@@ -14,7 +14,7 @@ thread_local RankFiber* rank_of_thread = nullptr;
 
 }  // namespace
 
-// Of its own, so that the address is that of the thread that it is asked on.
+// Never inlined: a fiber changes threads, and its caller must not keep the old thread's address.
 [[gnu::noinline]] RankFiber* Workers::running() {
   return rank_of_thread;
 }
@@ -75,7 +75,7 @@ void Workers::go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& loc
   swap_memory(rank.memory);
   rank_of_thread = before;
   const bool ended = rank.fiber.ended();
-  // From here on a parked rank may be another thread's.
+  // Once the rank is parked, another thread may run it.
   const bool woken = !ended && rank.state.exchange(RankFiber::State::parked) == RankFiber::State::woken;
   lock_short(lock);
   --busy_;
@@ -113,7 +113,7 @@ void Workers::park(RankFiber& rank, Clock::time_point deadline) {
   rank.fiber.suspend();
 }
 
-// Runs those whose deadline has passed itself: all other threads may be with ranks that hang.
+// This thread itself runs ranks whose deadline has passed: all other threads may be running ranks that hang.
 void Workers::watch_deadlines() {
   const auto nearest = [&] {
     Clock::time_point first = Clock::time_point::max();
@@ -122,7 +122,7 @@ void Workers::watch_deadlines() {
   };
   std::unique_lock lock(mutex_);
   while (!all_ended_) {
-    // Either this sees a rank's deadline or the rank sees what this waits for.
+    // Either this thread sees a rank's new deadline, or that rank sees watched_until_ and notifies it.
     do watched_until_ = nearest();
     while (nearest() < watched_until_.load());
     const Clock::time_point until = watched_until_;
@@ -161,7 +161,7 @@ void RankCondition::sleep(std::unique_lock<std::mutex>& lock, Workers::Clock::ti
   lock.unlock();
   rank->workers.park(*rank, deadline);
   lock_short(lock);
-  std::erase(ranks_, rank);  // where nobody notified it
+  std::erase(ranks_, rank);  // still there if the deadline passed
 }
 
 }  // namespace switchyard

@@ -34,8 +34,8 @@ float normal_in(const NormalRange& range, std::uint32_t bits) {
   return clipped(range, rng::normal_of<float>(bits, range.from, range.to));
 }
 
-// The same for kBlock consecutive counters; the low counter word wraps. Loops of constant length without
-// branches, each simple enough for the compiler's vectoriser.
+// Fills `out` with the normal numbers of kBlock consecutive counters; the low counter word wraps. Loops have
+// a constant length and no branches, and each is simple enough for the compiler's vectoriser.
 void normal_block(RngKey key, std::uint64_t first, float lo, float hi, std::array<float, kBlock>& out) {
   std::array<std::uint32_t, kBlock> bits;
   std::array<float, kBlock> u, w;

@@ -69,7 +69,7 @@ bool is_ours(const std::string& name) {
                     name.ends_with(".tokens.partial.starts")));
 }
 
-// Creates the folder and lets no other build into it while the result lives.
+// Creates the folder. While the result lives, no other build may write to the folder.
 void lock_folder(const std::string& folder, OpenFile& lock) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -119,7 +119,7 @@ void remove_unsaved(const std::string& folder, const BuildState* state) {
   }
 }
 
-// Of a complete build; the state goes last, so that its presence tells of the others.
+// Removes a complete build's work files. The state goes last: once it is gone, so are the others.
 void remove_leftovers(const std::string& folder) {
   std::error_code ignored;
   for (const fs::path& path : entries_of(folder)) {
@@ -151,7 +151,7 @@ void carry_tokenizer(const BuildOptions& options) {
   }
 }
 
-// A build, begun or gone on with.
+// A build, new or resumed.
 class Build {
  public:
   Build(const BuildOptions& options, ThreadPool& pool, const BuildObserver& observer,
@@ -168,7 +168,7 @@ class Build {
         train_(options, "train", tokenizer.vocab_size(), state.train),
         eval_(options, "eval", tokenizer.vocab_size(), state.eval) {}
 
-  // False when it was stopped.
+  // Returns false if the build was stopped.
   bool run() {
     struct Stopped {};
     const TextSelection selection{options_.text.column, options_.text.eval_fraction,
@@ -216,7 +216,7 @@ class Build {
     pending_ = 0;
   }
 
-  // What the state speaks of is on disk before it.
+  // Saves the rows that the state counts before the state itself.
   void save() {
     BuildState state{next_, done_, train_.save(), eval_.save()};
     sync_folder(options_.folder);
@@ -257,7 +257,7 @@ BuildResult build_token_folder(const BuildOptions& options, ThreadPool& pool, co
   OpenFile lock;
   lock_folder(options.folder, lock);
   const auto saved = read_build_state(options.folder, settings, files);
-  if (saved && fs::exists(options.folder + "/dataset.json")) {  // killed after its last write
+  if (saved && fs::exists(options.folder + "/dataset.json")) {  // the build was killed after its last write
     remove_leftovers(options.folder);
     return {true, read_token_folder(options.folder), saved->text_bytes, saved->text_bytes};
   }

@@ -73,9 +73,9 @@ struct TextOptions {
 };
 
 // Text from files and folders, kept in memory as tokens. `paths` is one path or several separated by ':'. A
-// folder stands for the regular files below it, in sorted order, without hidden files and symbolic links. In
+// folder means the regular files below it, in sorted order, without hidden files and symbolic links. In
 // a *.jsonl or *.ndjson file each line is a JSON object whose `column` is a document, in a *.json file each
-// object or item of its array; any other file is one text. What is no text is skipped with
+// object or item of its array; any other file is one text. A file that holds no text is skipped with
 // a notice on stderr (data/text_source.h).
 //
 // Held-out split: a file is cut at blank lines into sections of 4 to 8 KiB, and a hash of a section's text

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kPeriod = 65536;
 
-// Divides kPeriod into whole shares by largest remainder, each at least 1.
+// Divides the kPeriod rows of a period among the weights by largest remainder; each share is at least 1.
 std::vector<std::int64_t> shares_of(const std::vector<double>& weights) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   const auto free = static_cast<double>(kPeriod - static_cast<std::int64_t>(weights.size()));
@@ -24,7 +24,7 @@ std::vector<std::int64_t> shares_of(const std::vector<double>& weights) {
   std::int64_t given = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double exact = weights[i] / total * static_cast<double>(kPeriod);
-    // Where all exact shares are at least 1 this is their whole part.
+    // The whole part of the share, at least 1, so that it leaves 1 for each other weight.
     const auto whole = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::min(exact, free + 1)));
     shares.push_back(whole);
     rests.emplace_back(static_cast<double>(whole) - exact, i);
@@ -70,7 +70,7 @@ class Mixture : public Dataset {
 
   Batch read(std::int64_t first_row, std::int64_t rows) override {
     CHECK(first_row >= 0 && rows >= 1, "rows {} from {}", rows, first_row);
-    // A part's rows of a batch are neighbours: the first one, and how many.
+    // The first row of each part in this batch, and the number of rows: a part's rows follow each other.
     std::vector<std::pair<std::int64_t, std::int64_t>> taken(parts_.size());
     for (std::int64_t position = first_row; position < first_row + rows; ++position) {
       auto& [first, count] = taken[part_at(position)];
@@ -90,10 +90,10 @@ class Mixture : public Dataset {
 
  private:
   struct Slot {
-    std::uint32_t part, rank;  // rank: rows of the part before it in the period
+    std::uint32_t part, rank;  // rank: the part's rows that come earlier in the period
   };
 
-  // Each place goes to the part that is furthest behind its share.
+  // Gives each place of a period to the part that is furthest behind its share.
   void lay_out() {
     std::vector<std::int64_t> behind(parts_.size(), 0);
     std::vector<std::uint32_t> used(parts_.size(), 0);
@@ -134,7 +134,7 @@ class Concatenation : public Dataset {
   }
 
   Batch read(std::int64_t first_row, std::int64_t rows) override {
-    // Beyond the last row of the last part it gives padding itself.
+    // Starts as padding, which a part gives for rows past its last one.
     Batch out = parts_.back()->read(parts_.back()->rows(), rows);
     std::int64_t begin = 0;
     for (const auto& part : parts_) {

@@ -14,7 +14,7 @@ namespace switchyard {
 // Splits a path list at ':'. Error(usage) for an empty list.
 std::vector<std::string> split_paths(const std::string& paths);
 
-// Lists the files that `paths` (separated by ':') stand for, as make_text describes.
+// Lists the files that `paths` (separated by ':') names, as make_text describes.
 // Error(usage) for a missing path, a folder without files or with token ids, and a path to a
 // file that is no text.
 std::vector<std::string> find_text_files(const std::string& paths);

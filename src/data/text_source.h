@@ -40,14 +40,14 @@ class TextNotes {
     std::int64_t count = 0;
   };
   std::map<std::string, Cases> reasons_;
-  std::map<std::string, std::int64_t> records_;  // without a text, by what stands there
+  std::map<std::string, std::int64_t> records_;  // records without a text, by what they hold instead
   std::string first_record_;
 };
 
 struct Section {
   std::string_view text;
   TextPosition begin;
-  bool continues;  // stands in one document with the section before it, if both are on the same side
+  bool continues;  // in one document with the section before it, if both are on the same side
 };
 using SectionBody = std::function<void(const Section&)>;
 
@@ -65,7 +65,7 @@ bool has_json_name(const std::string& path);
 
 // Why a file that begins with these bytes is no text, in words that go on after "it"; "" for text.
 std::string reason_against(std::string_view beginning);
-// The same for a file on disk.
+// Returns reason_against() of the beginning of a file on disk.
 std::string reason_against_file(const std::string& path);
 
 }  // namespace switchyard

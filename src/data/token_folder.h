@@ -47,7 +47,7 @@ struct KnownIds {
   std::int64_t vocabulary = INT64_MAX;
   const Tokenizer* tokenizer = nullptr;
 };
-// Says of a token that the model lacks it, and what it stands for.
+// Returns the words of an error: the model lacks this token. `tokenizer` gives the token's text; may be null.
 std::string outside_text(const OutsideToken& found, std::int64_t vocabulary, const Tokenizer* tokenizer);
 
 // Training and held-out rows of one or several folders separated by ':', which must have the same tokenizer.

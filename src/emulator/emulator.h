@@ -36,7 +36,7 @@ void set_order(Order order);
 
 // ---- For code.h, inside `thread`
 
-// Where the calling thread stands.
+// The position of the calling thread in its block and grid.
 struct Here {
   int thread, threads;
   std::int64_t block, blocks;
@@ -62,7 +62,7 @@ void wait_until(const char* what, std::function<bool()> ready);
 // until the thread's next exchange.
 inline constexpr std::size_t kExchangeBytes = 64;
 const void* exchange(const void* mine, std::size_t bytes, int lane = 0);
-// What `lane` gave to the last exchange.
+// Returns the value that `lane` passed to the last exchange.
 const void* exchanged(int lane);
 
 // Copies of the calling thread that go on while it does: nothing has moved before it waits for them.

@@ -16,7 +16,7 @@
 
 namespace switchyard {
 
-// Where a checkpoint holds them.
+// The folder of carried files in a checkpoint.
 inline constexpr std::string_view kCarriedFolder = "tokenizer/";
 
 // The files that go with the weights at `source`, named as in a checkpoint ("tokenizer/tokenizer.json"): a

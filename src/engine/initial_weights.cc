@@ -95,7 +95,7 @@ std::optional<DType> packed_type_of(const CheckpointFolder& checkpoint) {
   return packed;
 }
 
-// What is read for a parameter: blocks as they are, or else dense values.
+// Returns the spec to read for a parameter: packed blocks if they are stored so, else dense values.
 ParameterSpec as_stored(const CheckpointFolder& checkpoint, const ParameterSpec& wanted) {
   const std::string first = stored_parameter(wanted.name, wanted.shape).names.front();
   const bool same = checkpoint.contains(first) && checkpoint.tensor(first).dtype == wanted.dtype;

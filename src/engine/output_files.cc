@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a file is, whatever it is called. Devices and pipes are none: they keep nothing.
+// Identifies a file whatever its path. Devices and pipes have no identity: they keep nothing.
 using FileIdentity = std::pair<dev_t, ino_t>;
 
 std::optional<FileIdentity> identity_of(const fs::path& path) {
@@ -24,7 +24,7 @@ std::optional<FileIdentity> identity_of(const fs::path& path) {
   return FileIdentity{status.st_dev, status.st_ino};
 }
 
-// Whether `path` is that file, or a folder that has it, at any depth.
+// Returns true if `path` is that file, or a folder that has the file at any depth.
 bool has_file(const fs::path& path, const FileIdentity& file) {
   if (identity_of(path) == file) return true;
   std::error_code error;
@@ -36,7 +36,7 @@ bool has_file(const fs::path& path, const FileIdentity& file) {
   return false;
 }
 
-// Whether a file of that path lies in the folder where texts are looked for, which names with a dot hide.
+// Returns true if a file at `path` would be read as a text of `folder`, where names with a dot are hidden.
 bool would_be_text_of(const fs::path& folder, const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) return false;

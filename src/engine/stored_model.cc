@@ -48,7 +48,7 @@ Keys keys_of_gguf(const std::string& path) {
   return keys;
 }
 
-// Where a checkpoint has the files that came with its weights.
+// Returns the folder of the files that came with a checkpoint's weights.
 std::string carried_folder(const CheckpointFolder& folder) {
   return folder.path() + "/tokenizer";
 }

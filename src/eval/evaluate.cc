@@ -13,17 +13,17 @@
 namespace switchyard {
 namespace {
 
-// Numbers that ranks exchange for a token's score: nats, KL, same top.
+// The numbers of a token's score, in the order of score(): nats, KL, same top.
 constexpr std::int64_t kNumbers = 3;
 
-// What only training needs is left out.
+// Drops what only training needs.
 ModelConfig for_scoring(ModelConfig model) {
   model.moe_execution.balance_weight = 0;
   model.moe_execution.token_chunks = 1;
   return model;
 }
 
-// What the head reads, [B,S,M]; undefined but on the last stage.
+// Returns the input of the head, [B,S,M]; defined on the last stage only.
 Array hidden_of(Context& context, const ScoredModel& scored, const Batch& batch) {
   const ModelConfig model = for_scoring(scored.config);
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model.emb};
@@ -39,7 +39,7 @@ Array hidden_of(Context& context, const ScoredModel& scored, const Batch& batch)
   return hidden;
 }
 
-// Tokens of the sequence that are scored in some row: [begin, end) of the place in a rank's part of it.
+// The places, counted within a rank's part of the sequence, between which all scored tokens of all rows lie.
 struct Places {
   std::int64_t begin, end;
 };
@@ -54,8 +54,8 @@ Places scored_places(std::span<const Window> windows, std::int64_t part) {
   return places;
 }
 
-// One call of the models: some windows as rows of a batch, scored piece by piece of the sequence, so that
-// logits never exist of all of it.
+// One call of the models: some windows are the rows of a batch. The sequence is scored piece by piece, so
+// that logits of the whole sequence never exist at once.
 class Call {
  public:
   Call(Context& context, std::span<const ScoredModel> models, const EvalText& text,
@@ -69,7 +69,7 @@ class Call {
     parts_ = context.mesh->product(tokens_.dims[1]);
   }
 
-  // nats, KL and same top of every place, f32 [B,S,3]; those that are not scored are 0.
+  // Returns nats, KL and same top of every place, f32 [B,S,3]; 0 for places that are not scored.
   Tensor scores() {
     const Batch batch = batch_of_windows(text_.tokens, windows_, shape_[0], shape_[1]);
     std::vector<Array> hidden;
@@ -95,7 +95,7 @@ class Call {
   }
 
  private:
-  // Of each part of the sequence. A number that lets ranks with parts of the vocabulary share the tokens.
+  // Tokens of a piece per part of the sequence; if possible a multiple of the ranks that share a vocabulary.
   std::int64_t tokens_at_once() const {
     const std::int64_t one = shape_[0] * parts_ * models_[0].config.vocab *
                              static_cast<std::int64_t>(sizeof(float) * models_.size());
@@ -104,8 +104,8 @@ class Call {
     return most < sharers ? most : most / sharers * sharers;
   }
 
-  // Places [begin, begin + count) of each part of the sequence, one part behind the other: a sequence of its
-  // own, of parts_ · count tokens, laid out as the whole one.
+  // Returns places [begin, begin + count) of each part of the sequence, one part after the other: a sequence
+  // of parts_ · count tokens with the layout of the whole sequence.
   Array piece_of(const Array& hidden, std::int64_t begin, std::int64_t count) const {
     const Tensor& local = hidden.tensor();
     const Tensor piece = context_.empty(local.dtype(), {local.dim(0), count, local.dim(2)});
@@ -113,8 +113,8 @@ class Call {
     return make_leaf(piece, {shape_[0], parts_ * count, hidden.shape()[2]}, tokens_, false);
   }
 
-  // Where the logits of a piece of so many tokens are scored: ranks that hold parts of the vocabulary take a
-  // part of the tokens each, where they divide.
+  // Returns the layout for scoring the logits of a piece of so many tokens: ranks that hold parts of the
+  // vocabulary take a part of the tokens each, if the tokens divide evenly.
   Sharding scoring(std::int64_t tokens) const {
     Sharding sharding = tokens_;
     for (const Axis axis : vocabulary_axes_) sharding.dims[1].push_back(axis);
@@ -143,7 +143,7 @@ class Call {
     return read_back(context_, all, "scores", [&] { return Tensor(Memory(), DType::f32, shape); });
   }
 
-  // Of this rank's block of the piece.
+  // Scores this rank's block of the piece.
   Tensor score(const std::vector<Tensor>& logits, std::int64_t begin, std::int64_t count,
                const Sharding& sharding) const {
     const std::int64_t rows = logits[0].dim(0), tokens = logits[0].dim(1), vocab = logits[0].dim(2);
@@ -182,7 +182,7 @@ class Call {
   std::int64_t parts_ = 1;  // of the sequence
 };
 
-// The error of a model that gives no numbers for the token after place `i` of a window. Collective.
+// Fails: the model's logits give no finite score for the token after place `i` of a window. Collective.
 [[noreturn]] void fail_without_scores(Context& context, const ScoredModel& scored, const char* name,
                                       const EvalText& text, std::span<const Window> windows, std::size_t row,
                                       std::int64_t i) {
@@ -206,7 +206,7 @@ TextScores evaluate_text(Context& context, std::span<const ScoredModel> models, 
     CHECK(model.config.vocab == models[0].config.vocab, "vocabularies of {} and {}", models[0].config.vocab,
           model.config.vocab);
   const NoGrad no_grad(context);
-  const std::int64_t length = text.windows[0].length;  // none is longer
+  const std::int64_t length = text.windows[0].length;  // no window is longer
   TextScores scores;
   double nats = 0;
   for (std::size_t begin = 0; begin < text.windows.size(); begin += static_cast<std::size_t>(text.rows)) {

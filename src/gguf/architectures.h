@@ -29,8 +29,8 @@ struct GgufArchitecture {
   std::string_view name;
   std::span<const GgufName> tensors = {};  // with names that differ from most architectures'
   GgufExperts experts = {};
-  // What files may state of a router where `add` does not read it: the weights, and whether those of the
-  // chosen experts are divided by their sum.
+  // The router settings that a file may state and `add` does not read: the gating function, and whether the
+  // weights of the chosen experts are divided by their sum.
   GgufGating gating = kGgufSoftmax;
   bool divides_weights = false;
   bool alternating_halves = false;  // in the file, a head's query and key rows alternate between its halves

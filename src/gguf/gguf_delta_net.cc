@@ -56,7 +56,7 @@ void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, js
   if (config["intermediate_size"] == 0) config["intermediate_size"] = config["moe_intermediate_size"];
 }
 
-// Where the other families have nothing, or another tensor under the same name.
+// Maps a tensor that other families lack, or whose name they use for another one. False: any other tensor.
 bool GgufWeights::add_delta_net(const std::string& tensor, const std::string& below,
                                 const std::string& prefix, const nlohmann::json& config) {
   using Form = Part::Form;

@@ -57,7 +57,7 @@ std::uint64_t least_bytes(ValueType type) {
 
 }  // namespace
 
-// What is left of a file's header.
+// Reads a file's header from front to back.
 class GgufFile::Reader {
  public:
   Reader(std::span<const std::byte> file, const std::string& path) : file_(file), path_(path) {}

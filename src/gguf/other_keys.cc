@@ -76,7 +76,7 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"rope.scaling.yarn_log_multiplier", "[0]"},
 };
 
-// Of layers with windows; the same as for all layers.
+// Keys of layers with windows. Their values must be those of the keys of all layers.
 constexpr std::pair<std::string_view, std::string_view> kKeysOfWindows[] = {
     {"rope.freq_base_swa", "rope.freq_base"},
     {"rope.dimension_count_swa", "rope.dimension_count"},

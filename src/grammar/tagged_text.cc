@@ -52,7 +52,7 @@ unsigned other_kinds(const SchemaNode& leaf) {
   return kinds;
 }
 
-// Those of which the leaf does not take every value.
+// Returns the kinds, other than text, of which the leaf takes only some values.
 unsigned demanding_kinds(const SchemaNode& leaf) {
   unsigned kinds = 0;
   if (leaf.values) return other_kinds(leaf) & ~kind_null;

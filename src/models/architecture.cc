@@ -224,7 +224,7 @@ constexpr ArchitectureField kFields[] = {
 
 #undef FIELD
 
-// Of Architecture's own fields, layer_specs, moe and rope are counted by theirs.
+// Three fields of Architecture are structs (layer_specs, moe, rope), whose own fields are counted instead.
 static_assert(std::size(kFields) == field_count<Architecture>() - 3 + field_count<LayerSpec>() +
                                         field_count<MoeConfig>() + field_count<RopeConfig>(),
               "every field has one line above");

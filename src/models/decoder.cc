@@ -97,7 +97,7 @@ struct LayerWork {
   bool keep_hidden = false, head_scores = false, indexer_losses = false;
 };
 
-// The layers of a pass over a batch, one after the other, and what they leave behind beside their output.
+// Runs the layers of a pass in order, and collects their results other than the output.
 class LayerRuns {
  public:
   LayerRuns(Context& context, const ModelConfig& model, const Parameters& parameters,
@@ -130,7 +130,7 @@ class LayerRuns {
     result.layer_bytes.assign(static_cast<std::size_t>(model.depth()), 0);
   }
 
-  // Runs layer i on what `input` makes inside of the layer's remat region.
+  // Runs layer i on the array that `input` makes inside the layer's remat region.
   Array run(std::int64_t i, const std::function<Array(const LayerCall&)>& input) {
     end_layer();
     open_ = i;

@@ -247,7 +247,7 @@ void read_latent_width(const Config& c, ModelConfig& m) {
   m.moe_emb = experts;
 }
 
-// What the experts and the dense layers have in their gates is fixed by the block.
+// Checks the gates of the experts and the dense layers, which the block fixes.
 void check_activations(const Config& c, const ModelConfig& m) {
   const std::vector<std::string> given = c.get_strings("mlp_activations"),
                                  wanted{m.block->clamped_gates ? "sigmoid" : "silu", "linear"};
@@ -369,8 +369,8 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   moe.random_seed = m.init_seed;
 }
 
-// Where nobody says otherwise evaluations drop nothing. With further passes training drops nothing either,
-// and its cap on memory holds for both. The reference takes the cap of training unless evaluation has rules
+// By default evaluations drop nothing. With further passes training drops nothing either, and its cap on
+// memory holds for both. The reference takes the cap of training unless evaluation has rules
 // of its own.
 double eval_buffer_factor(const Config& c, const MoeExecution& run) {
   const double own = c.get_float("eval_ragged_buffer_factor");

@@ -77,7 +77,7 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const double dense = 3 * emb * d(m.mlp);
   const double sparse =
       3 * moe_emb * (d(m.moe_mlp) * d(m.moe.slots) + d(m.shared_mlp)) + moe_emb * d(m.moe.experts);
-  // Of a gated delta net: its products with weights, and a token's three with a state.
+  // A gated delta net's multiply-adds: its products with weights, and a token's three with a state.
   const double delta_v = d(m.delta_value_heads * m.delta_value_dim),
                delta_qk = 2 * d(m.delta_key_heads * m.delta_key_dim);
   const double delta = emb * (delta_qk + 3 * delta_v + 2 * d(m.delta_value_heads)) +

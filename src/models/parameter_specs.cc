@@ -56,7 +56,7 @@ class SpecList {
   std::vector<ParameterSpec> specs_;
 };
 
-// What chooses the keys of MLA's attention.
+// The indexer, which chooses the keys of MLA's attention.
 void indexer_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::size_t first = list.specs().size();
   list.projection(p + "wq_b", {m.q_lora, m.indexer_heads, m.indexer_dim}, {"q_lora", "q_heads", "kv"},
@@ -118,7 +118,7 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
   if (m.attention_out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
 }
 
-// Those of a gated delta net, heads apart.
+// The parameters of a gated delta net; heads are a dim of their own.
 void delta_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t key_heads = m.delta_key_heads, heads = m.delta_value_heads;
   const auto products = [&](const char* name, std::int64_t count, std::int64_t width) {
@@ -153,7 +153,7 @@ void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, S
 void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t experts = m.moe.experts;
   list.kernel(p + "gate", {m.moe_emb, experts}, {"embed_router", ""}, m.moe_emb);
-  // As transformers has it where it has the product in float32.
+  // transformers keeps the gate in float32 if the product with the gate is in float32.
   if (m.moe_execution.float32_gate_logits && !m.compat) list.specs().back().dtype = DType::f32;
   if (m.moe.bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
@@ -174,7 +174,7 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (m.shared_gate) list.kernel(p + "shared.gate", {m.emb, 1}, {"embed", ""}, m.emb, {});
 }
 
-// What a prediction layer has beside a layer's own parameters.
+// The parameters that a prediction layer has beside those of any layer.
 void prediction_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   list.norm(p + "token_norm", m.emb);
   list.norm(p + "hidden_norm", m.emb);

@@ -28,7 +28,7 @@ std::map<std::string, json> model_keys_of_stored(const json& resolved, const std
   }
   if (resolved.value("routed_score_func", json()) == "sigmoid" && resolved.contains("norm_topk_prob"))
     keys["norm_topk_prob"] = resolved["norm_topk_prob"];
-  // The same of what a block has where nobody says (ConfigBuilder::derive_block).
+  // Keeps the stored values of keys whose default comes from the block (ConfigBuilder::derive_block).
   for (const char* key : {"use_qk_norm", "attention_output_bias"}) {
     if (resolved.contains(key)) keys[key] = resolved[key];
   }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSteps = 5;
 
-// Five Newton-Schulz steps on x [matrices, in, out] of norm at most 1, by the smaller of XX' and X'X.
+// Takes five Newton-Schulz steps on x [matrices, in, out] of norm at most 1, by the smaller of XX', X'X.
 void newton_schulz(ThreadPool& pool, const Memory& memory, const TensorView& x) {
   const std::int64_t matrices = x.dim(0), in = x.dim(1), out = x.dim(2), side = std::min(in, out);
   const bool wide = in <= out;
@@ -29,7 +29,7 @@ void newton_schulz(ThreadPool& pool, const Memory& memory, const TensorView& x) 
     gemm(pool, {.a = wide ? g : from, .b = wide ? from : g, .c = to});
     std::swap(from, to);
   }
-  if (kSteps % 2 == 1) convert(pool, other.view(), x);  // where the last step left them
+  if (kSteps % 2 == 1) convert(pool, other.view(), x);  // the last step wrote to `other`
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices) {
   CHECK(matrices.rank() == 3 && matrices.dtype() == DType::f32, "{}", to_string(matrices.shape()));
   const std::int64_t count = matrices.dim(0), in = matrices.dim(1), out = matrices.dim(2), size = in * out;
   if (matrices.size() == 0) return;
-  // Small matrices go in batches, large ones alone: four times a batch is what the steps need of memory.
+  // Small matrices go in batches, large ones alone: the steps need four times the memory of a batch.
   const std::int64_t batch = std::max<std::int64_t>(1, (std::int64_t{1} << 20) / size);
   for (std::int64_t begin = 0; begin < count; begin += batch) {
     const std::int64_t n = std::min(batch, count - begin);

@@ -40,7 +40,7 @@ std::uint64_t bytes_of(const RecordHeader& h) {
   return sizeof(RecordHeader) + (body + 7) / 8 * 8 + kHashBytes;
 }
 
-// What is wrong with a header where `left` bytes of the file are; nullopt: nothing, and the record is whole.
+// The fault of a header with `left` bytes of the file from it on; nullopt: none, and the record is whole.
 struct HeaderFault {
   std::string what;
   bool cut = false;  // the file ends inside the record

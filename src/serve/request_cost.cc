@@ -9,17 +9,17 @@
 namespace switchyard::serve {
 namespace {
 
-// A grammar may cost many times as much as its text, and so may a template.
+// The cost of a byte of a body with a grammar or a template: either may cost far more than its text.
 constexpr std::size_t kOfGrammars = 64;
-// That a body has none is not known where its names may be written with escapes.
+// A body with one of these may have a grammar or a template. An escape counts, for it may hide a name.
 constexpr std::array kSignsOfGrammars = {"\"response_format\"", "\"structured_outputs\"",
                                          "\"guided_",           "\"output_config\"",
                                          "\"output_format\"",   "\"format\"",
                                          "\"strict\"",          "\"tool_choice\"",
                                          "\"chat_template\"",   "\\u00"};
-// Tools of /v1/responses are strict where nothing else is said.
+// Tools of /v1/responses are strict by default, and a strict tool has a grammar.
 constexpr std::array kSignsOfStrictTools = {"\"tools\""};
-// What is stored may be longer than the body that refers to it.
+// A stored answer may be longer than the body that refers to it.
 constexpr std::array kSignsOfStored = {"\"previous_response_id\"", "\"id\""};
 
 bool has_any(const std::string& body, const auto& signs) {

@@ -1,4 +1,4 @@
-// What the handler of a POST will cost, told from its bytes before anything is read.
+// Estimates the cost of a POST's handler from the bytes of the request, before anything is parsed.
 #pragma once
 
 #include <cstddef>

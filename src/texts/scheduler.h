@@ -1,15 +1,15 @@
-// Scheduler: decides which texts the model goes on with in its next call, and with which tokens. Texts join
+// Scheduler: decides which texts the model continues in its next call, and with which tokens. Texts join
 // and leave between two calls (continuous batching, Yu et al. 2022, Orca); long prompts are read in chunks
-// between the other texts' tokens (Agrawal et al. 2023, Sarathi). It has no threads and no clock.
+// between the other texts' tokens (Agrawal et al. 2023, Sarathi). A Scheduler has no threads and no clock.
 //
-// Two rules make it fair:
-// 1. Where texts run and prompts wait, a call for a chunk of prompts and a call for the next token of every
+// Two rules make the scheduling fair:
+// 1. While texts run and prompts wait, a call for a chunk of prompts and a call for the next token of every
 //    running text take turns. So a prompt of any length holds a running text for one chunk a token.
 // 2. Prompts take turns, too: the prompt that has waited longest since its last chunk is next. So every
 //    other prompt in a slot gets one chunk at most between two chunks of a prompt, and no prompt starves.
 //
-// Texts that are wanted together (Limits::prompts_together) need neither: all their prompts are read, then
-// all their tokens are made.
+// Texts that are wanted together (Limits::prompts_together) need neither rule: the model first reads all
+// prompts, then makes the tokens of all texts.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct Progress {
   std::int64_t turn = 0;        // the place in the order in which texts came
   std::size_t read = 0;         // prompt tokens that are cached
   std::size_t checkpoint = 0;   // prompt tokens after which the slot's state is kept; 0: none
-  std::int32_t last_token = 0;  // new token that is not fed yet
-  std::int32_t draft = 0;       // draft of the token after it
+  std::int32_t last_token = 0;  // new token that the model has not read yet
+  std::int32_t draft = 0;       // draft of the token after last_token
 
   bool reads_prompt() const { return read < prompt.size(); }
   std::size_t left() const { return prompt.size() - read; }
@@ -39,8 +39,8 @@ struct Progress {
 struct Step {
   std::vector<SlotTokens> fed;         // none: nothing to do
   bool drafted = false;                // the second token of each slot is a draft
-  bool scored = false;                 // chunks of prompts whose tokens' logits are all wanted
-  std::vector<std::size_t> kept = {};  // slots whose states are kept as they are after the call
+  bool scored = false;                 // the logits of all prompt tokens of the call are wanted
+  std::vector<std::size_t> kept = {};  // slots whose states after the call are kept
 
   bool wants_each() const { return drafted || scored; }  // logits after every token
 };
@@ -54,12 +54,12 @@ class Scheduler {
         deterministic_(limits.deterministic),
         drafts_(limits.drafts) {}
 
-  // Returns the next call; `slots` has the text of each slot, null where the slot is free. Chunks of prompts
+  // Returns the next call. `slots` has the text of each slot, null for a free slot. Chunks of prompts
   // and next tokens take turns.
   Step next(std::span<const Progress* const> slots);
 
  private:
-  // A slot's text that reads a prompt, by its turn, and the prompt step before which it began to wait.
+  // The turn of a text that reads its prompt, and the prompt step before which the text began to wait.
   struct Waiting {
     std::int64_t turn = -1, since = 0;
   };

@@ -6,7 +6,7 @@
 namespace switchyard::texts {
 namespace {
 
-// The length of the longest end of `text` that `word` begins with.
+// Returns the length of the longest end of `text` with which `word` begins.
 std::size_t begun(const std::string& text, const std::string& word) {
   std::size_t size = std::min(text.size(), word.size() - 1);
   while (size > 0 && text.compare(text.size() - size, size, word, 0, size) != 0) --size;

@@ -48,7 +48,7 @@ class MergeTable {
   static std::uint64_t key(std::int32_t left, std::int32_t right) {
     return (static_cast<std::uint64_t>(left) << 32) | static_cast<std::uint32_t>(right);
   }
-  // Where the key stands or would stand.
+  // Returns the slot that has the key, or the empty one where the key would go.
   std::size_t place(std::uint64_t wanted) const {
     std::size_t at = (wanted * 0x9e3779b97f4a7c15u) >> 20;
     while (slots_[at &= slots_.size() - 1].key != kEmpty && slots_[at].key != wanted) ++at;
@@ -180,7 +180,7 @@ MergeTable read_merges(const JsonReader& entry, const Vocabulary& vocabulary, co
   return merges;
 }
 
-// Byte-level tokens as the bytes they stand for; what the alphabet does not write can never be met.
+// Maps the bytes of byte-level tokens to ids. Drops tokens that the alphabet cannot write: no text has them.
 Vocabulary by_bytes(const Vocabulary& vocabulary) {
   Vocabulary bytes;
   for (const auto& [text, id] : vocabulary) {

@@ -43,7 +43,7 @@ class Charsmap {
   }
 
  private:
-  // Of the shortest key that `text` begins with.
+  // Returns the replacement of the shortest key that `text` begins with.
   std::optional<std::string_view> replacement(std::string_view text) const {
     std::size_t at = position(0, 0);
     for (const char c : text) {

@@ -41,8 +41,8 @@ constexpr std::array<std::string_view, 29> kCategoryNames = {
 // The characters of a property, \p{name}: a general category, a script, Alphabetic and the like. Case, spaces, dashes
 // and underscores of the name do not matter. Nothing for a name that is not known.
 std::optional<CodeSet> class_named(std::string_view name);
-// The same for a class that stands in no set. The engine takes the superscripts and fractions of Latin-1 for parts of
-// words there, and only there.
+// class_named() for a class outside a set. There, and only there, the engine takes the superscripts and
+// fractions of Latin-1 for parts of words.
 std::optional<CodeSet> class_alone(std::string_view name);
 // The characters of a bracketed class, [:name:]. Some differ from the properties of that name.
 std::optional<CodeSet> posix_class(std::string_view name);

@@ -37,7 +37,7 @@ Parts byte_level(const Parts& tokens) {
   return {repaired_utf8(bytes)};
 }
 
-// Removes the marks that stand for a space from the beginning of the first token.
+// Turns the marks of spaces into spaces, and removes those of the first token.
 Decoder metaspace_decoder(const JsonReader& entry) {
   const std::string mark = entry.text("replacement", "\u2581");
   const std::string scheme =

@@ -144,7 +144,7 @@ std::string ranges_text(const std::vector<CodeRange>& ranges) {
   return text;
 }
 
-// What a set has for the most part (\s and categories), what it has beside that, and what it lacks of it.
+// A set: the classes that hold most of it (\s and categories), further ranges, and ranges to leave out.
 struct ClassParts {
   std::string common;
   std::vector<CodeRange> beside, lacking;

@@ -49,7 +49,7 @@ std::string strip(const std::string& text, bool left, bool right) {
   return begin < end ? text.substr(begin, end - begin) : "";
 }
 
-// As SentencePiece's rules for machine translation: control characters go, odd white space becomes a space.
+// Follows SentencePiece's rules for machine translation: drops control characters, makes white space a space.
 std::string nmt(const std::string& text) {
   std::string out;
   for_characters(text, [&](std::string_view character) {

@@ -100,7 +100,7 @@ class Translation {
     }
   }
 
-  // Of one or more quantifiers: each further one repeats what those before make.
+  // Appends one or more quantifiers: each further one repeats the expression that those before it make.
   std::string quantified(std::string text) {
     for (int count = 0;; ++count) {
       const std::string repeat = quantifier();
@@ -313,7 +313,7 @@ class Translation {
     return negated ? found->complement() : *found;
   }
 
-  // An escape that stands for one character.
+  // Reads an escape that means one character.
   std::uint32_t character_escape() {
     const std::size_t begin = at_++;
     if (done()) refuse_at(begin, "a \\ at the end");
@@ -407,7 +407,7 @@ class Translation {
   CodeRange range() {
     const std::size_t begin = at_;
     const std::uint32_t from = member();
-    // A dash before the end, or behind a range, stands for itself.
+    // A dash before the end, or behind a range, is an ordinary character.
     if (peek() != '-' || peek(1) == ']' || peek(1) == '\0' || begins("-&&") || begins("-[")) return {from, from};
     ++at_;
     if (peek() == '\\') {

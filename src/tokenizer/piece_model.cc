@@ -24,7 +24,7 @@ class WordLevel : public PieceModel {
   std::int32_t unknown_;
 };
 
-// Of files without a type.
+// Guesses the type of a model whose file states none.
 std::string guessed_type(const JsonReader& entry) {
   if (entry.has("merges")) return "BPE";
   if (entry.has("vocab") && entry.at("vocab").is_array()) return "Unigram";

@@ -43,7 +43,7 @@ std::vector<Range> split_ranges(std::string_view text, const Regex& regex, Behav
                             (behavior == Behavior::merged_with_next && !match && last->match));
     if (join) {
       last->end = end;
-      // What has taken its neighbour takes no second one.
+      // A range that has taken its neighbour takes no second one.
       if (behavior == Behavior::merged_with_previous) last->match = true;
       if (behavior == Behavior::merged_with_next) last->match = false;
     } else if (!(match && behavior == Behavior::removed)) {

@@ -65,7 +65,7 @@ class Message {
   std::string_view rest_;
 };
 
-// Of ModelProto: pieces (1, with their type in 3) and trainer_spec (2, with the model's type in 3).
+// Fields of ModelProto: pieces (1, with their type in 3) and trainer_spec (2, with the model's type in 3).
 struct ModelFacts {
   static constexpr std::uint64_t kUnigram = 1, kUserDefined = 4;
   bool unigram = true;
@@ -288,8 +288,8 @@ class SentencePieceTokenizer : public Tokenizer {
 
   bool is_text(int id) const { return !model_.IsUnknown(id) && !model_.IsControl(id) && !model_.IsByte(id); }
 
-  // As the library: the lowest and the highest score are those of ordinary pieces; a piece of the user's is
-  // better than any way around it; unused ones are passed over.
+  // Scores as the library does: ordinary pieces alone give the lowest and highest score; a user's piece is
+  // better than any other path over its text; unused pieces are skipped.
   void lay_out(const ModelFacts& facts) {
     float lowest = std::numeric_limits<float>::max(), highest = std::numeric_limits<float>::lowest();
     for (int id = 0; id < model_.GetPieceSize(); ++id) {

@@ -1,4 +1,4 @@
-// What a file of base64 tokens and ranks does not state: how a text is split, and the special tokens.
+// Facts that a file of base64 tokens and ranks does not state: how a text is split, and the special tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the engines of the library `tokenizers` know of every character. Made by scripts/make_unicode_tables.py; the
-// libraries of a machine, which may know older or newer versions of Unicode, decide nothing.
+// Every character's properties in the engines of the library `tokenizers`. scripts/make_unicode_tables.py
+// made them; a machine's own libraries, which may know another version of Unicode, decide nothing.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct CodeMapping {
 };
 
 struct UnicodeTables {
-  // Of the engine of regular expressions. Runs of characters with one general category, in the order of
+  // For the engine of regular expressions. Runs of characters with one general category, in the order of
   // kCategoryNames: the first one << 5 | the category. Likewise << 8 | the script's number from 1, or 0.
   std::span<const std::uint32_t> categories, scripts;
   std::span<const char* const> script_names;  // "hani=han", in lower case without underscores
-  // What a property has beyond its categories (class_named in code_set.cc).
+  // The characters that a property has beyond its categories (class_named in code_set.cc).
   std::span<const CodeRange> alphabetic, uppercase, lowercase, emoji, extendedpictographic, ideographic;
   std::span<const CodeMapping> folded;  // to the lowest character that differs by case only
 
-  // Of the normalizers and pre-tokenizers.
+  // For the normalizers and pre-tokenizers.
   std::span<const CodeMapping> lower;
   std::span<const CodeRange> numbers, old_punctuation, old_marks, old_nonspacing;
   std::span<const CodeRange> old_other;      // control characters and their like, which BERT removes

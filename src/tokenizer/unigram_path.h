@@ -1,5 +1,5 @@
-// Finds the segmentation of a text into tokens with the highest sum of scores (Viterbi;
-// of equal sums the one found first).
+// Finds the segmentation of a text into tokens with the highest sum of scores (Viterbi). Of segmentations
+// with equal sums, the first one found is taken.
 #pragma once
 
 #include <algorithm>
@@ -42,10 +42,10 @@ class ByteTrie {
     return (std::uint64_t{node} << 8) | static_cast<unsigned char>(c);
   }
   std::unordered_map<std::uint64_t, std::uint32_t> edges_;
-  std::vector<std::int32_t> values_{-1};  // by node; the root is 0, and is no node's child
+  std::vector<std::int32_t> values_{-1};  // by node; node 0 is the root, which is no node's child
 };
 
-// Sums have type Score: its rounding decides between nearly equal segmentations.
+// Sums of scores have type Score, whose rounding decides between nearly equal segmentations.
 template <typename Score>
 class UnigramPath {
  public:
@@ -54,7 +54,7 @@ class UnigramPath {
     std::int32_t id;  // -1: a character without a token
   };
 
-  // `id` is -1 for a token that stands for unknown text.
+  // `id` is -1 for a token of unknown text.
   void add(std::string_view token, std::int32_t id, Score score) {
     trie_.add(token, static_cast<std::int32_t>(tokens_.size()));
     tokens_.push_back({score, id});
@@ -77,7 +77,7 @@ class UnigramPath {
     Score score;
     std::int32_t id;
   };
-  // The best segmentation up to an end: its last token, from `begin` on.
+  // The best segmentation up to a place: where its last token begins, the sum of scores, the token's id.
   struct Step {
     std::size_t begin = 0;
     Score score = -std::numeric_limits<Score>::infinity();

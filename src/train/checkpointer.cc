@@ -118,7 +118,7 @@ bool Checkpointer::copies_fit() const {
   const auto here = std::count_if(all_.ranks.begin(), all_.ranks.end(), [&](int rank) {
     return comm.process_of(rank) == comm.process_of(comm.rank());
   });
-  // Of all ranks of this process, and half as much again for what a step takes besides.
+  // The copies of all ranks of this process, and half as much again for a step's other memory.
   const double wanted = 1.5 * static_cast<double>(bytes) * static_cast<double>(here);
   double lacking = wanted > static_cast<double>(available_memory_bytes()) ? 1 : 0;
   context_.comm->all_reduce(all_, host_view(std::span(&lacking, 1)));

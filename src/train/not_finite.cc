@@ -1,4 +1,4 @@
-// Says what of a bad step was not finite first: in the order of its work, from the weights to the gradients.
+// Finds where a bad step first had a value that is not finite, from the weights on to the gradients.
 #include <cmath>
 #include <utility>
 
@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-// Counts of what is not finite at the places of a step's work, in their order.
+// Counts of values that are not finite, at the places of a step's work, in the order of the work.
 class Places {
  public:
   explicit Places(const ModelConfig& model)
@@ -21,7 +21,7 @@ class Places {
   double& layer(std::int64_t i) { return counts_[2 + index(i)]; }
   double& balance(std::int64_t i) { return counts_[2 + layers_ + index(i)]; }
   double& logits() { return counts_[2 + 2 * layers_]; }
-  // Backward goes from the head to the embedding.
+  // The gradients' counts follow backward's order: from the head to the embedding.
   double& gradient(const std::string& parameter) {
     const std::int64_t number = layer_of(parameter);
     const std::size_t head = 3 + 2 * layers_;
@@ -29,7 +29,7 @@ class Places {
     return counts_[parameter == "embedding" ? head + layers_ + 1 : head];
   }
 
-  // What the first place with a count is; "" without one.
+  // Returns the name of the first place with a count; "" without one.
   std::string first() {
     if (weights() > 0) return "the weights";
     if (embedding() > 0) return "the output of the embedding";

@@ -139,7 +139,7 @@ void open_outputs(Outputs& outputs, const Config& config, const std::string& fol
   }
 }
 
-// What all ranks of a run have in common, found before the first of them works.
+// The state that all ranks of a run share, made before the first of them starts.
 struct Setup {
   ModelOnRanks ranks;
   const TrainConfig training;

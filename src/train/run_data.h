@@ -21,7 +21,7 @@ struct RunData {
 // invalid data_path, tokenizer, or share of a mixture.
 RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes& sizes);
 
-// The text at the end of a training goes on from `prompt`. Error(usage) for a token in it that the model lacks.
+// The text at the end of a training continues `prompt`. Error(usage) for a token that the model lacks.
 void check_prompt(const Config& config, std::int64_t vocab, const Tokenizer* tokenizer);
 
 // The config's text options. The held-out share stays the same whether the run evaluates or not.

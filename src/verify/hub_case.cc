@@ -34,7 +34,7 @@ Tolerances tolerances_of(const CaseRequest& request, const ModelConfig& model) {
   return {tolerance, tolerance, tolerance * kNormTolerances};
 }
 
-// What trajectory.json states.
+// The contents of trajectory.json.
 struct Trajectory {
   OptimizerConfig optimizer;
   double learning_rate = 0;
@@ -146,7 +146,7 @@ class HubCase {
     report.compare({name + "indices", place, "", {}, 0}, ids, want(name + "indices"));
     report.compare({name + "weights", place, "", {}, tolerance_}, weights, want(name + "weights"));
   }
-  // Of an indexer: which keys each query attends to.
+  // Compares the keys that an indexer chooses for each query.
   void keys(std::int64_t layer, const std::string& place, Gather& pass, CaseReport& report) {
     const std::string name = fmt::format("indexer.{}.keys", layer);
     if (!pass.contains(name)) return;
@@ -179,7 +179,7 @@ void compare_training(const Trajectory& trajectory, const std::vector<StepResult
   }
 }
 
-// What generate.json states: what greedy decoding makes of a prompt.
+// The contents of generate.json: a prompt and its continuation by greedy decoding.
 struct Continuation {
   std::vector<std::int32_t> prompt, tokens;
 };

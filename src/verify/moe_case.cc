@@ -139,7 +139,7 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
     gather.put_gradient(context, "grad." + file_names().at(below(p.spec.name)), p.array);
 }
 
-// What the reference's gate returns: scores, with the bias added.
+// Returns the scores as the reference's gate returns them, with the bias added.
 Tensor gate_scores(const Layer& layer, const Tensor& logits) {
   Tensor scores = logits.clone();
   const auto experts = static_cast<std::size_t>(layer.model.moe.experts);

@@ -27,14 +27,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of logits in float32 arithmetic, relative to the largest of them. The README of the cases states it.
+// The tolerance of float32 logits, relative to the largest logit. The README of the cases states it.
 constexpr double kLogitTolerance = 1e-4;
 
 // Logits that may be given. The second are those of gpt-oss with the bounds of YaRN's ramp rounded, as
 // llama.cpp does; a model may follow either.
 constexpr const char* kLogitNames[] = {"logits", "logits_truncated_yarn"};
 
-// What stands beside the weights.
+// The files beside the weights.
 struct Beside {
   fs::path expected, tensors;
   std::string entry;  // of tensors.json that speaks of this file; empty: all of it does
@@ -155,7 +155,7 @@ Tensor logits_token_by_token(const ModelOnRanks& of, const std::vector<std::int3
   return all;
 }
 
-// Whether an override is of how weights are kept and multiplied.
+// Returns whether an override sets how weights are kept and multiplied.
 bool is_arithmetic(const std::string& setting) {
   const std::string key = setting.substr(0, setting.find('='));
   return key == "dtype" || key == "weight_dtype" || key == "weight_format";
@@ -174,7 +174,7 @@ class QuantizedCase {
     }
   }
 
-  // In float32, on the values that the weights stand for.
+  // Compares logits in float32, with the weights dequantised.
   void compare_logits(const nlohmann::json& hub_config, CaseReport& report) const {
     auto keys = config_from_hub(hub_config);
     keys["load_parameters_path"] = request_.path;
@@ -226,7 +226,7 @@ class QuantizedCase {
     return case_batch(expected_.path(), ids, ids, model.vocab);
   }
 
-  // Of the given logits [S,V] those that are nearer.
+  // Returns the nearer of the given logits [S,V].
   Tensor nearest(const Tensor& got) const {
     Tensor best;
     for (const char* name : kLogitNames) {

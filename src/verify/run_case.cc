@@ -17,8 +17,8 @@ namespace {
 // different meshes agree to 2e-7.
 constexpr double kFinalShare = 0.1;
 
-// Where a run's files are. A run on several devices has only its .json; the weights it began with, their
-// logits and gradients are those of its one-device sibling.
+// Finds a run's files. A run on several devices has only its .json; the first weights, their logits and
+// gradients are those of its one-device sibling.
 struct RunFiles {
   std::string own;  // path without ".json"
   std::optional<std::string> sibling;
@@ -65,7 +65,7 @@ nlohmann::json read_run(const std::string& path) {
   return run;
 }
 
-// What ours is compared with: the run's own results, but for what depends on the sharding.
+// Returns the results to compare ours with: the run's own, or its sibling's where sharding changes them.
 nlohmann::json results_of(const RunFiles& files, const nlohmann::json& run) {
   if (files.metrics_of_sibling.empty()) return run;
   const nlohmann::json sibling = read_run(*files.sibling + ".json");
@@ -109,7 +109,7 @@ std::map<std::string, double> metrics_of(const StepResult& r) {
   return metrics;
 }
 
-// What a run of ours leaves behind.
+// The results of a run of ours.
 struct Outcome {
   std::vector<StepResult> steps;
   std::vector<std::vector<Tensor>> biases;  // per step, per MoE layer [E]
@@ -209,8 +209,8 @@ class RunCase {
 
   void compare_final(Gather& gather) {
     const nlohmann::json& stored = results_.at("final_parameters");
-    // What is stored of a tensor does not depend on the order of its elements but for the first and the last,
-    // which are those of the first part of a fused tensor and of the last.
+    // The stored facts of a tensor do not depend on the order of its elements, except for the first and last
+    // element, which are those of the first part of a fused tensor and of the last.
     std::vector<std::string> order;
     std::map<std::string, std::pair<std::string, std::vector<float>>> in_files;  // place, elements
     for (const auto& spec : hub_.specs()) {

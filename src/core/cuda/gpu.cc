@@ -95,7 +95,7 @@ std::shared_ptr<void> recorded_event(cudaStream_t stream, unsigned flags) {
   return kept;
 }
 
-// What is given to `later` from now on begins after what `earlier` was given so far.
+// Orders two streams: work given to `later` from now on begins after all work given to `earlier` so far.
 void put_after(cudaStream_t later, cudaStream_t earlier) {
   const std::shared_ptr<void> now = recorded_event(earlier, cudaEventDisableTiming);
   require(cudaStreamWaitEvent(later, event_of(now)), "cannot order streams");

@@ -190,7 +190,7 @@ Arrays joined_arrays(Arrays some, const Arrays& more) {
 
 using SharedAttention = std::shared_ptr<const AttentionData>;
 
-// The same with every query's largest score asked for.
+// The case of attention that also asks for every query's largest score.
 Case attention_top_case(const SharedAttention& d) {
   return {d->args.dtype,
           "",
@@ -256,7 +256,7 @@ std::vector<Case> attention_cases(std::uint32_t seed) {
   return cases;
 }
 
-// The same bits everywhere.
+// Cases of to_int8(), which gives the same bits everywhere.
 std::vector<Case> to_int8_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {

@@ -7,9 +7,9 @@
 
 namespace switchyard {
 
-// What attention() gave becomes what it would give with one more key of score sinks[n] and value 0, so that
-// attention_backward given both is right: lse = log(e^lse + e^sink), out = out * e^(lse before - lse). A
-// query without keys keeps its zeros. In f32; out is f32 or bf16, rounded once more. Views have no gaps.
+// Turns the out and lse of attention() into those with one more key of score sinks[n] and value 0, which
+// attention_backward takes: lse = log(e^lse + e^sink), out = out * e^(lse before - lse). A query without
+// keys keeps its zeros. Arithmetic is f32; out is f32 or bf16, rounded once more. Views have no gaps.
 struct ApplySinksArgs {
   TensorView sinks;  // [N] f32
   TensorView out;    // [B,S,N,Dv]

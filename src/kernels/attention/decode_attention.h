@@ -26,7 +26,7 @@ struct DecodeAttentionArgs {
   TensorView out;                      // [B,Nkv,G,Dv]
   std::int64_t window = 0, chunk = 0;  // 0: none
   TensorView sinks = {};               // [Nkv*G] f32; undefined: none
-  // Of k and v in int8, else undefined.
+  // The scales of int8 k and v; undefined for other dtypes.
   TensorView k_scales = {};         // [R,C,Nkv,1 or 2] f32
   TensorView v_scales = {};         // [R,C,Nkv,1] f32
   std::int64_t first_key_part = 0;  // numbers of a key that its first scale is of; the second is of the rest

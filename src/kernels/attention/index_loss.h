@@ -1,5 +1,5 @@
-// What trains an indexer (DeepSeek-V3.2, section 2.1): the distance of its scores' softmax from the shares
-// that attention gives to keys.
+// The loss that trains an indexer (DeepSeek-V3.2, section 2.1): the distance between the softmax of the
+// indexer's scores and the shares that attention gives to keys.
 #pragma once
 
 #include "core/tensor_view.h"

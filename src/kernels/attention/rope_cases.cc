@@ -1,5 +1,5 @@
-// rope and its tables. Values are around 1 and the references compute in double: in f32 what is left is the
-// rounding of sums, in bf16 that of the result on both sides, at most 2^-8 of it each.
+// Cases of rope and its tables. Values are around 1 and the references compute in double. In f32 the error
+// is the rounding of sums; in bf16, that of the result on both sides, at most 2^-8 of the result each.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Where the keys begin that a query sees under causal attention with a sliding window, chunks, or both.
+// The first key that a query sees under causal attention with a sliding window, chunks, or both.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the instructions do, and their encodings, follow Intel's Software Developer's Manual, volume 2. Tiles
-// are a thread's, as the processor's are; a tile without a configuration, and one that a product may not
+// The instructions' effects and encodings follow Intel's Software Developer's Manual, volume 2. Each thread
+// has its own tiles, as on the processor. A tile without a configuration, and a tile that a product may not
 // have, are refused as the processor would.
 //
 // A product is not the dot products of AVX512-BF16 one after the other: the even and the odd elements of a
@@ -30,7 +30,7 @@ struct alignas(64) Tile {
   int rows = 0, row_bytes = 0;  // 0 while it is not configured
 };
 
-// As `ldtilecfg` reads it.
+// The layout in memory that `ldtilecfg` reads.
 struct TileConfig {
   std::uint8_t palette, start_row, reserved[14];
   std::uint16_t row_bytes[16];

@@ -6,7 +6,7 @@
 
 namespace switchyard::cpu {
 
-// Where a walk over the blocks of some columns will be a while later. A thread's columns are often so few
+// Prefetches the blocks of some columns that a loop will read soon. A thread's columns are often so few
 // that the processor would not guess where the next row of blocks begins.
 class BlocksAhead {
  public:

@@ -34,8 +34,8 @@ HWY_INLINE V sigmoid(V x, float /*of this type*/) {
   return hn::Div(one, hn::Add(one, hn::Exp(D(), hn::Min(hn::Neg(x), hn::Set(D(), 88.0f)))));
 }
 
-// The same to 3e-6, for what is rounded to bf16 (4e-3) next: 2^t = 2^n · p(t - n) with n the nearest integer
-// and p the minimax polynomial of degree 4 on [-1/2, 1/2], and a reciprocal with one step of Newton's method.
+// The sigmoid to 3e-6, for results that are rounded to bf16 (4e-3) next: 2^t = 2^n · p(t - n), n the nearest
+// integer and p the minimax polynomial of degree 4 on [-1/2, 1/2]; one Newton step refines the reciprocal.
 HWY_INLINE V sigmoid(V x, bfloat16 /*of this type*/) {
   const hn::RebindToSigned<D> whole;
   const V limit = hn::Set(D(), 126.0f);

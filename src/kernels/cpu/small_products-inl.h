@@ -34,7 +34,7 @@ struct Matrix {
   Matrix from_row(std::int64_t i) const { return {row(i), stride}; }
 };
 
-// What a product has on its left: element (i, l) is data[i * row + l * depth].
+// The left operand of a product: element (i, l) is data[i * row + l * depth].
 struct Left {
   const float* data;
   std::int64_t row, depth;

@@ -1,4 +1,4 @@
-// What every tile kernel is made of: a block of 32 x 32 sums (+)= A . B, with A two tiles of rows and B two
+// The building block of every tile kernel: 32 x 32 sums (+)= A . B, with A two tiles of rows and B two tiles
 // of columns for each step of 32 of depth. A sum takes its depth in order, so its bits do not depend on how a
 // depth is cut into calls.
 //
@@ -13,7 +13,7 @@
 SWITCHYARD_TILES_BEGIN
 namespace switchyard::cpu::SWITCHYARD_TILES {
 
-// Tiles of one operand: words to the next step's, and from a step's first tile to its second.
+// Tiles of one operand: words from a step to the next, and from a step's first tile to its second.
 struct BlockOperand {
   const std::uint16_t* x;
   std::int64_t step;
@@ -28,8 +28,8 @@ struct BlockSums {
   std::int64_t row;
 };
 
-// What of a block is not padding: its first rows, and the first pairs of its last step's depth. Only those
-// need be multiplied; sums of the other rows may be left as they are.
+// The part of a block that is not padding: its first rows, and the first pairs of its last step's depth.
+// Only this part need be multiplied; sums of the other rows may be left as they are.
 struct BlockUse {
   std::int64_t rows = 32;
   std::int64_t last_pairs = 16;
@@ -81,7 +81,7 @@ SWITCHYARD_TILED_INLINE void multiply_eight_rows(std::int64_t steps, const Step&
 
 #else
 
-// One step. kStreamB: B's tiles are not to take L1 from A's. kLower: of A's second tile, too.
+// One step. kStreamB: B's tiles must not push A's out of L1. kLower: multiplies A's second tile, too.
 template <bool kStreamB, bool kLower>
 SWITCHYARD_TILED_INLINE void multiply_step(const std::uint16_t* a, std::int64_t a_second,
                                            const std::uint16_t* b, std::int64_t b_second) {
@@ -139,8 +139,8 @@ SWITCHYARD_TILED_INLINE void multiply_steps(std::int64_t steps, BlockOperand a, 
 
 #endif
 
-// The block over `steps` of depth; with `add`, to what c holds. Calls between(l) once for every step, to have
-// other work done meanwhile.
+// Multiplies a block over `steps` steps of depth; `add`: adds the sums to those in c. Calls between(l) once
+// for every step, which may do other work meanwhile.
 template <bool kStreamB, typename Between>
 SWITCHYARD_TILED_INLINE void multiply_block(std::int64_t steps, BlockOperand a, BlockOperand b, BlockSums c,
                                             bool add, BlockUse use, const Between& between) {
@@ -166,8 +166,8 @@ SWITCHYARD_TILED_INLINE void multiply_block(std::int64_t steps, BlockOperand a, 
   multiply_block<kStreamB>(steps, a, b, c, add, {}, [](std::int64_t) {});
 }
 
-// A block from zero whose sums are stored later, so that other work is done while the tile unit multiplies.
-// Meanwhile no other block may be multiplied, and its operands must stay.
+// A block whose sums start at zero and are stored later, so that other work runs while the tile unit works.
+// Until store(), no other block may be multiplied, and the operands must stay.
 class HeldBlock {
  public:
 #if defined(SWITCHYARD_SOFT_TILES)

@@ -39,7 +39,7 @@
   _Pragma("GCC push_options") SWITCHYARD_PUSH_TARGET(GCC target(SWITCHYARD_TILES_TARGET))
 #define SWITCHYARD_TILES_END _Pragma("GCC pop_options")
 #endif
-// The same for single functions.
+// Compiles a single function for the target.
 #define SWITCHYARD_TILED __attribute__((target(SWITCHYARD_TILES_TARGET)))
 #define SWITCHYARD_TILED_INLINE SWITCHYARD_TILED __attribute__((always_inline)) inline
 #include <immintrin.h>

@@ -1,6 +1,6 @@
-// What kernels of a GPU need that is not C++. One source is compiled twice: by nvcc for a GPU, and by the
-// host's compiler for the emulator (emulator/emulator.h), which runs a block's threads as fibers. So what
-// a kernel computes is tested where there is no GPU.
+// Names for the parts of GPU kernels that are not C++. One source is compiled twice: by nvcc for a GPU, and
+// by the host's compiler for the emulator (emulator/emulator.h), which runs a block's threads as fibers.
+// So tests check a kernel's results where there is no GPU.
 //
 // A kernel is a function `GPU_KERNEL name(...)` of plain arguments; launch() runs it. Inside:
 //   thread_index(), block_index(), ...   where this thread stands, in one dimension (blocks also in y and z)
@@ -333,7 +333,7 @@ GPU_FUNCTION float warp_max(float x) {
   return x;
 }
 
-// Of all threads of the block, for all of them. `scratch`: thread_count() / 32 elements of shared memory.
+// Returns the block's sum to all its threads, which must all call. `scratch`: thread_count() / 32 elements.
 template <typename T>
 GPU_FUNCTION T block_sum(T x, T* scratch) {
   x = warp_sum(x);

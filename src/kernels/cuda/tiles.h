@@ -23,7 +23,7 @@ GPU_FUNCTION void load_tiles(const void* row, std::uint32_t (&tiles)[4]) {
                : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
                : "r"(shared_address(row)));
 }
-// The same, each tile transposed.
+// Loads four tiles like load_tiles(), each transposed.
 GPU_FUNCTION void load_tiles_transposed(const void* row, std::uint32_t (&tiles)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
@@ -64,7 +64,7 @@ GPU_FUNCTION void copy_async(void* to, const void* from, int bytes) {
                "r"(bytes)
                : "memory");
 }
-// What was copied since the last call is one group.
+// Makes the copies since the last call one group.
 GPU_FUNCTION void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

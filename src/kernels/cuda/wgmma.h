@@ -16,9 +16,9 @@ namespace switchyard::gpu {
 #define GPU_HAS_WGMMA 1
 #endif
 
-// What wgmma reads of a matrix in shared memory: its address, and in bytes the distances between blocks of 64
-// of the outer dim where that is contiguous (`block`), and between eight rows of 128 bytes.
-// All in units of 16.
+// Returns the descriptor of a matrix in shared memory, which wgmma reads: the address, the bytes from one
+// block of 64 of the outer dim to the next where that dim is contiguous (`block`), and the bytes from eight
+// rows of 128 bytes to the next eight. All three are in units of 16 bytes.
 GPU_FUNCTION std::uint64_t matrix_at(const void* address, std::uint32_t block) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = 8 * 128 / 16;
@@ -63,7 +63,7 @@ GPU_FUNCTION void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 #endif
 }
-// What this thread wrote to shared memory is there for tensor cores, after the next barrier.
+// Makes this thread's writes to shared memory visible to tensor cores after the next barrier.
 GPU_FUNCTION void show_to_tensor_cores() {
 #if defined(GPU_HAS_WGMMA)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

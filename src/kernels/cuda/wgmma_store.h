@@ -1,4 +1,4 @@
-// What becomes of a block's sums, as wgmma leaves them in the threads of a warpgroup.
+// Stores a block's sums, as wgmma leaves them in the threads of a warpgroup.
 #pragma once
 
 #include "kernels/cuda/wgmma.h"
@@ -6,7 +6,7 @@
 
 namespace switchyard::gpu {
 
-// Of four registers in each of four neighbouring lanes: lane i gets those numbered i of all four, in order.
+// Transposes four registers among four neighbouring lanes: lane i gets register i of each lane, in order.
 GPU_FUNCTION void transpose_among_four(std::uint32_t (&x)[4]) {
   const int lane = thread_index() % 4;
   for (int by = 1; by < 4; by *= 2) {

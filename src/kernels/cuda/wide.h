@@ -12,7 +12,7 @@ namespace switchyard::gpu {
 template <typename T>
 constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
-// Of the host: whether all addresses are multiples of 16.
+// Returns, on the host, whether all addresses are multiples of 16.
 inline bool are_wide(std::initializer_list<const void*> addresses) {
   for (const void* address : addresses) {
     if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) return false;

@@ -15,7 +15,7 @@ constexpr int kMostWeightBits = 50;
 void logit_block_maxima(std::span<const float> logits, std::span<float> maxima);
 
 // weights[i] = exp((logits[i] - top) * factor) * 2^scale, rounded to a whole number (some 1e-14 of it may be
-// missing, or too much); 0 for what is not a number. No logit may be above `top`, which itself weighs
+// missing, or too much); 0 for a logit that is a NaN. No logit may be above `top`, which itself weighs
 // 2^scale, also where it is infinite. factor > 0, 0 <= scale <= kMostWeightBits. `weights` may be empty: only
 // the sum is wanted, which is returned. It must be below 2^64.
 std::uint64_t logit_weights(std::span<const float> logits, float top, double factor, int scale,

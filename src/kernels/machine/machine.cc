@@ -15,7 +15,7 @@
 namespace switchyard {
 namespace {
 
-// What stands after the colon of the first line of `path` that starts with `key`; "" without one.
+// Returns the text after the colon of the first line of `path` that starts with `key`; "" without one.
 std::string value_of(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

@@ -1,4 +1,4 @@
-// What this machine is, as the system tells it. Unknown sizes are 0.
+// Describes this machine as the system reports it. Unknown sizes are 0.
 #pragma once
 
 #include <cstdint>

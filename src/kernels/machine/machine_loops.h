@@ -17,8 +17,8 @@ struct ProductLoop {
   double flops;             // of one step, 2 a multiply-add
   void (*run)(std::int64_t steps);
 };
-// What can multiply operands of `dtype` (f32 or bf16) and add in fp32: the peak is that of the fastest. Which
-// it is only a measurement says: a dot product of bf16 pairs may be slower than widening and multiplying.
+// Returns loops that multiply operands of `dtype` (f32 or bf16) and add in fp32. The fastest one gives the
+// peak. Only measuring finds it: a dot product of bf16 pairs may be slower than widening and multiplying.
 std::vector<ProductLoop> product_loops(DType dtype);
 // Steps that take this thread about a millisecond: long beside the start of threads, and short, so that some
 // rounds find all cores free.

@@ -1,4 +1,4 @@
-// What Muon does to matrices beside products: the start of the Newton-Schulz iteration, and its polynomial.
+// Muon's work on matrices beside products: the start of the Newton-Schulz iteration, and its polynomial.
 // (Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.)
 #pragma once
 

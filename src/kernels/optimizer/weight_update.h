@@ -1,4 +1,4 @@
-// What the optimizers do to every weight by itself, in one pass over the arrays.
+// The optimizers' updates of single weights, in one pass over the arrays.
 //
 // Arrays are f32 or bf16 in any mix. Arithmetic is fp32, each `a*b + c` below one fused operation, and what
 // is stored is rounded once, to nearest even. So results have the same bits on every instruction set and for

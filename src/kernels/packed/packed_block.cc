@@ -130,7 +130,7 @@ void store_word(std::uint32_t word, std::byte* at) {
   std::memcpy(at, &word, sizeof word);
 }
 
-// What is added to a number where it is stored.
+// Returns the constant that the format adds to each number that it stores.
 int bias_of(DType packed) {
   return packed == DType::packed_q6_k ? 32 : 0;
 }

@@ -38,7 +38,7 @@ constexpr std::int64_t kWordBytes = 4 * kBlockOutputs;  // a word of every outpu
 
 // The eight magnitudes of e2m1 (OCP Microscaling Formats 1.0), by their lower three bits; bit 3 is the sign.
 constexpr std::array<float, 8> kFp4 = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-// Of its four bits, with no table.
+// Returns the value of the four bits without a table.
 constexpr float fp4_to_float(std::uint32_t bits) {
   const std::uint32_t exponent = bits >> 1 & 3u, mantissa = bits & 1u;
   const float magnitude = exponent == 0 ? 0.5f * static_cast<float>(mantissa)
@@ -94,7 +94,7 @@ struct PackedGroup {
   std::array<std::int16_t, 2> scale_factors = {};
   std::uint8_t offset_factor = 0;
 };
-// Of group `group` of the block.
+// Reads or writes group `group` of the block.
 PackedGroup read_group(DType packed, const std::byte* block, std::int64_t output, std::int64_t group = 0);
 void write_group(DType packed, const PackedGroup& values, std::byte* block, std::int64_t output,
                  std::int64_t group = 0);

@@ -15,7 +15,7 @@ namespace {
 
 using Groups = std::vector<std::int64_t>;
 
-// Of one case of any of the grouped products.
+// The shape of one case of any of the grouped products.
 struct GroupedShape {
   Groups groups;
   std::int64_t k, n;
@@ -128,7 +128,7 @@ std::vector<Case> gmm_drhs_cases(std::uint32_t seed) {
   });
 }
 
-// Rows of x [stored, k] that repeat and are in no order; not `gathered`: as they stand in x.
+// Rows of x [stored, k]: `gathered` rows repeat and are in no order, others follow the order of x.
 struct PairRows {
   PairRows(const GroupedShape& s, bool gathered) : stored(gathered ? s.rows() / 2 + 1 : s.rows()) {
     for (std::int64_t r = 0; gathered && r < s.rows(); ++r)

@@ -52,7 +52,7 @@ class IntegerRows {
       pool.for_range(count, 1, convert);
   }
 
-  // Those of rows from `row` on of the i-th problem.
+  // Returns the groups of the i-th problem's rows from `row` on.
   const InputGroup* of(std::size_t i, const GemmProblem& p, std::int64_t row) const {
     return groups_ + first_[i] + row * groups_of_row(p);
   }

@@ -1,4 +1,4 @@
-// What a product whose C is logits makes of them instead of storing them (internal to kernels/).
+// The epilogue of a product whose C is logits, which are reduced and not stored (internal to kernels/).
 #pragma once
 
 #include <cstdint>

@@ -10,12 +10,12 @@
 namespace switchyard {
 namespace {
 
-// The logit of a rank.
+// Returns the logit whose rank_of() is `rank`.
 float logit_of(std::uint32_t rank) {
   return std::bit_cast<float>(rank >> 31 == 0 ? rank ^ 0x7fffffffu : rank);
 }
 
-// Fresh memory costs more than all else here.
+// Memory that each thread keeps: fresh memory would cost more than the search.
 struct KeptMemory {
   std::vector<float> maxima, sorted_maxima, some_logits;
   std::vector<std::uint64_t> weights;
@@ -27,7 +27,7 @@ KeptMemory& kept() {
   return memory;
 }
 
-// The digit with which the sum is above `passed`, which becomes what is left of it before that digit.
+// Returns the first digit whose cumulative sum exceeds `passed`; subtracts the sums of the digits before it.
 std::uint32_t digit_above(const Sums& sums, std::uint64_t& passed) {
   std::uint32_t digit = 0;
   while (passed >= sums[digit]) passed -= sums[digit++];
@@ -98,7 +98,7 @@ std::uint64_t passed_of(float uniform, std::uint64_t sum) {
 WeighedLogits::WeighedLogits(std::span<const float> logits) : logits_(logits), maxima_(kept().maxima) {
   maxima_.resize((logits.size() + kLogitBlock - 1) / kLogitBlock);
   logit_block_maxima(logits, maxima_);
-  // Which of 0 and -0 is called the larger depends on the instruction set: the sum is 0.
+  // Adding 0 turns -0 into 0: which of the two the maximum is depends on the instruction set.
   top_ = *std::max_element(maxima_.begin(), maxima_.end()) + 0.0f;
   scale_ = weight_bits(logits.size());
 }
@@ -163,9 +163,9 @@ void WeighedLogits::from(float least, double factor, std::vector<RankedToken>& t
     tokens[i] = {rank_of(memory.some_logits[i]), memory.ids[i], memory.weights[i]};
 }
 
-// A logit that is not above the last one of the first `count`. Blocks have as many as that from the count-th
-// largest of their maxima on, which leaves few others; where there are not enough blocks, logits are counted
-// by the first digit of their ranks.
+// Returns a number that at least `count` logits reach, and few others. The count-th largest maximum of the
+// blocks is one, since as many blocks have a logit that large. If there are too few blocks, logits are
+// counted by the first digit of their ranks.
 float WeighedLogits::least_of_first(std::int64_t count) const {
   if (count <= std::ssize(maxima_) / 2) {
     std::vector<float>& sorted = kept().sorted_maxima;
@@ -190,11 +190,11 @@ void WeighedLogits::first(std::int64_t count, double factor, std::vector<RankedT
   weigh(tokens, factor);
 }
 
-// Tokens that weigh less than the mean of what is not passed are none of them: all of those together have
-// less than that.
+// Leaves out tokens that weigh less than the mean of the sum that remains. Together they weigh less than that
+// sum, so the sum exceeds `passed` before the first of them.
 void WeighedLogits::up_to(std::uint64_t passed, std::uint64_t sum, double factor,
                           std::vector<RankedToken>& tokens) const {
-  // Weights are rounded, and a little is left for what exponentials and logarithms are wrong by.
+  // The margin allows for rounded weights, and for errors of exponentials and logarithms.
   constexpr double kMargin = 0.98, kLeastMean = 64, kLeastWeight = 0.25;
   const double mean = kMargin * static_cast<double>(sum - passed) / static_cast<double>(logits_.size());
   const double least = mean < kLeastMean ? kLeastWeight : mean;

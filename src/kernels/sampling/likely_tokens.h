@@ -1,6 +1,6 @@
-// Finds the most probable tokens of a vocabulary without sorting it. Weights stand for probabilities: they
-// are whole numbers, so that sums do not depend on their order. Scratch memory is kept from call to call, so
-// a thread may have one WeighedLogits and one Ranked at a time.
+// Finds the most probable tokens of a vocabulary without sorting it. Weights are probabilities in whole
+// numbers, so that sums do not depend on their order. Scratch memory is kept from call to call, so a thread
+// may have one WeighedLogits and one Ranked at a time.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline std::uint32_t rank_of(float logit) {
   return rank | (0u - static_cast<std::uint32_t>(logit != logit));
 }
 
-// Bits of the weight of a vocabulary's most probable token: sums of all weights have 62 at most.
+// Returns the bits of the most probable token's weight: the sum of all weights then has 62 at most.
 inline int weight_bits(std::size_t vocab) {
   constexpr int kSumBits = 62;
   return std::min(kMostWeightBits, kSumBits - static_cast<int>(std::bit_width(vocab)));
@@ -49,7 +49,7 @@ class Ranked {
     RankedToken token;
     std::uint64_t before;  // sum of the weights before it
   };
-  // Takes tokens in the order of ids. They must outlive the object.
+  // `tokens` are in the order of ids and must outlive the object.
   explicit Ranked(std::span<const RankedToken> tokens);
   // Returns the first token at which the running sum of weights exceeds `passed` (less than the sum of all).
   Found above(std::uint64_t passed);
@@ -59,7 +59,7 @@ class Ranked {
 
   std::span<const RankedToken> tokens_;
   Sums sums_{};                       // by the first digit
-  std::vector<RankedToken>& inside_;  // those of one first digit
+  std::vector<RankedToken>& inside_;  // the tokens of first digit digit_
   std::uint32_t digit_ = kDigits;
 };
 
@@ -89,7 +89,7 @@ class WeighedLogits {
   // `uniform` of their sum.
   std::int32_t pick_in_order(double factor, float uniform) const;
 
-  // The next three fill `tokens` with some of the most probable ones and their weights, in the order of ids.
+  // The next three fill `tokens` with some of the most probable tokens and their weights, in order of ids.
   // All with a logit of at least `least`:
   void from(float least, double factor, std::vector<RankedToken>& tokens) const;
   // `count` of them, or all:

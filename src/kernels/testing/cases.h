@@ -77,7 +77,7 @@ inline Output square_sums_output(std::int64_t count, double largest) {
           0,
           std::vector<double>(static_cast<std::size_t>(count), 1e-12 * largest)};
 }
-// Of f32 or bf16.
+// Returns the sum of the squares of x, which is f32 or bf16.
 inline double squares_of(const PoisonedArray& x) {
   double sum = 0;
   for (std::int64_t i = 0; i < x.size(); ++i) sum += x.value(i) * x.value(i);
@@ -86,7 +86,7 @@ inline double squares_of(const PoisonedArray& x) {
 
 constexpr DType kFloatTypes[] = {DType::f32, DType::bf16};
 
-// Of h = silu(gate) * up * w of values around 1: the gate's exponential is an approximation
+// The bound of h = silu(gate) * up * w with values around 1: the gate's exponential is an approximation
 // (docs/numerics.md), and h is rounded on both sides.
 Bound activation_bound(DType dtype);
 

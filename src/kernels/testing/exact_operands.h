@@ -22,7 +22,7 @@ class ExactOperands {
 
   PoisonedArray left(std::int64_t count) { return draw_.fractions(dtype_, count, left_bits_); }
   PoisonedArray right(std::int64_t count) { return draw_.fractions(dtype_, count, 16 - left_bits_); }
-  // Of a sum of products, in any dtype.
+  // An addend of a sum of products, in any dtype.
   PoisonedArray addend(DType dtype, std::int64_t count) { return draw_.fractions(dtype, count, 8); }
 
  private:

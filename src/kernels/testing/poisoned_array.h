@@ -1,7 +1,7 @@
 // Arrays that show what a kernel does beside its work, for tests of kernels and `switchyard selftest`. Their
 // elements start as NaN, so that one that is not written is seen. They stand between guards that are NaN as
 // f32 and as bf16 and must survive: what is read outside spoils the result, what is written outside is seen.
-// What is read outside and not used is seen by a fenced copy: to touch what follows its end is a fault.
+// A fenced copy shows a read outside whose value is not used: touching what follows its end is a fault.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ class PoisonedArray {
   double value(std::int64_t i) const;  // of any dtype
 
   bool guards_intact() const;
-  // The same bits, and the guards of both are intact.
+  // True if both have the same bits and intact guards.
   bool operator==(const PoisonedArray& other) const;
 
  private:

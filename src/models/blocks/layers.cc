@@ -153,7 +153,7 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   if (m.qk_norm) {
     const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
                 &k_norm = call.parameters[call.prefix + "attention.k_norm"];
-    // Where parts repeat key heads, every head is there equally often, so the mean is that of the heads.
+    // Repeated key heads do not change the mean over heads: every head is repeated equally often.
     q = m.qk_norm_of_heads ? rms_norm_of_heads(c, q, q_norm, m.norm_epsilon)
                            : rms_norm(c, q, q_norm, m.norm_epsilon, m.norm_offset());
     k = m.qk_norm_of_heads ? rms_norm_of_heads(c, k, of_kv_heads(k_norm), m.norm_epsilon)
@@ -219,7 +219,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
     cache_append(c, *call.cache, q, keys, {}, *call.places, index ? &index->k : nullptr);  // values: `normed`
     if (!call.places->from_beginning)
       return project_out(call, attend_latent(call, q, q_layout, index ? &*index : nullptr));
-    // What tokens see of others does not depend on the call in which these came.
+    // Rounds as the cache does: a token sees the same values of other tokens in whichever call these came.
     normed = cache_round_trip(c, *call.cache, normed);
     key = cache_round_trip(c, *call.cache, key);
   }

@@ -24,7 +24,7 @@ void write_latent_attention(const ModelConfig& model, HubJson& hub);
 // Reads first_k_dense_replace: the layers before the first with experts. `absent`: of a file that does not
 // state it; none: it must.
 void read_first_expert_layer(const HubConfig& hub, std::optional<std::int64_t> absent, ConfigKeys& keys);
-// The same, but for a file with mlp_layer_types, a word for each layer.
+// read_first_expert_layer() for files that may have mlp_layer_types, a word for each layer.
 void read_expert_layers(const HubConfig& hub, std::int64_t absent, ConfigKeys& keys);
 
 // Writes the number of prediction layers, for a model that has some.

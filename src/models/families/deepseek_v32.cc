@@ -29,7 +29,7 @@ void read_indexed_attention(const HubConfig& hub, bool interleaved, ConfigKeys& 
   keys["indexer_rope_interleave"] = interleaved;
 }
 
-// Of a file that does not say it.
+// The number of dense layers of a file that does not state one.
 constexpr std::int64_t kUsualDenseLayers = 3;
 
 void read_deepseek_v32(const HubConfig& hub, ConfigKeys& keys) {

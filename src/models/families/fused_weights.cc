@@ -49,7 +49,7 @@ void for_elements(const FusedPlace& place, const Shape& part, std::int64_t begin
   const auto parts = std::ssize(place.rule->parts);
   const bool matrix = place.expert >= 0;
   const std::int64_t outputs = part[matrix ? 0 : 1], inputs = matrix ? part[1] : 1;
-  // Where output o of this part is among the outputs of all.
+  // Returns the place of this part's output o among the outputs of all parts.
   const auto among_all = [&](std::int64_t o) {
     return place.rule->in_turns ? o * parts + place.number : place.number * outputs + o;
   };

@@ -33,7 +33,7 @@ struct FusedRows {
 // A rule for one fused tensor of a layer, found by the end of its name.
 struct FusedRule {
   std::string_view fused;
-  // The parts, concatenated along the outputs; {} stands for the expert. Without {} the tensor is [E,
+  // The parts, concatenated along the outputs; {} is the expert's number. Without {} the tensor is [E,
   // outputs], and so is each part. A single part without {} is a renamed tensor.
   std::span<const std::string_view> parts;
   bool in_turns = false;    // the parts' outputs alternate: column 0 of the first, of the second, …

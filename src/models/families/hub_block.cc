@@ -49,7 +49,7 @@ class HubBlockReader {
     return std::max<std::int64_t>(1, kHubSlabBytes / row_bytes);
   }
 
-  // Rows of the tensor in the type of the result. Their pages in the file are let go of.
+  // Returns rows of the tensor in the type of the result, and releases the rows' pages of the file.
   Tensor take(std::int64_t begin, std::int64_t end) const {
     const bool exact = cast_.dtype == DType::f32;
     Tensor rows = exact ? weights_.take_values(name_, begin, end) : weights_.take_rows(name_, begin, end);

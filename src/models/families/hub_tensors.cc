@@ -101,7 +101,7 @@ bool is_float_name(std::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
 }
 
-// Of what models that see images have beside their decoder.
+// True for tensors that models for images have beside their decoder.
 bool is_of_another_part(const std::string& name) {
   constexpr std::string_view kParts[] = {"vision_model.", "multi_modal_projector.", "model.visual.",
                                          "visual.",       "vision_tower.",          "mm_projector."};

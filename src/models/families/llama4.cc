@@ -71,7 +71,7 @@ std::vector<bool> rotated_layers(const HubConfig& hub) {
   return rotated;
 }
 
-// As an interval where it is one, which is how the reference states it.
+// Writes the unrotated layers as an interval if they are regular, which is how the reference states them.
 void read_unrotated_layers(const std::vector<bool>& rotated, ConfigKeys& keys) {
   const std::int64_t layers = std::ssize(rotated);
   const std::int64_t interval = std::find(rotated.begin(), rotated.end(), false) - rotated.begin() + 1;

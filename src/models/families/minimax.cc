@@ -36,7 +36,7 @@ constexpr FusedRule kMinimaxInMemory[] = {
 
 constexpr std::string_view kMinimaxRead[] = {"num_local_experts", "num_experts_per_tok", "rotary_dim",
                                              "attn_type_list"};
-// What published files state of parts that this engine has in one way only.
+// Fields of published files that have one value in this engine.
 constexpr FixedField kMinimaxRefused[] = {{"attention_bias", "false"},
                                           {"use_sliding_window", "false"},
                                           {"scoring_func", R"("sigmoid")"},
@@ -50,7 +50,7 @@ constexpr FixedField kMinimaxRefused[] = {{"attention_bias", "false"},
 constexpr std::string_view kMinimaxUnused[] = {"mlp_intermediate_size", "mtp_transformer_layers",
                                                "num_mtp_modules", "use_mtp", "shared_moe_mode"};
 
-// Whether the file states the rotated share of a head.
+// Returns whether the file states the rotated share of a head.
 bool states_share(const HubConfig& hub) {
   constexpr const char* kShare = "partial_rotary_factor";
   const auto has = [&](const char* rope) {

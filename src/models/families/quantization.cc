@@ -20,14 +20,14 @@ using nlohmann::json;
 constexpr const char* kExpected =
     "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, or mxfp4";
 
-// As checkpoint/block_scaled.h reads them. The rounding of activations is ignored: here they are not rounded.
+// True for forms that checkpoint/block_scaled.h reads. Their rounding of activations is not imitated.
 bool is_block_scaled(const json& form) {
   const json format = form.value("fmt", json("e4m3"));
   return (format == "e4m3" || format == "float8_e4m3fn") &&
          form.value("weight_block_size", json()) == json{kScaleBlock, kScaleBlock};
 }
 
-// As checkpoint/gptq.h reads them; whether zeros and inputs are as wanted is seen in the tensors.
+// True for forms that checkpoint/gptq.h reads; reading the tensors checks their zeros and inputs.
 bool is_four_bit_gptq(const json& form) {
   const json format = form.value("checkpoint_format", json("gptq"));
   return form.value("bits", json()) == 4 && (format == "gptq" || format == "gptq_v2");

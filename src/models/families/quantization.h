@@ -10,8 +10,8 @@ namespace switchyard {
 // method, its format and what else tells the form.
 void check_quantization(const nlohmann::json& config);
 
-// The same for a folder: a form may also be stated by a file beside a config.json that states none
-// (hf_quant_config.json, quant_config.json, quantize_config.json), which the line names.
+// check_quantization() for a folder. If config.json states no form, a file beside it may state one
+// (hf_quant_config.json, quant_config.json, quantize_config.json), which the error names.
 void check_quantization_of(const std::filesystem::path& folder, const nlohmann::json& config);
 
 }  // namespace switchyard

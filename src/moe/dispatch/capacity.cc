@@ -90,7 +90,7 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
   const double factor = call.execution.capacity_factor;
   const std::int64_t batch = call.x.shape()[0], length = call.x.shape()[1];
-  // Of a sequence without padding; plan_places() gives the others fewer.
+  // The capacity of a sequence without padding; plan_places() gives padded sequences fewer places.
   const std::int64_t capacity = places_of(length * config.slots, config.experts, factor);
   const Sharding whole_sequence{{call.x.sharding().dims[0], {}, {}},
                                 {}};  // places are counted along whole sequences

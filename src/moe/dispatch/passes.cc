@@ -17,7 +17,7 @@ std::int64_t share_of(std::int64_t begin, std::int64_t end, std::int64_t i, std:
   return below(end) - below(begin);
 }
 
-// Of groups of these sizes one after the other: how many of each are among the first `limit`.
+// Returns how many rows of each group are among the first `limit`, with the groups in order.
 std::vector<std::int64_t> first_of(const std::vector<std::int64_t>& sizes, std::int64_t limit) {
   std::vector<std::int64_t> result;
   for (const std::int64_t n : sizes) {
@@ -34,7 +34,7 @@ RowsOfPass rows_of_pass(const RowCounts& counts, std::int64_t pass, std::int64_t
   std::int64_t begin = 0;
   for (const auto& source : counts) {
     const std::int64_t end = std::accumulate(source.begin(), source.end(), begin);
-    // Dealt out one by one, in the order of all sources: no pass gets more than its share of their sum.
+    // Rows are dealt to passes one by one, in the order of all sources, so that passes get even shares.
     std::int64_t before = 0;
     for (std::int64_t i = 0; i < pass; ++i) before += share_of(begin, end, i, passes);
     std::vector<std::int64_t> kept = first_of(source, before + share_of(begin, end, pass, passes));

@@ -24,8 +24,8 @@ struct RowsOfPass {
 };
 RowsOfPass rows_of_pass(const RowCounts& counts, std::int64_t pass, std::int64_t passes);
 
-// Whether a group of `ranks` expert-parallel ranks may need several passes, on all ranks of the mesh alike;
-// and the most rows in a pass then, for `rows` rows of the group.
+// may_need_passes: a group of `ranks` expert-parallel ranks may need several passes; all ranks of the mesh
+// agree. cap_of_passes: the most rows of a pass in that case, for `rows` rows of the group.
 bool may_need_passes(const MoeExecution& execution, std::int64_t ranks);
 std::int64_t cap_of_passes(const MoeExecution& execution, std::int64_t rows, std::int64_t ranks);
 

@@ -213,7 +213,7 @@ class LocalBackend : public CommBackend {
     return waited + world_.finish(meeting);
   }
 
-  // The same with one wait: work(inputs) on copies of the inputs, of `bytes` bytes.
+  // meet() with one wait: runs work(inputs) on copies of the inputs, `bytes` bytes each.
   template <typename Work>
   double meet_with_copies(const ProcessGroup& group, const CollectiveCall& call, const void* in,
                           std::int64_t bytes, const Work& work) {

@@ -181,7 +181,7 @@ Error LocalWorld::failure() const {
     kind = error.kind();
   } catch (...) {  // of no kind of ours: a failure at run time
   }
-  // What the user gave is the same on every rank.
+  // A usage error is the same on every rank, so the message names no rank.
   return {kind, kind == Error::Kind::usage ? first.message : fmt::format("rank {}: {}", rank, first.message)};
 }
 

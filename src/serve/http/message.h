@@ -29,7 +29,7 @@ struct Request {
   const std::string* header(std::string_view header_name) const;
 };
 
-// What an error says, in whatever form the clients of a path read it.
+// The facts of an error, to which each path gives the form that its clients read.
 struct Problem {
   std::string message, field, code;
 };

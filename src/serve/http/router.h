@@ -20,7 +20,7 @@ struct Route {
   // DELETE run on the pool and may take their time; those of GET hold up other connections.
   std::function<Answer(Request&)> handler;
   Access access = Access::key;
-  // What the handler of a POST will cost, in bytes of a plain body (Lanes); without, the body's bytes.
+  // Returns the cost of a POST's handler, in bytes of a plain body (Lanes). Empty: the body's bytes.
   std::function<std::size_t(const Request&)> cost = {};
 };
 

@@ -159,8 +159,8 @@ Json chat_parts(const Json& parts) {
   return texts;
 }
 
-// What an item of reasoning says: in plain, or sealed by this server, or at least its summary. Nothing where
-// another server sealed it.
+// Returns the text of a reasoning item: its content, or what this server sealed, or at least its summary.
+// Another server's seal hides the text.
 std::string text_of_reasoning(const Json& item) {
   if (!item.at("content").empty()) return joined_parts(item.at("content"));
   if (item.at("encrypted_content").is_string()) {

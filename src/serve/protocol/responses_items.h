@@ -13,7 +13,7 @@
 
 namespace switchyard::serve {
 
-// What a field of the chat is called in the request of /v1/responses that it was made from.
+// A field of the chat, and the field of the request of /v1/responses that it was made from.
 struct ChatFieldName {
   std::string chat, request;
 };
@@ -46,7 +46,7 @@ class ItemMessages {
   // Adds instructions. They, and messages of role system or developer that come next, are one message: many
   // templates read such a message at the beginning only.
   void add_instructions(const std::string& text);
-  // Adds an item as read_input_items returns it. `place` is where it stands in the request. BadRequest.
+  // Adds an item as read_input_items returns it. `place` is the item's path in the request. BadRequest.
   void add(const chat::Json& item, const std::string& place);
 
   chat::Json messages = chat::Json::array();

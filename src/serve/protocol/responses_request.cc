@@ -15,7 +15,7 @@ constexpr const char* kSealedReasoning = "reasoning.encrypted_content";
 constexpr std::int64_t kMostShownLogProbs = 20;
 constexpr std::size_t kMostMetadata = 16;
 
-// What else a client may ask to include: parts of items that no answer has here.
+// Other parts of items that a client may ask to include; no answer has them here.
 constexpr std::array kNeverIncluded = {"file_search_call.results",
                                        "web_search_call.results",
                                        "web_search_call.action.sources",
@@ -334,7 +334,7 @@ void forget_unsaid_strict(ResponsesRequest& request) {
   }
 }
 
-// Where nothing says whether a tool is strict it is, if the server can hold to its schema.
+// A tool is strict unless the request says otherwise or the server cannot hold to the tool's schema.
 ChatRequest parse_strict_or_not(ResponsesRequest& request, const ServedModel& model, std::uint32_t own_seed,
                                 std::int64_t key) {
   if (!request.unsaid_strict.empty()) {

@@ -1,6 +1,6 @@
-// StoredResponses: answers of /v1/responses that a later request may go on from or ask for again. They are
-// kept in memory until newer ones need the room or the server ends. Whoever has another key does not find
-// them. Any thread may call any function.
+// StoredResponses: answers of /v1/responses that a later request may continue or retrieve. Memory keeps the
+// answers until newer ones need the room or the server ends. A client with another key does not find them.
+// Any thread may call any function.
 #pragma once
 
 #include <list>
@@ -29,18 +29,18 @@ struct StoredResponse {
 
 class StoredResponses {
  public:
-  using Key = std::optional<std::size_t>;  // which of the server's keys; none where it has none
+  using Key = std::optional<std::size_t>;  // index of a key of the server; none: it has no keys
 
   // Keeps at most `most` responses, and of all their conversations together at most `most_bytes`.
   explicit StoredResponses(std::size_t most = 1000, std::size_t most_bytes = std::size_t{64} << 20)
       : most_(most), most_bytes_(most_bytes) {}
 
-  // Drops those that were used longest ago where there is no room. One that is too large alone is not kept.
+  // Makes room by dropping the least recently used responses. Does not keep a response larger than the limit.
   void keep(Key key, const std::string& id, StoredResponse response);
-  // Returns null where there is no such response of this key.
+  // Returns null if this key has no such response.
   std::shared_ptr<const StoredResponse> find(Key key, const std::string& id);
   bool erase(Key key, const std::string& id);
-  // Returns the texts of those of the items that there are, by id.
+  // Returns the texts of the items that are stored, by id.
   std::map<std::string, std::string> find_items(Key key, const std::set<std::string>& ids);
 
  private:
@@ -54,10 +54,10 @@ class StoredResponses {
   void drop(Place place);
 
   const std::size_t most_, most_bytes_;
-  std::mutex mutex_;      // guards what follows
+  std::mutex mutex_;      // guards the members below
   std::list<Kept> kept_;  // the one used last comes first
   std::unordered_map<std::string, Place> places_;
-  std::size_t bytes_ = 0;  // items that conversations share count for each: memory is never more
+  std::size_t bytes_ = 0;  // counts shared items once per conversation, so never too low
 };
 
 }  // namespace switchyard::serve

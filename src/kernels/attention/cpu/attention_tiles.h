@@ -98,7 +98,7 @@ inline constexpr std::int64_t kAhead = 2;
 
 // Packs a strip of rows in the given order to out [32 * padded width].
 void pack_strip(const HeadRows& s, StripOrder order, Word* out);
-// The same twice, reading the rows once.
+// Packs a strip in two orders, reading the rows once.
 void pack_strip(const HeadRows& s, StripOrder first_order, Word* first, StripOrder second_order,
                 Word* second);
 

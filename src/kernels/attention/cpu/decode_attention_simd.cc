@@ -243,7 +243,7 @@ void score_keys(const DecodeAttentionPiece& p, const float* q, std::int64_t q_ro
   }
 }
 
-// The same in int8, some keys of a head after those of another. So keys are fetched too, in their order.
+// Scores several int8 keys of one head before the next head's. So keys too are prefetched in stored order.
 void score_int8_keys(const DecodeAttentionPiece& p, const float* q, std::int64_t q_row, float* weights) {
   const DecodeAttentionSpec& a = *p.args;
   using Scores = void(const DecodeAttentionSpec&, const float*, std::int64_t, const std::int8_t*,

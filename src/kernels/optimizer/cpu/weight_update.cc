@@ -76,7 +76,7 @@ HWY_INLINE void for_blocks(std::int64_t begin, std::int64_t end, const Block& bl
   if (done < end) slow(done, end);
 }
 
-// The reference on a part of a piece: its squares belong to the sums that go on from `from`.
+// Runs the reference on [from, to) of a piece. The squares continue the piece's sums at element `from`.
 template <typename Problem>
 void run_slow(UpdateKernel<Problem>* reference, const Problem& p, std::int64_t piece, std::int64_t from,
               std::int64_t to, SquareSums& squares) {

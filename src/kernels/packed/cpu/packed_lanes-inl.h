@@ -87,9 +87,9 @@ HWY_INLINE V load_bytes(const std::byte* bytes, std::int64_t first) {
                        hn::PromoteTo(words, hn::LoadU(narrow, reinterpret_cast<const Byte*>(bytes) + first)));
 }
 
-// What each type has: a Table, made once by table(); number<i>(table, word, upper), `upper` having the upper
-// bits of the word's numbers from below, where there are some; scale(block, part, output), part counting the
-// scales of all groups of the block; and where has_offset(packed), offset(block, group, output).
+// Each type's Format has a Table, made once by table(); number<i>(table, word, upper), where `upper` holds
+// the upper bits of the word's numbers from below, if the type has some; scale(block, part, output), where
+// `part` counts the scales of a block's groups; with has_offset(packed), offset(block, group, output).
 template <DType packed>
 struct Format;
 

@@ -31,7 +31,7 @@ GPU_FUNCTION const std::byte* offset_factors(const std::byte* block, std::int64_
   return block + kFirst + group * kEach;
 }
 
-// What numbers of a group of an output are multiplied by, in each half, and what is then added.
+// The factors of an output's numbers in each half of a group, and the offset added after them.
 struct GroupScales {
   float scales[2];
   float offset;
@@ -85,7 +85,7 @@ struct GroupNumbers {
       high = words[4 + u * kHigh / 4] >> (u * 8 * kHigh % 32 + j * kHigh) & ((1u << kHigh) - 1u);
     return (words[u] >> 4 * j & 15u) | high << 4;
   }
-  // What the scale multiplies.
+  // Returns the number of an input before its scale.
   GPU_FUNCTION float number(int input) const {
     const std::uint32_t number = bits(input);
     if constexpr (packed == DType::packed_mxfp4) {

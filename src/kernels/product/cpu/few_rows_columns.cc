@@ -204,7 +204,7 @@ HWY_INLINE void transpose_quad(const T* x, std::int64_t row, std::int64_t width,
   }
 }
 
-// The same of `rows` rows and `depth` elements, of which there may be fewer; zeros for the others.
+// Transposes only `rows` rows and `depth` elements, which may be fewer; the missing ones count as zeros.
 template <typename T>
 void transpose_some(const T* x, std::int64_t row, std::int64_t rows, std::int64_t depth, std::int64_t width,
                     float* out) {

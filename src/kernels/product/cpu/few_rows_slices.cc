@@ -43,7 +43,7 @@ struct Product {
   std::int64_t ldb;
 };
 
-// Where the sum of row i and column j is: [column / 32][row][odd column][column / 2 % 16].
+// Returns the index of the sum of row i and column j: [column / 32][row][odd column][column / 2 % 16].
 std::int64_t place_of(std::int64_t m, std::int64_t i, std::int64_t j) {
   return (j / kPair * m + i) * kPair + j % 2 * 16 + j % kPair / 2;
 }

@@ -1,9 +1,9 @@
 // bf16 products of tiles: one block of C at a time, 32 x 32 outputs from two tiles of A and two of B.
 //
-// What bounds it with AMX, measured on one core: a tile product takes 5.2 ns, a tile from L1 2.5 ns, from L2
+// The limits of AMX, measured on one core: a tile product takes 5.2 ns, a tile load from L1 2.5 ns, from L2
 // 6 ns, from further 30 ns; a step (32 x 32 x 32) of products alone 21 ns, with loads from L1 and data that
 // is not zero 27 ns, with one operand from L2 33 ns, with both 40 ns. A cache line from memory takes 5 ns in
-// a long run, 15 ns and more when it stands alone. So:
+// a long run, 15 ns and more by itself. So:
 // 1. The block's rows of A are packed once. They may be more than L2 holds, since they are read in long runs.
 // 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read
 //    in runs as long as it is wide, a little between products, while the piece before it is multiplied.
@@ -150,7 +150,7 @@ class Block {
     }
   }
 
-  // Of a step's depth, but for padding.
+  // The pairs of a step's depth that are not padding.
   std::int64_t pairs_of(std::int64_t step) const {
     const Depth::Place in = depth_.place_of(step);
     return std::min<std::int64_t>(16, ceil_div(p_.term(in.term).k - (step - in.begin) * 32, 2));

@@ -1,4 +1,4 @@
-// What becomes of a product's sums where they are logits (internal to gemm_tiles.cc).
+// The epilogue of a product whose sums are logits (internal to gemm_tiles.cc).
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 SWITCHYARD_TILES_BEGIN
 namespace switchyard::cpu::SWITCHYARD_TILES {
 
-// The sum of exponentials of every 16th column of a row, of the columns of a group that were seen so far.
+// A row's sums of exponentials over a group's columns so far: lane i sums every 16th column from i on.
 struct alignas(64) LogitLanes {
   float maximum[16];
   float sum[16];
@@ -23,20 +23,20 @@ inline RowSum sum_of(__m512 maximum, __m512 sum) {
   return {top, _mm512_reduce_add_ps(_mm512_mul_ps(sum, exp2_vector(below)))};
 }
 
-// Of a row's target within some strips: its column from their first one on, or -1.
+// Returns the column of a row's target, counted from column `begin`; -1 if the strips do not hold it.
 inline std::int64_t target_among(const LogitEpilogue& logits, std::int64_t row, std::int64_t begin,
                                  std::int64_t columns) {
   const std::int64_t column = logits.targets[row] - logits.first_id - begin;
   return column >= 0 && column < columns ? column : -1;
 }
 
-// Where a column of some strips is in a line's sums.
+// Returns the index of a column of some strips in a line's sums.
 inline std::int64_t sum_at(std::int64_t column) {
   return column / kLines * kSums + column % kLines / 16 * 256 + column % 16;
 }
 
-// Adds some strips of some rows to their sums of exponentials. A maximum is followed strip by strip, so that
-// the bits do not depend on how many come at a time. `lanes` is of the panel's rows.
+// Adds some strips of a panel's rows to the rows' sums of exponentials. The maximum is updated strip by
+// strip, so that the bits do not depend on the number of strips per call. `lanes`: one per row of the panel.
 inline void add_logits(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
                        std::int64_t strips, const float* sums, LogitLanes* lanes) {
   constexpr std::int64_t kGroupStrips = kLogitGroup / kLines;

@@ -1,4 +1,4 @@
-// How a product's depth and columns are cut, and the packing of its operands (internal to gemm_tiles.cc).
+// Cuts a product's depth and columns, and packs its operands (internal to gemm_tiles.cc).
 #pragma once
 
 #include <algorithm>
@@ -12,22 +12,22 @@
 SWITCHYARD_TILES_BEGIN
 namespace switchyard::cpu::SWITCHYARD_TILES {
 
-constexpr std::int64_t kChunk = 20;    // most steps of 32 of depth whose A is in L1
-constexpr std::int64_t kSection = 72;  // most steps of depth whose B is in L2
+constexpr std::int64_t kChunk = 20;    // the most steps, of 32 of depth each, whose A fits in L1
+constexpr std::int64_t kSection = 72;  // the most steps whose B fits in L2
 
 inline std::int64_t ceil_div(std::int64_t x, std::int64_t unit) {
   return (x + unit - 1) / unit;
 }
 
-// `size` in the fewest even parts of at most `most`: the size of one.
+// Returns the size of a part when `size` is cut into the fewest even parts of at most `most`.
 inline std::int64_t even_part(std::int64_t size, std::int64_t most) {
   return size == 0 ? 0 : ceil_div(size, ceil_div(size, most));
 }
 
-// The depth in steps of 32, each term's from a step of its own on.
+// The depth in steps of 32. Each term begins a new step.
 class Depth {
  public:
-  // `ends` is memory to work in, kept by the caller.
+  // `ends` is scratch memory, which the caller keeps while the object lives.
   Depth(const GemmProblem& p, std::vector<std::int64_t>& ends) : ends_(ends) {
     ends.clear();
     for (std::int64_t t = 0; t < p.terms(); ++t) {
@@ -37,7 +37,7 @@ class Depth {
     section = even_part(steps, kSection);
     chunk = even_part(section, kChunk);
   }
-  // The term that a step is of, and the term's steps.
+  // The term of a step, and the range of the term's steps.
   struct Place {
     std::int64_t term, begin, end;
   };
@@ -69,7 +69,7 @@ struct Strip {
   std::int64_t column, columns;
 };
 
-// Where there are two matrices, their strips take turns.
+// The strips of two matrices take turns.
 inline Strip strip_of(const GemmProblem& p, std::int64_t index) {
   const bool next = p.c_next != nullptr && index % 2 == 1;
   const std::int64_t column = (p.c_next != nullptr ? index / 2 : index) * kLines;
@@ -83,12 +83,12 @@ inline Stored stored_a(const GemmProblem& p, const GemmTerm& term) {
 // Up to 32 rows of A and C.
 class Panel {
  public:
-  // The rows from `row` on, as many as there are before row_end.
+  // Has the rows from `row` on, up to row_end.
   Panel(const GemmProblem& p, std::int64_t row, std::int64_t row_end)
       : p_(&p), row_(row), rows_(std::min(kLines, row_end - row)) {}
   std::int64_t rows() const { return rows_; }
 
-  // Where its rows are stored, of a term's element `from` on.
+  // The addresses of the panel's stored rows, from element `from` of a term on.
   struct Rows {
     const Word* at[kLines];
   };
@@ -137,7 +137,7 @@ class PackB {
 
   std::int64_t left() const { return left_; }
 
-  // Of what is left.
+  // Packs the next `count` halves of steps, or as many as remain.
   void pack(std::int64_t count) {
     for (count = std::min(count, left_); count > 0; --count, --left_) {
       fetch();
@@ -158,7 +158,7 @@ class PackB {
     const Word* x;
     std::int64_t rows, columns, strip, step, which;
   };
-  // Along stored rows first.
+  // The order runs along stored rows first.
   struct Place {
     std::int64_t outer = 0, which = 0, inner = 0;
   };
@@ -204,14 +204,14 @@ class PackB {
 // Memory to be brought to L2 while a panel is multiplied: 32 cache lines for every step of its depth.
 struct Upcoming {
   const char* line[kLines];
-  std::int64_t stride = 0;  // bytes from a step's line to the next one's; 0: nothing to bring
+  std::int64_t stride = 0;  // bytes from a step's line to the next step's; 0: nothing to bring
 
-  // Of a packed panel.
+  // Brings a packed panel.
   void packed(const Word* a) {
     for (std::int64_t r = 0; r < kLines; ++r) line[r] = reinterpret_cast<const char*>(a + r * 32);
     stride = 2 * kStepWords;
   }
-  // Of stored rows that will be packed as lines.
+  // Brings stored rows that will be packed as lines.
   void stored(const Panel& panel, const Depth& depth, std::int64_t begin) {
     const Depth::Place in = depth.place_of(begin);
     const Panel::Rows rows = panel.stored(in.term, (begin - in.begin) * 32);

@@ -1,4 +1,4 @@
-// Storing the sums of a product, plain or with the gated activation (internal to gemm_tiles.cc).
+// Stores the sums of a product, plain or with the gated activation (internal to gemm_tiles.cc).
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace switchyard::cpu::SWITCHYARD_TILES {
 
 constexpr std::int64_t kSums = kLines * kLines;  // of the product of two panels
 
-// A whole row of 32. Past the caches, x must be aligned to 64 bytes.
+// Stores a whole row of 32. With past_caches, x must be aligned to 64 bytes.
 inline void store_whole(float* x, __m512 low, __m512 high, bool past_caches) {
   if (past_caches) {
     _mm512_stream_ps(x, low);
@@ -28,7 +28,7 @@ inline void store_whole(bfloat16* x, __m512 low, __m512 high, bool past_caches) 
   past_caches ? _mm512_stream_si512(reinterpret_cast<__m512i*>(x), words) : _mm512_storeu_si512(x, words);
 }
 
-// A row of 32 rounded sums.
+// Returns a row of 32 sums, rounded to bf16.
 inline __m512i words_of(const float* low, const float* high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low)));
 }
@@ -72,14 +72,14 @@ inline __m512i gated(__m512i gate, __m512i up, __m512 weight) {
                             half(high_floats(gate), high_floats(up)), 1);
 }
 
-// Results that the caches cannot hold are written past them: their lines are not read first.
+// Results too large for the caches are written past the caches, which does not read their lines first.
 inline bool worth_streaming(const GemmProblem& p, const void* c, std::int64_t element_bytes) {
   constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20;
   return p.m * p.n * element_bytes > kLargeBytes && p.ldc * element_bytes % 64 == 0 &&
          reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
 }
 
-// Where the sums of one strip go.
+// The place in C of the sums of one strip.
 template <typename C>
 struct Destination {
   Destination() = default;
@@ -112,14 +112,14 @@ inline void store_some_of_row(const Destination<C>& d, C* c, bool accumulate, __
   store_some(c + 16, d.high, y);
 }
 
-// Rows [first, first + count) of C: a panel's.
+// The rows of a panel: [first, first + count) of C.
 struct PanelRows {
   std::int64_t first, count;
-  // The left sums of row first + r.
+  // Returns the left 16 sums of row first + r in a strip.
   const float* in(const float* sums, std::int64_t r) const { return sums + r / 16 * 512 + r % 16 * 16; }
 };
 
-// Stores some rows of C, some strips: row by row, so that memory is written in long runs.
+// Stores some strips of a panel row by row, so that memory is written in long runs.
 template <typename C>
 inline void store_panel(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
                         std::int64_t strips, const float* sums) {
@@ -140,7 +140,7 @@ inline void store_panel(const GemmProblem& p, const PanelRows& rows, std::int64_
   }
 }
 
-// The same for pairs of strips of C and C_next, and of both the hidden activation.
+// Stores pairs of strips of C and C_next, and the hidden activation of both.
 inline void store_gated_panel(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
                               std::int64_t strips, const float* sums) {
   struct Target {

@@ -64,7 +64,7 @@ class WordPairs {
  public:
   static constexpr bool kBytes = has_bytes(packed);
   static constexpr int kCount = kBytes ? 2 : 4;
-  // Whether in_place() has the numbers.
+  // True if in_place() works for this type.
   static constexpr bool kHasInPlace = !kBytes && high_bits(packed) == 0 && packed != DType::packed_mxfp4;
 
   HWY_INLINE WordPairs(const std::byte* group, std::int64_t u, std::int64_t output) {
@@ -278,7 +278,7 @@ HWY_INLINE void integers_of_group(const bfloat16* x, InputGroup& out) {
 #pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) {
     values[i] = lanes::load(x + i * kStep);
-    // As integers, so that no NaN is lost: magnitudes are in the order of their bits.
+    // Compares magnitudes as integers, so that no NaN is lost: the order of magnitudes is that of their bits.
     const Word magnitude = hn::And(hn::BitCast(words, values[i]), hn::Set(words, 0x7fffffff));
     most = hn::BitCast(d, hn::Max(hn::BitCast(words, most), magnitude));
   }

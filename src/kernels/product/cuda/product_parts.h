@@ -1,4 +1,4 @@
-// What the kernels of matrix products share: where a block of threads works, and how operands come into
+// The common parts of matrix product kernels: where a block of threads works, and how operands come into
 // shared memory (product.h says what is computed).
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace switchyard::gpu {
 
-// What a block of threads works on: which rows of C, the operands of its group.
+// The work of a block of threads: its rows of C, and the operands of its group.
 struct Part {
   std::int64_t group = 0;              // or number in the batch
   std::int64_t row = 0, rows_end = 0;  // of C: the first, and the end of what may be written
@@ -164,15 +164,15 @@ GPU_FUNCTION DepthStep depth_step(const DeviceProduct& p, const Part& part, int 
 constexpr int kChunk = 8;       // elements that are copied at once: 16 bytes
 constexpr int kTileWidth = 64;  // elements of a row of shared memory: 128 bytes, all its banks
 
-// Where chunk `chunk` of stored row `row` stands, in elements: in blocks of 64 columns, each of `height`
-// rows. Chunks of a row change places by the row's number, so that eight rows of one chunk are in different
-// banks; it is the layout that wgmma calls 128-byte swizzle.
+// Returns the offset, in elements, of chunk `chunk` of stored row `row`, in blocks of 64 columns of `height`
+// rows each. Chunks of a row change places by the row's number, so that eight rows of one chunk are in
+// different banks; it is the layout that wgmma calls 128-byte swizzle.
 template <int height>
 GPU_FUNCTION int place_of(int row, int chunk) {
   return (chunk / 8 * height + row) * kTileWidth + (chunk % 8 ^ row % 8) * kChunk;
 }
 
-// Where an operand's tile comes from: stored rows, of which some columns.
+// The source of an operand's tile: some columns of some stored rows.
 struct TileSource {
   const bfloat16* data;
   const std::int32_t* rows;         // looks stored rows up; may be null

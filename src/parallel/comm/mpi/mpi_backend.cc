@@ -16,7 +16,7 @@ namespace {
 // Reductions work through pieces of at most this many elements a rank, which bounds their scratch space.
 constexpr std::int64_t kPieceElements = 1 << 18;
 
-// What a rank says of its call to each of the others, before anything of the call is believed.
+// A rank's description of its call for each other rank, which checks it before it uses the call's data.
 struct Announcement {
   std::int32_t kind = 0;
   char axis[128] = {};
@@ -158,7 +158,7 @@ std::unique_ptr<ProcessBackend> MpiBackend::second_process_channel() {
                                       World::Caller{caller_.rank, caller_.channel + 1});
 }
 
-// What other ranks sent for this collective must not be taken for the next one's: the run ends here.
+// Ends the run, for the next collective must not take what other ranks sent for this one.
 void MpiBackend::failed(const std::exception& failure) {
   const auto* error = dynamic_cast<const Error*>(&failure);
   world_.fail(caller_.rank, error == nullptr ? Error::Kind::runtime : error->kind(),
@@ -228,7 +228,7 @@ double MpiBackend::reduce_scatter(const ProcessGroup& group, const CollectiveCal
   const double waited = exchange.meet();
   const std::int64_t bytes = element_bytes(call.type);
   const auto parts = static_cast<std::int64_t>(group.ranks.size());
-  // What comes from each rank, and what goes to each where it has to be put together.
+  // Room for a piece from each rank, and for a piece to each rank if its runs have to be joined first.
   const std::int64_t pieces = call.runs == 1 ? parts : 2 * parts;
   scratch_.resize(static_cast<std::size_t>(pieces * std::min(call.size, kPieceElements) * bytes));
   inputs_.resize(group.ranks.size());

@@ -15,11 +15,11 @@
 namespace switchyard {
 namespace {
 
-// How long the others may take to end once the run is over.
+// The time that other processes may take to end once the run is over.
 constexpr double kFinishSeconds = 60;
 constexpr int kAgreeTag = 0;
 
-// What ended a process's preparations; status 0 for nothing.
+// The error that ended a process's preparations; status 0: none.
 struct Verdict {
   std::int32_t process = 0;
   std::int32_t status = 0;
@@ -58,7 +58,7 @@ int MpiProcesses::cores() const {
   return std::max(1, usable_cores() / wire_.sharing());
 }
 
-// Process 0 collects how everybody did and tells everybody how the first one that failed did.
+// Process 0 collects every process's verdict, and sends all processes the verdict of the first that failed.
 void MpiProcesses::agree(const Error* failure, double timeout_seconds) {
   agreed_ = true;
   Verdict own;
@@ -133,7 +133,7 @@ void MpiProcesses::run_rank(Workers& workers, int rank, SharedObjects& objects, 
   };
   try {
     body(communicator);
-    // Until all are here another rank may still fail, and this one must say so.
+    // Until all ranks are here another rank may still fail, and this rank must then report that failure.
     communicator.barrier(everyone(communicator, "end of the run"));
   } catch (const Error& error) {
     fail(error.kind(), error);

@@ -19,7 +19,7 @@
 namespace switchyard {
 namespace {
 
-// MPI counts in int.
+// The most bytes of one MPI message: MPI counts in int.
 constexpr std::int64_t kPiece = std::int64_t{1} << 30;
 constexpr int kNewsTag = 1;
 constexpr std::chrono::seconds kStartTimeout{60};
@@ -120,8 +120,8 @@ void Wire::close() {
     MPI_Comm_free(&talk_);
     MPI_Comm_free(&data_);
   }
-  MPI_Finalize();  // without the mutex, which the watch may need to end a process that waits too long here
-                   // asks
+  MPI_Finalize();  // without the mutex: MPI_Finalize waits for other processes, and the watch needs the mutex
+                   // to end a process that waits too long
 }
 
 void Wire::send(Transfers& transfers, const Peer& peer, const void* data, std::int64_t bytes) {
@@ -160,7 +160,7 @@ bool Wire::test(Transfers& transfers, bool& progress) {
   return std::all_of(requests.begin(), requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
 }
 
-// What goes wrong while telling is not reported: there is nobody left to tell.
+// An error of this send is not reported: there is nobody left to tell.
 void Wire::tell(int process, const News& news) {
   const std::scoped_lock lock(mutex_);
   if (closed_) return;

@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 
 // The time to wait for all ranks to report the ranks they miss.
 constexpr milliseconds kStallGrace{1000};
-// What a process said before it died is there already, it only has to be taken out.
+// The time to receive a dead process's last message, which has arrived already.
 constexpr milliseconds kLastWords{50};
 // Once a process ends with an error, mpirun gives the others a second before it kills them. So whoever has
 // printed its line stays this long, or until all others have printed theirs.
@@ -269,7 +269,7 @@ void World::tell_all(const News& news) {
 void World::fail(int rank, Error::Kind kind, const std::string& message) {
   const int status = kind == Error::Kind::usage ? 2 : 1;
   tell_all(fault_news(wire_.process(), rank, status, message));
-  // What the user gave is the same everywhere: process 0 tells it, once.
+  // A usage error is the same on every process: process 0 prints it, once.
   if (kind == Error::Kind::usage) end(status, wire_.process() == 0 ? message : "");
   end(status, rank < 0 ? fmt::format("process {}: {}", wire_.process(), message)
                        : fmt::format("rank {}: {}", rank, message));
@@ -340,7 +340,7 @@ void World::end(int status, const std::string& line) {
   std::replace(message.begin(), message.end(), '\n', ' ');
   message += '\n';
   if (!line.empty() && ::write(STDERR_FILENO, message.data(), message.size()) < 0) status = 1;
-  // Where MPI serves one thread only, another one may not even say goodbye.
+  // If MPI serves one thread only, no other thread may call it, not even to say goodbye.
   if (wire_.any_thread() || std::this_thread::get_id() == maker_) see_others_end();
   ::_exit(status);
 }

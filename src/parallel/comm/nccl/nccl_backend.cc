@@ -17,7 +17,7 @@ namespace {
 
 // Sums work through pieces of at most this many elements a rank, which bounds their scratch space.
 constexpr std::int64_t kPiecesOfGpu = 1 << 20;
-// What gpu::sum_in_order takes.
+// The most inputs of gpu::sum_in_order.
 constexpr int kMostGpus = 64;
 // When NCCL reports an error of another rank, news of what happened there is on its way.
 constexpr double kNewsSeconds = 1;
@@ -34,7 +34,7 @@ void* stream_of_communication(const Device& device) {
   return gpu::stream();
 }
 
-// What is put into the stream meanwhile is in the rank's trace.
+// Adds what is put into the stream during its life to the rank's trace.
 class NotedTransfer {
  public:
   NotedTransfer() : log_(StreamLog::of_thread()) {
@@ -247,7 +247,7 @@ void NcclBackend::sum_piece(const Round& round, std::int64_t first_run, std::int
   const std::int64_t bytes = element_bytes(call.type), parts = round.parts(), me = round.group().index;
   const std::int64_t run = call.size / call.runs, count = runs * length;
   const auto begin_of = [&](std::int64_t j) { return (first_run * parts + j) * run + offset; };
-  // What comes from each rank, and what goes to each where it has to be put together.
+  // Room for a piece from each rank, and for a piece to each rank if its runs have to be joined first.
   std::byte* const space = scratch((runs == 1 ? parts : 2 * parts) * count * bytes);
   const auto place = [&](std::int64_t i) { return at(space, i * count * bytes); };
   const auto piece = [&](std::int64_t j) -> const void* {
