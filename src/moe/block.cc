@@ -21,7 +21,7 @@ SparseStrategy sparse_strategy(const Context& context, std::int64_t experts, boo
 
 namespace {
 
-Experts dispatch(Context& context, const DispatchCall& call) {
+RunExperts dispatch(Context& context, const DispatchCall& call) {
   switch (sparse_strategy(context, call.config.experts, call.execution.ring, call.x.sharding())) {
     case SparseStrategy::local:
       return dispatch_local(context, call);
@@ -69,9 +69,9 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call) {
                               call.weights,
                               want});
   };
-  Experts next;
+  RunExperts next;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const Experts experts = next ? std::exchange(next, nullptr) : dispatched(i);
+    const RunExperts experts = next ? std::exchange(next, nullptr) : dispatched(i);
     // The next chunk's tokens leave before this one's experts compute.
     if (context.ahead != nullptr && i + 1 < x.size()) next = dispatched(i + 1);
     DispatchResult part = experts();

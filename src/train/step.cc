@@ -43,7 +43,7 @@ struct Trainer::Recorded {
 
 struct Trainer::Issued {
   StepReport report;
-  Passes passes;                   // without what is in the report
+  PassResults passes;              // without what is in the report
   std::vector<double> bias_norms;  // before the update, of the MoE layers; empty: nobody asked
 };
 
@@ -76,7 +76,7 @@ StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   const OwnBatch own = read_own(batch, config_.accumulation * config_.stage_microbatches);
   result.total_weights = own.targets;
   if (routing_ != nullptr) routing_->begin_step(step, batch);
-  updater_.know_weights();
+  updater_.sum_new_weights();
   const UpdateNumbers numbers = updater_.numbers_of(step, result.learning_rate);
   const std::string reason = keeps_from_graph();
   if (reason.empty()) {
@@ -135,7 +135,7 @@ Trainer::Issued Trainer::issue(std::int64_t step, std::int64_t length, const Own
 }
 
 // Moves losses and loads of the passes to a report. The loads become those of the run.
-StepReport Trainer::report_of(Passes& passes, const OwnBatch& own) {
+StepReport Trainer::report_of(PassResults& passes, const OwnBatch& own) {
   const PhaseMark mark(context_.comm->position(), "statistics");
   const bool piped = context_.stage.count > 1;
   const auto layers = static_cast<std::int64_t>(model_.moe_layers().size());
@@ -225,7 +225,7 @@ void Trainer::update(const Issued& issued, const TensorView& numbers, StepResult
   }
   updater_.publish();
   if (context_.suffers(Fault::Kind::flip, "optimizer")) flip_a_bit(parameters_);
-  updater_.know_weights();
+  updater_.sum_new_weights();
   const RowSums weights{updater_.weight_squares().view(), report.weights().view()};
   sum_rows(*context_.pool, std::span(&weights, 1));
   // This sum is also the barrier behind which a rank may read weights that others wrote.

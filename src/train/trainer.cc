@@ -103,13 +103,13 @@ double Trainer::divisor(double targets) const {
   return targets + (model_.compat || targets == 0 ? 1e-8 : 0.0);
 }
 
-Trainer::Passes Trainer::run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
+Trainer::PassResults Trainer::run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
                                     const StepInputs* inputs) {
   for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
   const std::int64_t count = config_.accumulation * config_.stage_microbatches;
   const std::int64_t rows = own.rows;
   const bool piped = context_.stage.count > 1;
-  Passes passes;
+  PassResults passes;
   const auto keep_loss = [&](const Array& loss, std::size_t place) {
     if (!loss.defined()) return;
     passes.losses.push_back(loss);

@@ -92,7 +92,7 @@ class Trainer {
                     const std::function<void(const Losses&, const Stage::Block&)>& use,
                     std::size_t microbatch = 0);
   // Results of all passes of a step, on the device.
-  struct Passes {
+  struct PassResults {
     std::vector<Array> losses;
     std::vector<std::size_t> places;  // of each, among the sums (LossPlace)
     std::vector<LayerLoad> loads;
@@ -100,7 +100,8 @@ class Trainer {
     std::vector<std::int64_t> layer_bytes;
   };
   // `inputs`: the microbatches and their counts on the device; null: they are placed here.
-  Passes run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own, const StepInputs* inputs);
+  PassResults run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
+                         const StepInputs* inputs);
   double balance_share(const OwnBatch& own) const;
   double divisor(double targets) const;  // by which a loss over so many targets is divided
 
@@ -115,7 +116,7 @@ class Trainer {
                                                const UpdateNumbers& numbers, StepResult& seen);
   Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own, const StepInputs* inputs,
                const TensorView& numbers, StepResult& seen);
-  StepReport report_of(Passes& passes, const OwnBatch& own);
+  StepReport report_of(PassResults& passes, const OwnBatch& own);
   void sum_up(const StepReport& report, const OwnBatch& own, const TensorView& numbers);
   void update(const Issued& issued, const TensorView& numbers, StepResult& seen);
   void read_report(std::int64_t step, const Issued& issued, const BatchRows& batch, StepResult& result);

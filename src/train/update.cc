@@ -160,7 +160,7 @@ std::vector<const Parameter*> Updater::not_finite(const Tensor& squares) const {
   return found;
 }
 
-void Updater::know_weights() {
+void Updater::sum_new_weights() {
   const InsideOp inside(context_, "weight_norm", "update");
   std::vector<SquareSumArgs> unknown;
   for (Range& range : ranges_) {

@@ -63,11 +63,11 @@ class Updater {
   // the host: put_gradient_squares() wrote them.
   std::vector<const Parameter*> not_finite(const Tensor& squares) const;
   // The squares of this rank's share of all weights, without router biases that the optimizer does not
-  // update: those of the last know_weights() and of updates since.
+  // update: those of the last sum_new_weights() and of updates since.
   const Tensor& weight_squares() const { return squares_; }
   // Sums the weights that no update has summed yet. A step calls it before its update, which may be in a
   // graph, and behind what changes weights beside the update.
-  void know_weights();
+  void sum_new_weights();
 
   // Takes one step by `numbers`, UpdateNumbers where the weights are (kernels/optimizer/update_numbers.h).
   // Collective. Nothing changes where they say that the step is bad.
@@ -81,7 +81,7 @@ class Updater {
   void publish() const;
   // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three dims that is
   // trained here; factors [dim 1 * dim 2] f32 on host. Does nothing for
-  // other weights. know_weights() must follow.
+  // other weights. sum_new_weights() must follow.
   void scale_columns(const std::string& name, std::span<const float> factors);
 
   // State waits on the host between updates.

@@ -360,7 +360,7 @@ DispatchResult run_pass(Context& context, const DispatchCall& call, const Axes& 
 
 }  // namespace
 
-Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
+RunExperts dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
   const MoeExecution& execution = call.execution;
   const Axes axes = expert_axes(context, config.experts);

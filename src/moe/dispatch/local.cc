@@ -92,7 +92,7 @@ DispatchResult run_local_experts(Context& context, const DispatchCall& call, con
   return result;
 }
 
-Experts dispatch_local(Context& context, const DispatchCall& call) {
+RunExperts dispatch_local(Context& context, const DispatchCall& call) {
   return [=, &context] {
     const std::vector<Array> x = chunks_of(context, call);
     return run_local_experts(context, call,

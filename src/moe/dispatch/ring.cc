@@ -9,7 +9,7 @@
 
 namespace switchyard {
 
-Experts dispatch_ring(Context& context, const DispatchCall& call) {
+RunExperts dispatch_ring(Context& context, const DispatchCall& call) {
   const Axes ring = shared_axes(call.x.sharding(), expert_axes(context, call.config.experts));
   Sharding gathered = call.x.sharding();
   for (auto& dim : gathered.dims) {
