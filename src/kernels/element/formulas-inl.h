@@ -1,0 +1,79 @@
+// Formulas of ops over elements, as arithmetic of a number F: vectors or single numbers of a CPU, single
+// numbers of a GPU. No include guard: a driver includes this within its own namespace, behind its F. F has +
+// - * / and comparisons, each rounded once; fused(a, b, c) = a · b + c, rounded once; select(condition, x,
+// y); and the functions sigmoid() and tanh_of(), which each driver has of its own and whose last bits differ.
+//
+// The order of operations is that of the bits of all CPUs. `select` rather than minima: those drop a NaN.
+
+struct Forward {
+  template <class Formula, class F, class... Operands>
+  ELEMENT static auto apply(const Formula& formula, F&, Operands... x) {
+    return formula.forward(x...);
+  }
+};
+// Calls with the row's sum so far where the formula sums up.
+struct Backward {
+  template <class Formula, class F, class... Operands>
+  ELEMENT static auto apply(const Formula& formula, F& sum, Operands... x) {
+    if constexpr (requires { formula.backward(x..., sum); })
+      return formula.backward(x..., sum);
+    else
+      return formula.backward(x...);
+  }
+};
+
+template <class F>
+struct Two {
+  F first, second;
+};
+
+// x within [-bound, bound]. A NaN stays one, and has no gradient.
+struct Clamp {
+  float bound;
+
+  template <class F>
+  ELEMENT F forward(F x) const {
+    const F high(bound), low(-bound);
+    return select(x > high, high, select(x < low, low, x));
+  }
+  template <class F>
+  ELEMENT F backward(F x, F dout) const {
+    const F high(bound), low(-bound), none(0.0f);
+    return select(x >= low, select(x <= high, dout, none), none);
+  }
+};
+
+// cap · tanh(x / cap). Its gradient follows from what it made.
+struct SoftCap {
+  float cap;
+
+  template <class F>
+  ELEMENT F forward(F x) const {
+    return F(cap) * tanh_of(x / F(cap));
+  }
+  template <class F>
+  ELEMENT F backward(F out, F dout) const {
+    const F tanh = out / F(cap);
+    return dout * (F(1.0f) - tanh * tanh);
+  }
+};
+
+// x · sigmoid(gate), of a gate for each element or for each row.
+struct SigmoidGate {
+  static constexpr int kRowNumber = 1;
+
+  template <class F>
+  ELEMENT F staged(F gate) const {
+    return sigmoid(gate);
+  }
+  template <class F>
+  ELEMENT F forward(F x, F s) const {
+    return x * s;
+  }
+  template <class F>
+  ELEMENT Two<F> backward(F x, F s, F dout, F& sum) const {
+    const F dgate = (dout * x) * (s * (F(1.0f) - s));
+    sum = sum + dgate;
+    return {dout * s, dgate};
+  }
+};
