@@ -5,47 +5,67 @@
 namespace switchyard {
 namespace {
 
-// The dims before the last: rows without columns have sums, too.
-std::int64_t rows_of(const TensorView& x) {
+bool is_shared(const ElementArgs& args, std::size_t operand) {
+  return (args.shared >> operand & 1) != 0;
+}
+
+std::int64_t columns_of(const ElementArgs& args) {
+  for (std::size_t i = 0; i < kMostOperands; ++i) {
+    if (is_shared(args, i)) return args.in[i]->size();
+  }
+  return args.out[0]->shape().back();
+}
+
+// Rows without columns have sums, too.
+std::int64_t rows_of(const ElementArgs& args) {
+  const TensorView& out = *args.out[0];
+  const std::int64_t columns = columns_of(args);
+  if (columns > 0) return out.size() / columns;
   std::int64_t rows = 1;
-  for (std::size_t i = 0; i + 1 < x.rank(); ++i) rows *= x.dim(i);
+  for (std::size_t i = 0; i + 1 < out.rank(); ++i) rows *= out.dim(i);
   return rows;
 }
 
 void check(const char* op, const ElementArgs& args) {
-  const TensorView& x = *args.in[0];
-  CHECK(is_float(x.dtype()), "[{}] elements of {}", op, name_of(x.dtype()));
-  const auto check_one = [&](const TensorView* other, bool of_rows) {
-    if (other == nullptr) return;
-    CHECK((other->dtype() == x.dtype() || (of_rows && other->dtype() == DType::f32)) &&
-              other->size() == (of_rows ? rows_of(x) : x.size()) && other->is_contiguous(),
+  const TensorView& first = *args.out[0];
+  const auto check_one = [&](const TensorView* other, std::int64_t size, bool may_be_f32 = false) {
+    if (other == nullptr || (!other->defined() && other->size() == 0)) return;
+    const bool typed = other->dtype() == first.dtype() || (may_be_f32 && other->dtype() == DType::f32);
+    CHECK((typed || args.has_two_dtypes) && is_float(other->dtype()) && other->size() == size &&
+              (other->is_contiguous() || (other == &first && other->rank() == 2 && other->stride(1) == 1)),
           "[{}] {} of {} beside {} of {}", op, to_string(other->shape()), name_of(other->dtype()),
-          to_string(x.shape()), name_of(x.dtype()));
+          to_string(first.shape()), name_of(first.dtype()));
   };
-  for (const TensorView* other : args.in) check_one(other, false);
-  for (const TensorView* other : args.out) check_one(other, false);
-  check_one(args.row_number, true);
-  check_one(args.sum, true);
+  for (std::size_t i = 0; i < kMostOperands; ++i)
+    check_one(args.in[i], is_shared(args, i) ? columns_of(args) : first.size());
+  for (const TensorView* other : args.out) check_one(other, first.size());
+  check_one(args.row_number, rows_of(args), true);
+  check_one(args.sum, rows_of(args), true);
 }
 
 }  // namespace
 
 Elements elements_of(const ElementArgs& args) {
-  const TensorView& x = *args.in[0];
+  const TensorView& out = *args.out[0];
   const auto address = [](const TensorView* view) {
     return view == nullptr ? nullptr : view->device_address();
   };
-  Elements elements{.dtype = x.dtype(),
-                    .rows = x.size(),
+  Elements elements{.out_dtype = out.dtype(),
+                    .by_rows = args.row_number != nullptr || args.sum != nullptr || args.shared != 0 ||
+                               !out.is_contiguous(),
+                    .rows = out.size(),
                     .row_number = address(args.row_number),
                     .sum = address(args.sum),
-                    .number = x.dtype() == DType::f32 ? args.number : float(bfloat16(args.number))};
-  for (std::size_t i = 0; i < kMostOperands; ++i) elements.in[i] = address(args.in[i]);
-  for (std::size_t i = 0; i < kMostResults; ++i) elements.out[i] = address(args.out[i]);
+                    .number = args.number};
+  if (elements.by_rows) elements.rows = rows_of(args), elements.columns = columns_of(args);
+  for (std::size_t i = 0; i < kMostOperands; ++i) {
+    elements.in[i] = {address(args.in[i]), is_shared(args, i) ? -elements.columns : 0};
+    if (args.in[i] != nullptr) elements.dtype = args.in[i]->dtype();
+  }
+  for (std::size_t i = 0; i < kMostResults; ++i) elements.out[i] = {address(args.out[i])};
+  if (!out.is_contiguous()) elements.out[0].shift = out.stride(0) - elements.columns;
   if (args.row_number != nullptr) elements.row_dtype = args.row_number->dtype();
   if (args.sum != nullptr) elements.sum_dtype = args.sum->dtype();
-  if (args.row_number != nullptr || args.sum != nullptr)
-    elements.rows = rows_of(x), elements.columns = x.shape().back();
   return elements;
 }
 
@@ -60,11 +80,13 @@ void on_threads(ThreadPool& pool, const ElementArgs& args, ElementKernel* kernel
 }
 
 Work work_of(const ElementArgs& args, double flops) {
-  const TensorView& x = *args.in[0];
-  Work work{.dtype = x.dtype(), .flops = flops * static_cast<double>(x.size())};
+  Work work{.flops = flops * static_cast<double>(args.out[0]->size())};
   const auto count = [&](const TensorView* view) {
     if (view != nullptr) work.bytes += static_cast<double>(view->bytes());
   };
+  for (const TensorView* view : args.in) {
+    if (view != nullptr) work.dtype = view->dtype();
+  }
   for (const TensorView* view : args.in) count(view);
   for (const TensorView* view : args.out) count(view);
   count(args.row_number), count(args.sum);

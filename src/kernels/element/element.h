@@ -30,7 +30,7 @@ Work work(const ElementArgs& args) {
   return work_of(args, flops);
 }
 inline const TensorView& first(const ElementArgs& args) {
-  return *args.in[0];
+  return *args.out[0];
 }
 
 }  // namespace elements_detail

@@ -3,7 +3,10 @@
 // - * / and comparisons, each rounded once; fused(a, b, c) = a · b + c, rounded once; select(condition, x,
 // y); and the functions sigmoid() and tanh_of(), which each driver has of its own and whose last bits differ.
 //
-// The order of operations is that of the bits of all CPUs. `select` rather than minima: those drop a NaN.
+// kRowNumber: the operand that may be one number a row; what is `staged` of it is asked once a row then, else
+// of each element. kOfResult: bits of the operands that have the results' dtype, where the others may have
+// another. The order of operations is that of the bits of all CPUs. `select` rather than minima: those drop a
+// NaN.
 
 struct Forward {
   template <class Formula, class F, class... Operands>
@@ -25,6 +28,49 @@ struct Backward {
 template <class F>
 struct Two {
   F first, second;
+};
+
+struct Add {
+  static constexpr unsigned kOfResult = 0b01;
+
+  template <class F>
+  ELEMENT F forward(F a, F b) const {
+    return a + b;
+  }
+};
+
+struct Scale {
+  float factor;
+
+  template <class F>
+  ELEMENT F forward(F x) const {
+    return x * F(factor);
+  }
+};
+
+struct Convert {
+  static constexpr unsigned kOfResult = 0;
+
+  template <class F>
+  ELEMENT F forward(F x) const {
+    return x;
+  }
+};
+
+// silu(gate) · up · weight, of a weight for each row.
+struct Swiglu {
+  static constexpr int kRowNumber = 2;
+
+  template <class F>
+  ELEMENT F forward(F gate, F up, F weight) const {
+    return gate * sigmoid(gate) * up * weight;
+  }
+  template <class F>
+  ELEMENT Two<F> backward(F gate, F up, F weight, F dhidden, F& sum) const {
+    const F s = sigmoid(gate), silu = gate * s, weighted = dhidden * weight;
+    sum = fused(dhidden * silu, up, sum);
+    return {weighted * up * (s * fused(gate, F(1.0f) - s, F(1.0f))), weighted * silu};
+  }
 };
 
 // x within [-bound, bound]. A NaN stays one, and has no gradient.

@@ -58,6 +58,9 @@ inline bool operator<=(Single x, Single y) {
 inline bool operator>=(Single x, Single y) {
   return x.value >= y.value;
 }
+inline Single fused(Single x, Single y, Single z) {
+  return Single(std::fma(x.value, y.value, z.value));
+}
 inline Single select(bool condition, Single x, Single y) {
   return condition ? x : y;
 }

@@ -27,7 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using lanes::D;
 using lanes::V;
 
-// T: what is loaded and stored. Functions need be no better than it.
+// Of elements T: functions need be no better than they are.
 template <class T>
 struct Number {
   static constexpr std::int64_t kStep = lanes::kStep;
@@ -36,10 +36,14 @@ struct Number {
 
   HWY_INLINE explicit Number(V of) : v(of) {}
   HWY_INLINE explicit Number(float of) : v(hn::Set(D(), of)) {}
-  HWY_INLINE static Number load(const T* from, std::int64_t count) {
+  template <class From>
+  HWY_INLINE static Number load(const From* from, std::int64_t count) {
     return Number(lanes::load_part(from, count));
   }
-  HWY_INLINE void store(T* to, std::int64_t count) const { lanes::store_part(v, to, count); }
+  template <class To>
+  HWY_INLINE void store(To* to, std::int64_t count) const {
+    lanes::store_part(v, to, count);
+  }
   HWY_INLINE float sum() const { return hn::GetLane(hn::SumOfLanes(D(), v)); }
 };
 template <class T>
@@ -53,6 +57,10 @@ HWY_INLINE Number<T> operator-(Number<T> x, Number<T> y) {
 template <class T>
 HWY_INLINE Number<T> operator*(Number<T> x, Number<T> y) {
   return Number<T>(hn::Mul(x.v, y.v));
+}
+template <class T>
+HWY_INLINE Number<T> fused(Number<T> x, Number<T> y, Number<T> z) {
+  return Number<T>(hn::MulAdd(x.v, y.v, z.v));
 }
 template <class T>
 HWY_INLINE Number<T> sigmoid(Number<T> x) {

@@ -18,6 +18,9 @@ using F = Rounded;
 GPU_FUNCTION F select(bool condition, F x, F y) {
   return condition ? x : y;
 }
+GPU_FUNCTION F fused(F x, F y, F z) {
+  return fmaf(x.value, y.value, z.value);
+}
 GPU_FUNCTION F tanh_of(F x) {
   return tanhf(x.value);
 }
@@ -56,43 +59,51 @@ GPU_FUNCTION F number_of_row(const Formula& formula, const Elements& p, std::int
                              : to_float(static_cast<const bfloat16*>(p.row_number)[row]));
 }
 
-// Operand `which` of the elements from `at` on.
-template <int which, int width, class T, class Formula>
-GPU_FUNCTION void load_operand(const Formula& formula, const Elements& p, std::int64_t at, F of_row,
-                               float* to) {
-  const T* const from = static_cast<const T*>(p.in[which]);
-  if constexpr (requires { requires Formula::kRowNumber == which; }) {
-    if (from == nullptr) {
+// `width` neighbours, from `at` on, of an operand.
+template <std::size_t operand, int width, class T, class Out, class Formula>
+GPU_FUNCTION void load_operand(const Formula& formula, const ElementArray& from, std::int64_t row,
+                               std::int64_t at, F of_row, float* to) {
+  constexpr bool is_of_result = requires {
+    requires(Formula::kOfResult >> operand & 1) != 0;
+  };
+  using From = std::conditional_t<is_of_result, Out, T>;
+  const auto* const x = static_cast<const From*>(from.data) + row * from.shift + at;
+  if constexpr (requires { requires Formula::kRowNumber == operand; }) {
+    if (from.data == nullptr) {
       for (int j = 0; j < width; ++j) to[j] = of_row.value;
       return;
     }
-    load_floats<width>(from + at, to);
-    for (int j = 0; j < width; ++j) to[j] = staged(formula, to[j]).value;
+    load_floats<width>(x, to);
+    for (int j = 0; j < width; ++j) to[j] = staged(formula, F(to[j])).value;
   } else {
-    load_floats<width>(from + at, to);
+    load_floats<width>(x, to);
   }
 }
 
-template <int width, class T, class Way, class Formula, std::size_t... i, std::size_t... o>
-GPU_FUNCTION void run_part(const Formula& formula, const Elements& p, std::int64_t at, F of_row, F& sum,
-                           std::index_sequence<i...>, std::index_sequence<o...>) {
+template <int width, class T, class Out, class Way, class Formula, std::size_t... i, std::size_t... o>
+GPU_FUNCTION void run_part(const Formula& formula, const Elements& p, std::int64_t row, std::int64_t at,
+                           F of_row, F& sum, std::index_sequence<i...>, std::index_sequence<o...>) {
   float x[sizeof...(i)][width], y[sizeof...(o)][width];
-  (load_operand<i, width, T>(formula, p, at, of_row, x[i]), ...);
+  (load_operand<i, width, T, Out>(formula, p.in[i], row, at, of_row, x[i]), ...);
   for (int j = 0; j < width; ++j) put(Way::apply(formula, sum, F(x[i][j])...), j, y);
-  ((p.out[o] == nullptr ? void() : store_floats<width>(y[o], static_cast<T*>(p.out[o]) + at)), ...);
+  const auto store = [&](const ElementArray& to, const float* from) {
+    if (to.data != nullptr) store_floats<width>(from, static_cast<Out*>(to.data) + row * to.shift + at);
+  };
+  (store(p.out[o], y[o]), ...);
 }
 
-template <int width, class T, class Way, class Formula, int operands, int results>
+template <int width, class T, class Out, class Way, class Formula, int operands, int results>
 GPU_KERNEL run_formula(GPU_CONSTANT(Elements) p, Formula formula) {
   const std::int64_t at = thread_of_grid() * width;
   if (at >= p.rows * p.columns) return;
+  const std::int64_t row = p.by_rows ? at / p.columns : 0;
   F sum(0.0f);
-  run_part<width, T, Way>(formula, p, at, number_of_row(formula, p, at / p.columns), sum,
-                          std::make_index_sequence<operands>(), std::make_index_sequence<results>());
+  run_part<width, T, Out, Way>(formula, p, row, at, number_of_row(formula, p, row), sum,
+                               std::make_index_sequence<operands>(), std::make_index_sequence<results>());
 }
 
 // A block takes a row.
-template <int width, class T, class Way, class Formula, int operands, int results>
+template <int width, class T, class Out, class Way, class Formula, int operands, int results>
 GPU_KERNEL sum_formula(GPU_CONSTANT(Elements) p, Formula formula) {
   GPU_SHARED(float, scratch, kElementThreads / kWarp);
   const std::int64_t row = block_index();
@@ -100,8 +111,8 @@ GPU_KERNEL sum_formula(GPU_CONSTANT(Elements) p, Formula formula) {
   F sum(0.0f);
   for (std::int64_t at = row * p.columns + thread_index() * width; at < (row + 1) * p.columns;
        at += thread_count() * width)
-    run_part<width, T, Way>(formula, p, at, of_row, sum, std::make_index_sequence<operands>(),
-                            std::make_index_sequence<results>());
+    run_part<width, T, Out, Way>(formula, p, row, at, of_row, sum, std::make_index_sequence<operands>(),
+                                 std::make_index_sequence<results>());
   const float all = block_sum(sum.value, scratch);
   if (thread_index() != 0) return;
   if (p.sum_dtype == DType::f32)
@@ -118,24 +129,34 @@ Formula with_number(float number) {
     return {number};
 }
 
+template <class T, class Out, class Way, class Formula, int operands, int results>
+void launch_of_types(const Elements& p) {
+  using Narrow = std::conditional_t<sizeof(T) < sizeof(Out), T, Out>;
+  bool wide = (p.by_rows ? p.columns : p.rows) % kWide<Narrow> == 0;
+  for (const ElementArray& array : {p.in[0], p.in[1], p.in[2], p.in[3], p.out[0], p.out[1]})
+    wide = wide && are_wide({array.data}) && array.shift % kWide<Narrow> == 0;
+  const auto formula = with_number<Formula>(p.number);
+  with_width<Narrow>(wide, [&]<int width>(std::integral_constant<int, width>) {
+    if constexpr (std::is_same_v<Way, Backward> && requires { Formula::kRowNumber; }) {
+      if (p.sum != nullptr)
+        return launch({.blocks = p.rows, .threads = kElementThreads},
+                      sum_formula<width, T, Out, Way, Formula, operands, results>, p, formula);
+    }
+    launch(threads_for(divide_up(p.rows * p.columns, width)),
+           run_formula<width, T, Out, Way, Formula, operands, results>, p, formula);
+  });
+}
+
 template <class Way, class Formula, int operands, int results>
 void launch_formula(const ElementArgs& args) {
   const Elements p = elements_of(args);
-  const bool of_rows = p.row_number != nullptr || p.sum != nullptr;
-  const auto formula = with_number<Formula>(p.number);
   with_float_type(p.dtype, [&]<typename T>(T) {
-    bool wide = (of_rows ? p.columns : p.rows) % kWide<T> == 0;
-    for (const void* address : p.in) wide = wide && are_wide({address});
-    for (const void* address : p.out) wide = wide && are_wide({address});
-    with_width<T>(wide, [&]<int width>(std::integral_constant<int, width>) {
-      if constexpr (std::is_same_v<Way, Backward> && requires { Formula::kRowNumber; }) {
-        if (p.sum != nullptr)
-          return launch({.blocks = p.rows, .threads = kElementThreads},
-                        sum_formula<width, T, Way, Formula, operands, results>, p, formula);
-      }
-      launch(threads_for(divide_up(p.rows * p.columns, width)),
-             run_formula<width, T, Way, Formula, operands, results>, p, formula);
-    });
+    if constexpr (requires { Formula::kOfResult; })
+      with_float_type(p.out_dtype, [&]<typename Out>(Out) {
+        launch_of_types<T, Out, Way, Formula, operands, results>(p);
+      });
+    else
+      launch_of_types<T, T, Way, Formula, operands, results>(p);
   });
 }
 
