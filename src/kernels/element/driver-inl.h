@@ -2,22 +2,6 @@
 // F = Number<T>, of T elements: it has F::kStep neighbours, F::load(from, count), store(to, count) and sum(),
 // where lanes from `count` on are 0.
 
-template <class Formula>
-Formula with_number(float number) {
-  if constexpr (std::is_empty_v<Formula>)
-    return {};
-  else
-    return {number};
-}
-
-template <class Formula, class F>
-ELEMENT F staged(const Formula& formula, F number) {
-  if constexpr (requires { formula.staged(number); })
-    return formula.staged(number);
-  else
-    return number;
-}
-
 template <class F, class Out>
 ELEMENT void store_results(F value, std::int64_t at, std::int64_t count, Out* const* to) {
   value.store(to[0] + at, count);
@@ -28,19 +12,10 @@ ELEMENT void store_results(Two<F> values, std::int64_t at, std::int64_t count, O
   if (to[1] != nullptr) values.second.store(to[1] + at, count);
 }
 
-// The type of an operand's elements.
-template <class Formula, std::size_t operand, class T, class Out>
-consteval auto operand_type() {
-  if constexpr (requires { requires(Formula::kOfResult >> operand & 1) != 0; })
-    return Out();
-  else
-    return T();
-}
-
 template <std::size_t operand, class T, class Out, class F, class Formula>
 ELEMENT F load_operand(const Formula& formula, F of_row, const void* from, std::int64_t at,
                        std::int64_t count) {
-  const auto* const x = static_cast<const decltype(operand_type<Formula, operand, T, Out>())*>(from);
+  const auto* const x = static_cast<const OperandType<Formula, operand, T, Out>*>(from);
   if constexpr (requires { requires Formula::kRowNumber == operand; })
     return x == nullptr ? of_row : staged(formula, F::load(x + at, count));
   else

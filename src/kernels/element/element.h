@@ -3,8 +3,7 @@
 //
 // A new op: its formula, a line for each way in a list of kernels.h, and a function that names its operands:
 //
-//   constexpr Implementation<ElementArgs> kClamps[] = {SWITCHYARD_PORTABLE_ROWS(clamp)};
-//   constexpr Kernel<ElementArgs> kClamp = element_kernel<2>("clamp", kClamps);  // 2 operations an element
+//   SWITCHYARD_PORTABLE_KERNEL(kClamp, clamp, 2);  // 2 operations an element
 //   void clamp(ThreadPool& pool, float bound, const TensorView& x, const TensorView& out) {
 //     run_elements(pool, kClamp, {.in = {&x}, .out = {&out}, .number = bound});
 //   }
@@ -35,19 +34,21 @@ inline const TensorView& first(const ElementArgs& args) {
 
 }  // namespace elements_detail
 
-// The rows of an op's table.
-#define SWITCHYARD_PORTABLE_ROWS(op)                            \
-  {"cuda", Gpu::any, gpu::op}, {                                \
-    "portable", Isa::ref, elements_detail::on_cpu<portable::op> \
-  }
-#define SWITCHYARD_ELEMENT_ROWS(op) \
-  {"cuda", Gpu::any, gpu::op}, SWITCHYARD_SIMD_ROWS(elements_detail::on_cpu, op)
-
 // The kernel of an op with `flops` operations an element.
 template <int flops>
 constexpr Kernel<ElementArgs> element_kernel(const char* name, Kernel<ElementArgs>::Rows rows) {
   return {name, elements_detail::work<flops>, elements_detail::first, rows};
 }
+
+// The same with its table: of a formula with one row for all CPUs, or with vectors.
+#define SWITCHYARD_PORTABLE_KERNEL(kernel, op, flops)                                              \
+  constexpr Implementation<ElementArgs> kernel##Rows[] = {                                         \
+      {"cuda", Gpu::any, gpu::op}, {"portable", Isa::ref, elements_detail::on_cpu<portable::op>}}; \
+  constexpr Kernel<ElementArgs> kernel = element_kernel<flops>(#op, kernel##Rows)
+#define SWITCHYARD_ELEMENT_KERNEL(kernel, op, flops)                                   \
+  constexpr Implementation<ElementArgs> kernel##Rows[] = {                             \
+      {"cuda", Gpu::any, gpu::op}, SWITCHYARD_SIMD_ROWS(elements_detail::on_cpu, op)}; \
+  constexpr Kernel<ElementArgs> kernel = element_kernel<flops>(#op, kernel##Rows)
 
 // Checks the operands, and computes the op. Bit-identical for any number of threads.
 void run_elements(ThreadPool& pool, const Kernel<ElementArgs>& kernel, const ElementArgs& args);

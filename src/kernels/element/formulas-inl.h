@@ -30,6 +30,34 @@ struct Two {
   F first, second;
 };
 
+// What drivers ask of a formula: itself with the number of a call, the type of an operand where elements are
+// T and results Out, and what is staged.
+template <class Formula>
+Formula with_number(float number) {
+  if constexpr (std::is_empty_v<Formula>)
+    return {};
+  else
+    return {number};
+}
+
+template <class Formula, std::size_t operand>
+constexpr bool is_of_result() {
+  if constexpr (requires { Formula::kOfResult; })
+    return (Formula::kOfResult >> operand & 1) != 0;
+  else
+    return false;
+}
+template <class Formula, std::size_t operand, class T, class Out>
+using OperandType = std::conditional_t<is_of_result<Formula, operand>(), Out, T>;
+
+template <class Formula, class F>
+ELEMENT F staged(const Formula& formula, F number) {
+  if constexpr (requires { formula.staged(number); })
+    return formula.staged(number);
+  else
+    return number;
+}
+
 struct Add {
   static constexpr unsigned kOfResult = 0b01;
 

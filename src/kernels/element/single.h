@@ -16,11 +16,11 @@ struct Single {
   explicit Single(float of) : value(of) {}
 
   template <class T>
-  static Single load(const T* from, std::int64_t) {
+  static Single load(const T* from, std::int64_t /*count*/) {
     return Single(static_cast<float>(*from));
   }
   template <class T>
-  void store(T* to, std::int64_t) const {
+  void store(T* to, std::int64_t /*count*/) const {
     *to = T(value);
   }
   // Element i of an array of f32 or bf16.
@@ -32,43 +32,19 @@ struct Single {
     dtype == DType::f32 ? store(static_cast<float*>(to) + i, 1) : store(static_cast<bfloat16*>(to) + i, 1);
   }
   float sum() const { return value; }
-};
 
-inline Single operator+(Single x, Single y) {
-  return Single(x.value + y.value);
-}
-inline Single operator-(Single x, Single y) {
-  return Single(x.value - y.value);
-}
-inline Single operator*(Single x, Single y) {
-  return Single(x.value * y.value);
-}
-inline Single operator/(Single x, Single y) {
-  return Single(x.value / y.value);
-}
-inline bool operator<(Single x, Single y) {
-  return x.value < y.value;
-}
-inline bool operator>(Single x, Single y) {
-  return x.value > y.value;
-}
-inline bool operator<=(Single x, Single y) {
-  return x.value <= y.value;
-}
-inline bool operator>=(Single x, Single y) {
-  return x.value >= y.value;
-}
-inline Single fused(Single x, Single y, Single z) {
-  return Single(std::fma(x.value, y.value, z.value));
-}
-inline Single select(bool condition, Single x, Single y) {
-  return condition ? x : y;
-}
-inline Single tanh_of(Single x) {
-  return Single(std::tanh(x.value));
-}
-inline Single sigmoid(Single x) {
-  return Single(1 / (1 + std::exp(-x.value)));
-}
+  friend Single operator+(Single x, Single y) { return Single(x.value + y.value); }
+  friend Single operator-(Single x, Single y) { return Single(x.value - y.value); }
+  friend Single operator*(Single x, Single y) { return Single(x.value * y.value); }
+  friend Single operator/(Single x, Single y) { return Single(x.value / y.value); }
+  friend bool operator<(Single x, Single y) { return x.value < y.value; }
+  friend bool operator>(Single x, Single y) { return x.value > y.value; }
+  friend bool operator<=(Single x, Single y) { return x.value <= y.value; }
+  friend bool operator>=(Single x, Single y) { return x.value >= y.value; }
+  friend Single fused(Single x, Single y, Single z) { return Single(std::fma(x.value, y.value, z.value)); }
+  friend Single select(bool condition, Single x, Single y) { return condition ? x : y; }
+  friend Single tanh_of(Single x) { return Single(std::tanh(x.value)); }
+  friend Single sigmoid(Single x) { return Single(1 / (1 + std::exp(-x.value))); }
+};
 
 }  // namespace switchyard

@@ -5,10 +5,8 @@
 namespace switchyard {
 namespace {
 
-constexpr Implementation<ElementArgs> kClamps[] = {SWITCHYARD_PORTABLE_ROWS(clamp)},
-                                      kClampBackwards[] = {SWITCHYARD_PORTABLE_ROWS(clamp_backward)};
-constexpr Kernel<ElementArgs> kClamp = element_kernel<2>("clamp", kClamps),
-                              kClampBackward = element_kernel<2>("clamp_backward", kClampBackwards);
+SWITCHYARD_PORTABLE_KERNEL(kClamp, clamp, 2);
+SWITCHYARD_PORTABLE_KERNEL(kClampBackward, clamp_backward, 2);
 
 float rounded(float bound, const TensorView& x) {
   return x.dtype() == DType::f32 ? bound : static_cast<float>(bfloat16(bound));

@@ -24,14 +24,12 @@ void convert_on_gpu(const ElementArgs& args) {
   refuse_other_types(args) == nullptr ? copy(*args.in[0], *args.out[0]) : gpu::convert(args);
 }
 
-constexpr Implementation<ElementArgs> kAdds[] = {SWITCHYARD_ELEMENT_ROWS(add)},
-                                      kScales[] = {SWITCHYARD_ELEMENT_ROWS(scale)},
-                                      kConverts[] = {{"cuda", Gpu::any, convert_on_gpu},
+SWITCHYARD_ELEMENT_KERNEL(kAdd, add, 1);
+SWITCHYARD_ELEMENT_KERNEL(kScale, scale, 1);
+constexpr Implementation<ElementArgs> kConverts[] = {{"cuda", Gpu::any, convert_on_gpu},
                                                      {"memcpy", Isa::ref, copy_bytes, refuse_other_types},
                                                      SWITCHYARD_SIMD_ROWS(elements_detail::on_cpu, convert)};
-constexpr Kernel<ElementArgs> kAdd = element_kernel<1>("add", kAdds),
-                              kAddToRows = element_kernel<1>("add_to_rows", kAdds),
-                              kScale = element_kernel<1>("scale", kScales),
+constexpr Kernel<ElementArgs> kAddToRows = element_kernel<1>("add_to_rows", kAddRows),
                               kConvert = element_kernel<1>("convert", kConverts);
 
 }  // namespace
@@ -122,10 +120,8 @@ double sum_of_squares(ThreadPool& pool, const TensorView& x) {
 
 namespace {
 
-constexpr Implementation<ElementArgs> kSwiglus[] = {SWITCHYARD_ELEMENT_ROWS(swiglu)},
-                                      kSwigluBackwards[] = {SWITCHYARD_ELEMENT_ROWS(swiglu_backward)};
-constexpr Kernel<ElementArgs> kSwiglu = element_kernel<8>("swiglu", kSwiglus),
-                              kSwigluBackward = element_kernel<8>("swiglu_backward", kSwigluBackwards);
+SWITCHYARD_ELEMENT_KERNEL(kSwiglu, swiglu, 8);
+SWITCHYARD_ELEMENT_KERNEL(kSwigluBackward, swiglu_backward, 8);
 
 const TensorView* given(const TensorView& x) {
   return x.defined() ? &x : nullptr;

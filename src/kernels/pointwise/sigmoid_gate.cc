@@ -5,12 +5,8 @@
 namespace switchyard {
 namespace {
 
-constexpr Implementation<ElementArgs> kSigmoidGates[] = {SWITCHYARD_ELEMENT_ROWS(sigmoid_gate)},
-                                      kSigmoidGateBackwards[] = {
-                                          SWITCHYARD_ELEMENT_ROWS(sigmoid_gate_backward)};
-constexpr Kernel<ElementArgs> kSigmoidGate = element_kernel<10>("sigmoid_gate", kSigmoidGates),
-                              kSigmoidGateBackward =
-                                  element_kernel<10>("sigmoid_gate_backward", kSigmoidGateBackwards);
+SWITCHYARD_ELEMENT_KERNEL(kSigmoidGate, sigmoid_gate, 10);
+SWITCHYARD_ELEMENT_KERNEL(kSigmoidGateBackward, sigmoid_gate_backward, 10);
 
 // An x of one column has gates of rows, too.
 bool is_of_rows(const TensorView& gate) {

@@ -5,10 +5,8 @@
 namespace switchyard {
 namespace {
 
-constexpr Implementation<ElementArgs> kSoftCaps[] = {SWITCHYARD_PORTABLE_ROWS(soft_cap)},
-                                      kSoftCapBackwards[] = {SWITCHYARD_PORTABLE_ROWS(soft_cap_backward)};
-constexpr Kernel<ElementArgs> kSoftCap = element_kernel<20>("soft_cap", kSoftCaps),
-                              kSoftCapBackward = element_kernel<4>("soft_cap_backward", kSoftCapBackwards);
+SWITCHYARD_PORTABLE_KERNEL(kSoftCap, soft_cap, 20);
+SWITCHYARD_PORTABLE_KERNEL(kSoftCapBackward, soft_cap_backward, 4);
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/cpu/sigmoid_lanes-inl.h"
@@ -45,27 +46,22 @@ struct Number {
     lanes::store_part(v, to, count);
   }
   HWY_INLINE float sum() const { return hn::GetLane(hn::SumOfLanes(D(), v)); }
+
+  friend HWY_INLINE Number operator+(Number x, Number y) { return Number(hn::Add(x.v, y.v)); }
+  friend HWY_INLINE Number operator-(Number x, Number y) { return Number(hn::Sub(x.v, y.v)); }
+  friend HWY_INLINE Number operator*(Number x, Number y) { return Number(hn::Mul(x.v, y.v)); }
+  friend HWY_INLINE Number operator/(Number x, Number y) { return Number(hn::Div(x.v, y.v)); }
+  friend HWY_INLINE auto operator<(Number x, Number y) { return hn::Lt(x.v, y.v); }
+  friend HWY_INLINE auto operator>(Number x, Number y) { return hn::Gt(x.v, y.v); }
+  friend HWY_INLINE auto operator<=(Number x, Number y) { return hn::Le(x.v, y.v); }
+  friend HWY_INLINE auto operator>=(Number x, Number y) { return hn::Ge(x.v, y.v); }
+  friend HWY_INLINE Number select(hn::Mask<D> condition, Number x, Number y) {
+    return Number(hn::IfThenElse(condition, x.v, y.v));
+  }
+  friend HWY_INLINE Number fused(Number x, Number y, Number z) { return Number(hn::MulAdd(x.v, y.v, z.v)); }
+  friend HWY_INLINE Number tanh_of(Number x) { return Number(hn::Tanh(D(), x.v)); }
+  friend HWY_INLINE Number sigmoid(Number x) { return Number(lanes::sigmoid(x.v, T())); }
 };
-template <class T>
-HWY_INLINE Number<T> operator+(Number<T> x, Number<T> y) {
-  return Number<T>(hn::Add(x.v, y.v));
-}
-template <class T>
-HWY_INLINE Number<T> operator-(Number<T> x, Number<T> y) {
-  return Number<T>(hn::Sub(x.v, y.v));
-}
-template <class T>
-HWY_INLINE Number<T> operator*(Number<T> x, Number<T> y) {
-  return Number<T>(hn::Mul(x.v, y.v));
-}
-template <class T>
-HWY_INLINE Number<T> fused(Number<T> x, Number<T> y, Number<T> z) {
-  return Number<T>(hn::MulAdd(x.v, y.v, z.v));
-}
-template <class T>
-HWY_INLINE Number<T> sigmoid(Number<T> x) {
-  return Number<T>(lanes::sigmoid(x.v, T()));
-}
 
 #include "kernels/element/formulas-inl.h"
 // Behind the formulas.

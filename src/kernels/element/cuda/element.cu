@@ -42,32 +42,21 @@ GPU_FUNCTION void put(Two<F> values, int j, float (*y)[width]) {
   y[1][j] = values.second.value;
 }
 
-template <class Formula>
-GPU_FUNCTION F staged(const Formula& formula, F number) {
-  if constexpr (requires { formula.staged(number); })
-    return formula.staged(number);
-  else
-    return number;
-}
-
 // What a row has for all of its elements.
 template <class Formula>
 GPU_FUNCTION F number_of_row(const Formula& formula, const Elements& p, std::int64_t row) {
   if (p.row_number == nullptr) return 1.0f;
-  return staged(formula, p.row_dtype == DType::f32
-                             ? static_cast<const float*>(p.row_number)[row]
-                             : to_float(static_cast<const bfloat16*>(p.row_number)[row]));
+  return staged(formula,
+                F(p.row_dtype == DType::f32 ? static_cast<const float*>(p.row_number)[row]
+                                            : to_float(static_cast<const bfloat16*>(p.row_number)[row])));
 }
 
 // `width` neighbours, from `at` on, of an operand.
 template <std::size_t operand, int width, class T, class Out, class Formula>
 GPU_FUNCTION void load_operand(const Formula& formula, const ElementArray& from, std::int64_t row,
                                std::int64_t at, F of_row, float* to) {
-  constexpr bool is_of_result = requires {
-    requires(Formula::kOfResult >> operand & 1) != 0;
-  };
-  using From = std::conditional_t<is_of_result, Out, T>;
-  const auto* const x = static_cast<const From*>(from.data) + row * from.shift + at;
+  const auto* const x =
+      static_cast<const OperandType<Formula, operand, T, Out>*>(from.data) + row * from.shift + at;
   if constexpr (requires { requires Formula::kRowNumber == operand; }) {
     if (from.data == nullptr) {
       for (int j = 0; j < width; ++j) to[j] = of_row.value;
@@ -119,14 +108,6 @@ GPU_KERNEL sum_formula(GPU_CONSTANT(Elements) p, Formula formula) {
     static_cast<float*>(p.sum)[row] = all;
   else
     static_cast<bfloat16*>(p.sum)[row] = from_float<bfloat16>(all);
-}
-
-template <class Formula>
-Formula with_number(float number) {
-  if constexpr (std::is_empty_v<Formula>)
-    return {};
-  else
-    return {number};
 }
 
 template <class T, class Out, class Way, class Formula, int operands, int results>
