@@ -28,19 +28,23 @@ std::int64_t rows_of(const ElementArgs& args) {
 
 void check(const char* op, const ElementArgs& args) {
   const TensorView& first = *args.out[0];
-  const auto check_one = [&](const TensorView* other, std::int64_t size, bool may_be_f32 = false) {
-    if (other == nullptr || (!other->defined() && other->size() == 0)) return;
+  const std::int64_t size = first.size();
+  const auto check_one = [&](const TensorView* other, std::int64_t expected, bool may_be_f32 = false) {
     const bool typed = other->dtype() == first.dtype() || (may_be_f32 && other->dtype() == DType::f32);
-    CHECK((typed || args.has_two_dtypes) && is_float(other->dtype()) && other->size() == size &&
+    CHECK((typed || args.has_two_dtypes) && is_float(other->dtype()) && other->size() == expected &&
               (other->is_contiguous() || (other == &first && other->rank() == 2 && other->stride(1) == 1)),
           "[{}] {} of {} beside {} of {}", op, to_string(other->shape()), name_of(other->dtype()),
           to_string(first.shape()), name_of(first.dtype()));
   };
-  for (std::size_t i = 0; i < kMostOperands; ++i)
-    check_one(args.in[i], is_shared(args, i) ? columns_of(args) : first.size());
-  for (const TensorView* other : args.out) check_one(other, first.size());
-  check_one(args.row_number, rows_of(args), true);
-  check_one(args.sum, rows_of(args), true);
+  for (std::size_t i = 0; i < kMostOperands; ++i) {
+    if (args.in[i] != nullptr) check_one(args.in[i], is_shared(args, i) ? columns_of(args) : size);
+  }
+  for (const TensorView* other : args.out) {
+    if (other != nullptr) check_one(other, size);
+  }
+  for (const TensorView* other : {args.row_number, args.sum}) {
+    if (other != nullptr) check_one(other, rows_of(args), true);
+  }
 }
 
 }  // namespace
@@ -50,9 +54,9 @@ Elements elements_of(const ElementArgs& args) {
   const auto address = [](const TensorView* view) {
     return view == nullptr ? nullptr : view->device_address();
   };
+  const bool apart = !out.is_contiguous();
   Elements elements{.out_dtype = out.dtype(),
-                    .by_rows = args.row_number != nullptr || args.sum != nullptr || args.shared != 0 ||
-                               !out.is_contiguous(),
+                    .by_rows = args.row_number != nullptr || args.sum != nullptr || args.shared != 0 || apart,
                     .rows = out.size(),
                     .row_number = address(args.row_number),
                     .sum = address(args.sum),
@@ -63,7 +67,7 @@ Elements elements_of(const ElementArgs& args) {
     if (args.in[i] != nullptr) elements.dtype = args.in[i]->dtype();
   }
   for (std::size_t i = 0; i < kMostResults; ++i) elements.out[i] = {address(args.out[i])};
-  if (!out.is_contiguous()) elements.out[0].shift = out.stride(0) - elements.columns;
+  if (apart) elements.out[0].shift = out.stride(0) - elements.columns;
   if (args.row_number != nullptr) elements.row_dtype = args.row_number->dtype();
   if (args.sum != nullptr) elements.sum_dtype = args.sum->dtype();
   return elements;
@@ -80,16 +84,15 @@ void on_threads(ThreadPool& pool, const ElementArgs& args, ElementKernel* kernel
 }
 
 Work work_of(const ElementArgs& args, double flops) {
-  Work work{.flops = flops * static_cast<double>(args.out[0]->size())};
-  const auto count = [&](const TensorView* view) {
-    if (view != nullptr) work.bytes += static_cast<double>(view->bytes());
-  };
+  const auto size = static_cast<double>(args.out[0]->size());
+  Work work{.flops = flops * size};
   for (const TensorView* view : args.in) {
-    if (view != nullptr) work.dtype = view->dtype();
+    if (view == nullptr) continue;
+    work.dtype = view->dtype();
+    work.bytes += size * static_cast<double>(size_of(view->dtype()));
   }
-  for (const TensorView* view : args.in) count(view);
-  for (const TensorView* view : args.out) count(view);
-  count(args.row_number), count(args.sum);
+  for (const TensorView* view : args.out)
+    work.bytes += view == nullptr ? 0 : size * static_cast<double>(size_of(view->dtype()));
   return work;
 }
 

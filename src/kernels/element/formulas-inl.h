@@ -108,7 +108,8 @@ struct Clamp {
   template <class F>
   ELEMENT F forward(F x) const {
     const F high(bound), low(-bound);
-    return select(x > high, high, select(x < low, low, x));
+    const F within = select(x < low, low, x);
+    return select(within > high, high, within);
   }
   template <class F>
   ELEMENT F backward(F x, F dout) const {
