@@ -72,6 +72,12 @@ GPU_HOST_FUNCTION constexpr bool operator<(Rounded x, Rounded y) {
 GPU_HOST_FUNCTION constexpr bool operator>(Rounded x, Rounded y) {
   return x.value > y.value;
 }
+GPU_HOST_FUNCTION constexpr bool operator<=(Rounded x, Rounded y) {
+  return x.value <= y.value;
+}
+GPU_HOST_FUNCTION constexpr bool operator>=(Rounded x, Rounded y) {
+  return x.value >= y.value;
+}
 GPU_HOST_FUNCTION Rounded square_root(Rounded x) {
   return rounded_root(x.value);
 }

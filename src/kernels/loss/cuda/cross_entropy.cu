@@ -6,7 +6,7 @@
 #include "kernels/cuda/wide.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/loss/cross_entropy_problem.h"
-#include "kernels/pointwise/elementwise_problem.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/product/gemm.h"
 
 namespace switchyard::gpu {
@@ -173,7 +173,8 @@ class Loss {
     const Workspace sums(dweight, static_cast<std::size_t>(dweight.size()) * sizeof(float));
     const TensorView wide = sums.view(DType::f32, dweight.shape());
     body(wide);
-    if (dweight.size() > 0) convert({.a = wide, .out = dweight});
+    LaunchPool pool;
+    convert(pool, wide, dweight);
   }
 
  private:

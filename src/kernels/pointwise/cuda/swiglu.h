@@ -19,7 +19,7 @@ struct SwigluGradients {
   float gate, up, weight;
 };
 GPU_FUNCTION SwigluGradients swiglu_gradients(float gate, float up, float weight, float dhidden) {
-  const float s = sigmoid(gate), silu = gate * s, slope = s * (1.0f + gate * (1.0f - s));
+  const float s = sigmoid(gate), silu = gate * s, slope = s * fmaf(gate, 1.0f - s, 1.0f);
   return {dhidden * weight * up * slope, dhidden * weight * silu, dhidden * silu * up};
 }
 

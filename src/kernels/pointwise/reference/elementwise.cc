@@ -1,6 +1,7 @@
 // The scalar truth of the flat operations and the gated activation.
 #include <cmath>
 
+#include "kernels/element/kernels.h"
 #include "kernels/pointwise/elementwise_problem.h"
 #include "kernels/pointwise/reference/elementwise_access.h"
 
@@ -11,21 +12,27 @@ float sigmoid(float x) {
   return 1.0f / (1.0f + std::exp(-x));
 }
 
+float weight_of(const Elements& p, std::int64_t row) {
+  return p.row_number == nullptr ? 1.0f : at(p.row_number, p.row_dtype, row);
+}
+
 }  // namespace
 
-// a has the dtype of the output, b may be narrower.
-void add(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) {
-    put(p.out, p.out_dtype, i, at(p.a, p.out_dtype, i) + at(p.b, p.dtype, i));
-  }
+// a has the dtype of the output, b may be narrower; in[1] of each row or of all.
+void add(const Elements& p, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin * p.columns; i < end * p.columns; ++i)
+    put(p.out[0].data, p.out_dtype, i,
+        at(p.in[0].data, p.out_dtype, i) + at(p.in[1].data, p.dtype, i + i / p.columns * p.in[1].shift));
 }
 
-void scale(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) put(p.out, p.out_dtype, i, at(p.a, p.dtype, i) * p.factor);
+void scale(const Elements& p, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin; i < end; ++i)
+    put(p.out[0].data, p.out_dtype, i, at(p.in[0].data, p.dtype, i) * p.number);
 }
 
-void convert(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) put(p.out, p.out_dtype, i, at(p.a, p.dtype, i));
+void convert(const Elements& p, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin * p.columns; i < end * p.columns; ++i)
+    put(p.out[0].data, p.out_dtype, i + i / p.columns * p.out[0].shift, at(p.in[0].data, p.dtype, i));
 }
 
 void sum_of_squares(DType dtype, const void* a, std::int64_t begin, std::int64_t end, SquareSums& squares) {
@@ -35,28 +42,27 @@ void sum_of_squares(DType dtype, const void* a, std::int64_t begin, std::int64_t
   }
 }
 
-void swiglu(const SwigluProblem& p, std::int64_t row_begin, std::int64_t row_end) {
-  for (std::int64_t row = row_begin; row < row_end; ++row) {
-    const float w = p.w == nullptr ? 1.0f : p.w[row];
-    for (std::int64_t i = row * p.cols; i < (row + 1) * p.cols; ++i) {
-      const float gate = at(p.gate, p.dtype, i);
-      put(p.h, p.dtype, i, gate * sigmoid(gate) * at(p.up, p.dtype, i) * w);
-    }
+void swiglu(const Elements& p, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin * p.columns; i < end * p.columns; ++i) {
+    const float gate = at(p.in[0].data, p.dtype, i);
+    put(p.out[0].data, p.dtype, i,
+        gate * sigmoid(gate) * at(p.in[1].data, p.dtype, i) * weight_of(p, i / p.columns));
   }
 }
 
-void swiglu_backward(const SwigluProblem& p, std::int64_t row_begin, std::int64_t row_end) {
-  for (std::int64_t row = row_begin; row < row_end; ++row) {
-    const float w = p.w == nullptr ? 1.0f : p.w[row];
+void swiglu_backward(const Elements& p, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float w = weight_of(p, row);
     float dw = 0;
-    for (std::int64_t i = row * p.cols; i < (row + 1) * p.cols; ++i) {
-      const float gate = at(p.gate, p.dtype, i), up = at(p.up, p.dtype, i), dh = at(p.dh, p.dtype, i);
+    for (std::int64_t i = row * p.columns; i < (row + 1) * p.columns; ++i) {
+      const float gate = at(p.in[0].data, p.dtype, i), up = at(p.in[1].data, p.dtype, i),
+                  dh = at(p.in[3].data, p.dtype, i);
       const float s = sigmoid(gate), silu = gate * s;
       dw += dh * silu * up;
-      put(p.dup, p.dtype, i, dh * w * silu);
-      put(p.dgate, p.dtype, i, dh * w * up * s * (1.0f + gate * (1.0f - s)));
+      put(p.out[1].data, p.dtype, i, dh * w * silu);
+      put(p.out[0].data, p.dtype, i, dh * w * up * s * (1.0f + gate * (1.0f - s)));
     }
-    if (p.dw != nullptr) p.dw[row] = dw;
+    if (p.sum != nullptr) put(p.sum, p.sum_dtype, row, dw);
   }
 }
 

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/cpu/tile_rows.h"
-#include "kernels/pointwise/elementwise_problem.h"
+#include "kernels/element/kernels.h"
 #include "kernels/product/few_rows.h"
 
 #if defined(__x86_64__)
@@ -204,16 +204,16 @@ void store(const GemmProblem& p, bool next, const float* sums, std::int64_t slic
 }
 
 void make_hidden(const GemmProblem& p) {
-  for (std::int64_t i = 0; i < p.m; ++i) {
-    const std::int64_t at = i * p.ldc;
-    swiglu_avx512({.dtype = DType::bf16,
-                   .gate = static_cast<const Word*>(p.c) + at,
-                   .up = static_cast<const Word*>(p.c_next) + at,
-                   .w = p.row_weights == nullptr ? nullptr : p.row_weights + i,
-                   .cols = p.n,
-                   .h = static_cast<Word*>(p.hidden) + at},
-                  0, 1);
-  }
+  const std::int64_t gap = p.ldc - p.n;
+  swiglu_avx512({.dtype = DType::bf16,
+                 .out_dtype = DType::bf16,
+                 .by_rows = true,
+                 .rows = p.m,
+                 .columns = p.n,
+                 .in = {{p.c, gap}, {p.c_next, gap}},
+                 .out = {{p.hidden, gap}},
+                 .row_number = p.row_weights},
+                0, p.m);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 #include "emulator/testing.h"
 #include "kernels/cuda/launch_pool.h"
-#include "kernels/pointwise/elementwise_problem.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/product/cuda/gated_product.h"
 #include "kernels/product/grouped_matmul.h"
 #include "kernels/product/scratch.h"
@@ -119,9 +119,9 @@ void composed(const GatedDownBackwardArgs& args) {
   LaunchPool pool;
   const Scratch dhidden(args.gate, args.gate.dtype(), args.gate.shape());
   gmm_dlhs(pool, {args.dy, args.wo, args.group_sizes, dhidden.view()});
-  swiglu_backward(
-      {args.gate, args.up, args.row_weights, dhidden.view(), args.dgate, args.dup, args.drow_weights});
-  swiglu({args.gate, args.up, args.row_weights, args.hidden});
+  switchyard::swiglu_backward(
+      pool, {args.gate, args.up, args.row_weights, dhidden.view(), args.dgate, args.dup, args.drow_weights});
+  switchyard::swiglu(pool, {args.gate, args.up, args.row_weights, args.hidden});
 }
 
 TEST(GatedDown, HasTheBitsOfAProductAndTheActivationBackward) {

@@ -15,7 +15,7 @@
 #include "emulator/testing.h"
 #include "kernels/cuda/launch_pool.h"
 #include "kernels/cuda/planned.h"
-#include "kernels/pointwise/elementwise_problem.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/product/composed.h"
 #include "kernels/product/grouped_matmul.h"
 
@@ -174,7 +174,8 @@ void by_the_copy_engine(const Product& p) {
     tma_product(
         lowered({.terms = {&term, 1}, .c = out, .group_sizes = p.group_sizes, .groups = Groups::rows}));
   }
-  if (p.gated->hidden.defined()) swiglu({p.c, up.c, p.gated->row_weights, p.gated->hidden});
+  LaunchPool pool;
+  if (p.gated->hidden.defined()) switchyard::swiglu(pool, {p.c, up.c, p.gated->row_weights, p.gated->hidden});
 }
 
 // `rows`: those of the groups; what is behind them must be poison.
