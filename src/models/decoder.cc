@@ -61,11 +61,11 @@ Tensor chunk_segments_of(const Batch& batch, std::int64_t chunk) {
 
 // The embedding in the dtype of activations; undefined on a stage without it.
 Array table_of(Context& c, const ModelConfig& m, const Parameters& parameters) {
-  return parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
+  return parameters.contains("embedding") ? cast(c, parameters.on_device(c, "embedding"), m.dtype) : Array();
 }
 
 Array head_of(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& table) {
-  if (!m.tied) return cast(c, parameters["head"], m.dtype);
+  if (!m.tied) return cast(c, parameters.on_device(c, "head"), m.dtype);
   // The reference reads a tied head in bfloat16 whatever the dtype.
   return m.compat ? cast(c, cast(c, table, DType::bf16), m.dtype) : table;
 }
@@ -174,9 +174,9 @@ class LayerRuns {
 };
 
 // The final norm of prediction layer k, from 0 on.
-const Array& prediction_norm(const ModelConfig& m, const Parameters& parameters, std::int64_t k) {
-  return parameters[m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k)
-                                       : std::string("final_norm")];
+Array prediction_norm(Context& c, const ModelConfig& m, const Parameters& parameters, std::int64_t k) {
+  return parameters.on_device(
+      c, m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k) : "final_norm");
 }
 
 // The last token of each row, [B,1,M].
@@ -191,7 +191,7 @@ Array prediction_loss(Context& c, const ModelConfig& m, const Parameters& parame
   Array sum;
   for (std::size_t k = 0; k < further.size(); ++k) {
     const Array hidden =
-        final_hidden_of(c, m, further[k], prediction_norm(m, parameters, static_cast<std::int64_t>(k)));
+        final_hidden_of(c, m, further[k], prediction_norm(c, m, parameters, static_cast<std::int64_t>(k)));
     const FurtherTokens& tokens = batch.further[k];
     const Array loss = linear_cross_entropy(c, hidden, head, m.tied, tokens.targets, tokens.target_segments,
                                             {.count = options.further_count,
@@ -313,7 +313,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
       return prediction_input(call, table, batch.inputs, options.draft_of);
     });
     c.comm->position().layer = -1;
-    const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(m, parameters, 0));
+    const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(c, m, parameters, 0));
     result.logits = logits_of(c, m, last_of(c, hidden, segments), head_of(c, m, parameters, table));
     return result;
   }
@@ -355,7 +355,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loss = with_others({});
     return result;
   }
-  const Array hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
+  const Array hidden = final_hidden_of(c, m, x, parameters.on_device(c, "final_norm"));
   if (options.final_hidden) {
     result.final_hidden = hidden;
     return result;

@@ -177,21 +177,43 @@ TEST(Offload, TheCpuKeepsItAll) {
   EXPECT_EQ(bytes_of(with.summary, "host_offload_peak_bytes"), 0);
 }
 
-TEST(Offload, WeightsStayOnTheGpu) {
-  const Keys keys = small({"parameter_memory_host_offload=true"});
-  const auto refusal = [](const auto& run) -> std::string {
+// Frozen experts of a layer, then all weights, which updates fetch and send back.
+TEST(Offload, WeightsLieOnTheHost) {
+  const Keys experts{"weight_places=layers.2.moe.w=host"}, all{"parameter_memory_host_offload=true"};
+  expect_less_memory({"trainable_parameters_mask=attention"}, experts);
+  expect_less_memory({"trainable_parameters_mask=attention", "remat_policy=none"}, all);
+  expect_less_memory({"opt_type=adamw", "weight_dtype=float32", "dtype=bfloat16"}, all);
+  expect_less_memory({"gradient_accumulation_steps=2"},
+                     plus(experts, {"optimizer_memory_host_offload=true"}));
+  expect_less_memory({"opt_type=muon", "ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2",
+                      "per_device_batch_size=1"},
+                     all);
+}
+
+// The first pattern that is found counts.
+TEST(Offload, WeightsThatAreNamedStay) {
+  const Keys keys = small({"weight_places=layers.1.moe.wi=device,moe.w=host"});
+  const std::int64_t layer = 4 * 3 * 32 * 64 * 4;
+  EXPECT_EQ(bytes_of(train_on_gpu(keys).summary, "host_weights_bytes"), 3 * layer + layer / 3);
+  EXPECT_EQ(bytes_of(planned(keys), "host_weights_bytes"), 3 * layer + layer / 3);
+}
+
+TEST(Offload, RefusesPlacesThatNameNothing) {
+  const auto refusal = [](const std::string& places) -> std::string {
     try {
-      run();
+      train_on_gpu(small({"weight_places=" + places}));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::usage);
       return error.what();
     }
     return "";
   };
-  const std::string line =
-      "[device] parameter_memory_host_offload=true: weights stay on the GPU; set it to false";
-  EXPECT_EQ(refusal([&] { train_on_gpu(keys); }), line);
-  EXPECT_EQ(refusal([&] { planned(keys); }), line);
+  EXPECT_EQ(refusal("experts=host"),
+            "[model] weight_places: 'experts' names no weight of this model, such as head");
+  EXPECT_EQ(refusal("moe=disk"),
+            "[config] weight_places: expected PATTERN=device or PATTERN=host, got 'moe=disk'");
+  EXPECT_EQ(refusal("moe"), "[config] weight_places: expected PATTERN=device or PATTERN=host, got 'moe'");
+  EXPECT_EQ(refusal("(=host"), "[config] weight_places: '(' is no regular expression");
 }
 
 }  // namespace
