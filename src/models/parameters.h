@@ -24,8 +24,8 @@ struct MatrixForm {
   std::size_t stack = 0, inputs = 0;  // numbers of dims; inputs = 0: no matrix
 };
 
-// Where a weight lies between its uses: in the memory of the device, or in that of the host, from where it is
-// fetched for each use (ops/fetch_weight.h). The same where the device is the host's memory.
+// A weight lies in the memory of the device, or in that of the host, from where it is fetched for each use
+// (ops/fetch_weight.h). Both are the same where the device's memory is the host's.
 enum class WeightPlace : std::uint8_t { device, host };
 
 struct ParameterSpec {
@@ -97,7 +97,7 @@ class Parameters {
   Parameters under(Context& context, const AxisRules& rules) const;
 
   const Array& operator[](const std::string& name) const;  // CHECKs that it exists
-  // The same where the device's kernels read it: what layers ask for. A weight of the host is fetched.
+  // Layers ask for this: the parameter where the device's kernels read it. A weight that is away is fetched.
   Array on_device(Context& context, const std::string& name) const;
   bool any_away(const Context& context) const;
   bool contains(const std::string& name) const { return index_.count(name) != 0; }

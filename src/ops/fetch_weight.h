@@ -4,11 +4,10 @@
 
 namespace switchyard {
 
-// A weight that lies on the host (WeightPlace), in the context's memory: its block, in its dtype and
-// sharding. The one op whose input and output are in two memories. The copy runs beside kernels and may be
-// started ahead (autograd/ahead.h); nothing saves its result, so that backward fetches it again, also where
-// it is frozen. Its gradient stays on the device, where the update wants it. The context must offload
-// (Context::offload).
+// Returns a weight that lies on the host (WeightPlace) in the context's memory: its block, dtype and
+// sharding. No other op has input and output in two memories. The copy runs beside kernels and may be started
+// ahead (autograd/ahead.h). Nothing saves the result: backward fetches the weight again, a frozen one, too.
+// The gradient stays on the device, where the update wants it. CHECKs that the context offloads.
 Array fetch_weight(Context& context, const Array& weight);
 
 }  // namespace switchyard

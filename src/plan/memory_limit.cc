@@ -92,7 +92,7 @@ PlannedMemory largest_of_stages(const ModelOnMesh& run, const Processes& process
   return largest;
 }
 
-// Of a model's weights that lie on the host, whose processes have GPUs.
+// Counts a model's weights that lie on the host, where its processes have GPUs.
 PlannedMemory memory_on_host(const ModelOnMesh& run, const Processes& processes) {
   return largest_of_stages(run, processes, [&](AbstractRank& rank) {
     run.create(rank.context());
