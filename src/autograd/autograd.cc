@@ -220,7 +220,9 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
   CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
         outputs.size());
   std::shared_ptr<Node> node;
-  if (grad && context.grad_enabled) node = record(context, op, inputs);
+  const bool fetched = inputs.size() == 1 && inputs[0].value()->weight &&
+                       (op->fetches() || inputs[0].value()->producer != nullptr);
+  if ((grad || fetched) && context.grad_enabled) node = record(context, op, inputs);
 
   std::vector<Array> arrays;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -233,7 +235,7 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
     attach(*value, results[i]);
     if (node) {
       value->producer = node;
-      value->requires_grad = op->differentiable() && is_float(value->info.dtype);
+      value->requires_grad = grad && op->differentiable() && is_float(value->info.dtype);
       node->outputs.push_back(value);
       node->output_infos.push_back(value->info);
       node->saved_outputs.push_back(bit(op->needs_outputs(), i) ? results[i] : Tensor());

@@ -69,6 +69,9 @@ class Op {
   virtual std::uint32_t needs_inputs() const { return ~0u; }
   virtual std::uint32_t needs_outputs() const { return 0; }
   virtual bool differentiable() const { return true; }
+  // True where the result of a weight, and what is made of that alone, is made again for the backward pass
+  // rather than kept, even where the weight has no gradient.
+  virtual bool fetches() const { return false; }
 };
 
 // Runs the op and records it when an input requires a gradient.

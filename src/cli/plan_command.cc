@@ -147,7 +147,7 @@ void print_memory(const StepPlan& plan, const Topology& topology) {
   fmt::print("  weights {}  gradients {}  optimizer {}  activations {}\n", gib(m.weights), gib(m.gradients),
              gib(m.optimizer), gib(m.activations));
   if (plan.cost.host_peak_bytes > 0)
-    fmt::print("  offloaded to the host {}\n", gib(plan.cost.host_peak_bytes));
+    fmt::print("  on the host {} (weights {})\n", gib(plan.cost.host_peak_bytes), gib(m.host_weights));
   fmt::print("  the peak is {}\n", place_text(plan.peak));
 }
 
@@ -219,6 +219,7 @@ void print_generation(const Config& config, const std::vector<GenerationPlan>& s
   fmt::print("  weights {} ({} of few bits)  cache of {} texts of {} tokens {}  activations {}\n",
              gib(plan.weights), gib(plan.packed_weights), plan.rows, plan.capacity, gib(plan.cache),
              gib(std::max<std::int64_t>(0, plan.peak - plan.weights - plan.cache)));
+  if (plan.host_weights > 0) fmt::print("  on the host: weights {}\n", gib(plan.host_weights));
   print_collectives(first.make);
   const auto time = [&](const std::string& what, std::int64_t tokens, StepPlan GenerationPlan::*part) {
     const double seconds = seconds_of(stages, part);

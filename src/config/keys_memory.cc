@@ -50,9 +50,12 @@ std::vector<KeyDeclaration> memory_keys() {
       boolean_key("optimizer_memory_host_offload", false,
                   "on a GPU: optimizer state lies in pinned memory of the host and visits the GPU for "
                   "updates; nothing on the CPU"),
-      boolean_key(
-          "parameter_memory_host_offload", false,
-          "weights in memory of the host: a GPU refuses it; nothing on the CPU, whose memory that is"),
+      boolean_key("parameter_memory_host_offload", false,
+                  "on a GPU: weights lie in pinned memory of the host and are fetched for each use, as with "
+                  "weight_places=.*=host; nothing on the CPU, whose memory that is"),
+      text_list_key("weight_places", {},
+                    "where weights lie on a GPU: a list of PATTERN=device and PATTERN=host, of which the "
+                    "first whose regular expression is found in a weight's name counts; all others: device"),
       inert(boolean_key("scan_layers", true, "how the reference stacks layers")),
       inert(integer_key("param_scan_axis", 1, at_least(0), "how the reference stacks layers")),
       inert(boolean_key("force_unroll", false, "how the reference stacks layers")),

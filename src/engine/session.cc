@@ -141,16 +141,10 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   }
 }
 
-void require_weights_on_gpu(const Config& config) {
-  if (config.get_bool("parameter_memory_host_offload"))
-    fail_usage("[device] parameter_memory_host_offload=true: weights stay on the GPU; set it to false");
-}
-
 Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
                       std::vector<std::string>* notes) {
   Device& device = Device::named(config.get_string("device"));
   registry::take_unproven_rows(config.get_string("gpu_kernels") == "all");
-  if (device.is_gpu()) require_weights_on_gpu(config);
   const auto unproven =
       std::ranges::count_if(proofs::kAll, [](const Proof* p) { return registry::unproven(p); });
   if (device.kind() == DeviceKind::cuda && notes != nullptr && unproven > 0)
@@ -163,6 +157,13 @@ Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& p
     notes->push_back(fmt::format("between {} GPUs (device={}): {}", processes.count(), device.name(),
                                  NcclLibrary::for_device(device).name()));
   return device;
+}
+
+bool starts_ahead(const Config& config, const Context& context) {
+  const bool fetches =
+      config.get_bool("parameter_memory_host_offload") || !config.get_strings("weight_places").empty();
+  return overlaps_communication(config, *context.comm) ||
+         (fetches && context.offload != nullptr && context.comm->size() == 1);
 }
 
 bool overlaps_communication(const Config& config, const Communicator& comm) {
@@ -203,10 +204,8 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
     context.pool = &pool;
     context.explicit_sharding = config.get_string("shard_mode") == "explicit";
     GathersAhead ahead;
-    if (overlaps_communication(config, comm)) {
-      comm.start_progress_thread();
-      context.ahead = &ahead;
-    }
+    if (overlaps_communication(config, comm)) comm.start_progress_thread();
+    if (starts_ahead(config, context)) context.ahead = &ahead;
     body(context);
   });
 }

@@ -42,11 +42,8 @@ std::int64_t rows_to_generate(const Config& config, const Mesh& mesh);
 // threads, or a number of ranks that they cannot share evenly.
 void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
-// Error(usage) for parameter_memory_host_offload=true, which is not supported on a GPU.
-void require_weights_on_gpu(const Config& config);
-
-// The device of a run whose ranks are in `processes`. Error(usage) when the device is missing; for a GPU also
-// as above, and, with several processes, when a process has more than one rank or NCCL is missing. `notes`
+// The device of a run whose ranks are in `processes`. Error(usage) when the device is missing; for a GPU
+// also, with several processes, when a process has more than one rank or NCCL is missing. `notes`
 // gets a line that says how the GPUs reach each other.
 Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
                       std::vector<std::string>* notes = nullptr);
@@ -54,6 +51,8 @@ Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& p
 // True when all-gathers are prefetched (overlap_communication);
 // auto: when ranks are in several processes.
 bool overlaps_communication(const Config& config, const Communicator& comm);
+// True when gathers start before their turn: then, and where one rank fetches weights from the host.
+bool starts_ahead(const Config& config, const Context& context);
 
 // Runs `body` on every rank, each with its own context and memory account. For ranks without a model;
 // ModelOnRanks (engine/model.h) runs those of a model. Errors as from Processes::run_ranks, and Error(usage)

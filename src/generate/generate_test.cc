@@ -70,6 +70,26 @@ TEST(Generator, PiecesOfLatentsOnAGpu) {
     expect_same_in_pieces(keys, "device=cuda_emulated", rows, {{4, 1, 3}, {2, 2, 1}, {1, 0, 2}, {1, 2, 1}});
 }
 
+// Weights that lie on the host are fetched for each call, before they are gathered over ranks.
+TEST(Generator, WeightsOnTheHost) {
+  const Rows rows = random_rows({8, 5, 7});
+  const auto logits = [&](const Keys& keys, const std::string& layout) {
+    return logits_in_pieces(keys, "device=cuda_emulated " + layout, rows,
+                            {{4, 1, 3}, {2, 2, 1}, {1, 1, 2}, {1, 1, 1}});
+  };
+  const std::string experts = "weight_places=layers.1.moe.w=host", all = "parameter_memory_host_offload=true";
+  for (const char* layout : {"", "ranks=2 ici_expert_parallelism=2", "ranks=3 ici_fsdp_parallelism=3"}) {
+    SCOPED_TRACE(layout);
+    const auto want = logits(grouped_queries(), layout);
+    EXPECT_EQ(logits(grouped_queries(), experts + " " + layout), want);
+    EXPECT_EQ(logits(grouped_queries(), all + " " + layout), want);
+  }
+  Keys tied = grouped_queries();
+  tied["logits_via_embedding"] = true;
+  for (const Keys& keys : {latent(), indexed(), delta_nets(), tied})
+    EXPECT_EQ(logits(keys, all), logits(keys, ""));
+}
+
 TEST(Generator, PiecesOfRowsOfAnyLength) {
   const Rows rows = random_rows({8, 5, 7});
   for (const char* layout : kLayouts) {

@@ -6,9 +6,11 @@
 #include <array>
 #include <cstring>
 #include <iterator>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
+#include "autograd/ahead.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
 #include "models/finite.h"
@@ -95,9 +97,17 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   }
   // Delta nets count tokens within a call, indexers choose keys on the host, drafts need the call before.
   const bool can_hold = !model_.has_delta() && !model_.has_indexer() && model_.predictions == 0;
-  if (context_.memory.device().is_gpu() && !context_.memory.device().is_abstract() &&
-      context_.comm->size() == 1 && can_hold)
+  if (!context_.memory.device().is_gpu() || context_.memory.device().is_abstract() ||
+      context_.comm->size() > 1 || !can_hold)
+    return;
+  if (!parameters_.any_away(context_)) {
     graphs_ = std::make_unique<gpu::GraphCache>(context_.memory.device(), "decoding", 2 * kStepRows.size());
+    return;
+  }
+  // A graph would keep every fetched weight on the device.
+  static std::once_flag said;
+  std::call_once(
+      said, [] { fmt::print(stderr, "switchyard: decoding: without a graph: weights lie on the host\n"); });
 }
 
 void Generator::follow_weights() {
@@ -276,6 +286,10 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
         to_string(kind.draft_of.shape()));
   Tensor logits;
   if (!drafts) loads_.clear();
+  // A call of the model asks for the same weights as the call before: they are fetched ahead.
+  GathersAhead* const ahead =
+      !drafts && context_.comm->size() == 1 && parameters_.any_away(context_) ? context_.ahead : nullptr;
+  if (ahead != nullptr) ahead->begin_step();
   Pipeline(context_, PipelineSchedule::one_forward_one_backward, model_.dtype, shape,
            block_sharding(*context_.rules, shape))
       .evaluate([&](const PipelinePass& pass, const Array& input) {
@@ -300,6 +314,7 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
         }
         return StageOutput{out.output, {}};
       });
+  if (ahead != nullptr) ahead->end_step(context_);
   if (context_.stage.count == 1 || context_.rank != 0) return logits;
   // The last stage's first rank sends them to the first stage's, which is rank 0 of the run.
   const auto stages = static_cast<std::size_t>(context_.stage.count);

@@ -61,7 +61,7 @@ Tensor chunk_segments_of(const Batch& batch, std::int64_t chunk) {
 
 // The embedding in the dtype of activations; undefined on a stage without it.
 Array table_of(Context& c, const ModelConfig& m, const Parameters& parameters) {
-  return parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
+  return parameters.contains("embedding") ? cast(c, parameters.on_device(c, "embedding"), m.dtype) : Array();
 }
 
 // The table where a block needs it.
@@ -70,7 +70,7 @@ Array block_table(Context& c, const ModelConfig& m, const Parameters& parameters
 }
 
 Array head_of(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& table) {
-  if (!m.tied) return cast(c, parameters["head"], m.dtype);
+  if (!m.tied) return cast(c, parameters.on_device(c, "head"), m.dtype);
   // The reference reads a tied head in bfloat16 whatever the dtype.
   return m.compat ? cast(c, cast(c, table, DType::bf16), m.dtype) : table;
 }
@@ -230,9 +230,9 @@ class LayerRuns {
 };
 
 // The final norm of prediction layer k, from 0 on.
-const Array& prediction_norm(const ModelConfig& m, const Parameters& parameters, std::int64_t k) {
-  return parameters[m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k)
-                                       : std::string("final_norm")];
+Array prediction_norm(Context& c, const ModelConfig& m, const Parameters& parameters, std::int64_t k) {
+  return parameters.on_device(
+      c, m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k) : "final_norm");
 }
 
 // The last token of each row, [B,1,M].
@@ -247,7 +247,7 @@ Array prediction_loss(Context& c, const ModelConfig& m, const Parameters& parame
   Array sum;
   for (std::size_t k = 0; k < further.size(); ++k) {
     const Array hidden =
-        final_hidden_of(c, m, further[k], prediction_norm(m, parameters, static_cast<std::int64_t>(k)));
+        final_hidden_of(c, m, further[k], prediction_norm(c, m, parameters, static_cast<std::int64_t>(k)));
     const FurtherTokens& tokens = batch.further[k];
     const Array loss = linear_cross_entropy(c, hidden, head, m.tied, tokens.targets, tokens.target_segments,
                                             {.count = options.further_count,
@@ -377,7 +377,7 @@ Losses training_losses(Context& c, const ModelConfig& m, const Parameters& param
     result.loss = with_others({});
     return result;
   }
-  const Array hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
+  const Array hidden = final_hidden_of(c, m, x, parameters.on_device(c, "final_norm"));
   const Array head = head_of(c, m, parameters, table);
   if (options.keep_logits) {
     NoGrad no_grad(c);
@@ -413,7 +413,7 @@ HiddenStates hidden_states(Context& c, const ModelConfig& m, const Parameters& p
   LayerRuns runs(c, m, parameters, batch, {.keep_hidden = options.keep_hidden}, result);
   const Array x = runs.run_block(batch, block_table(c, m, parameters, block), options);
   runs.end();
-  if (block.is_last()) result.final_hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
+  if (block.is_last()) result.final_hidden = final_hidden_of(c, m, x, parameters.on_device(c, "final_norm"));
   return result;
 }
 
@@ -426,7 +426,7 @@ NextLogits next_logits(Context& c, const ModelConfig& m, const Parameters& param
   const Array table = block_table(c, m, parameters, block), x = runs.run_block(batch, table, options);
   runs.end();
   if (!block.is_last()) return result;
-  const Array hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
+  const Array hidden = final_hidden_of(c, m, x, parameters.on_device(c, "final_norm"));
   result.trunk = x;
   result.logits = logits_of(c, m, every_token ? hidden : last_of(c, hidden, runs.segments()),
                             head_of(c, m, parameters, table));
@@ -441,7 +441,7 @@ Array draft_logits(Context& c, const ModelConfig& m, const Parameters& parameter
   const Array drafted = runs.run(
       m.layers, [&](const LayerCall& call) { return prediction_input(call, table, batch.inputs, trunk); });
   c.comm->position().layer = -1;
-  const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(m, parameters, 0));
+  const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(c, m, parameters, 0));
   return logits_of(c, m, last_of(c, hidden, runs.segments()), head_of(c, m, parameters, table));
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 MoeWeights moe_weights(const LayerCall& call) {
   MoeWeights w;
-  w.gate = call.parameters[call.prefix + "moe.gate"];
-  if (call.model.moe.bias) w.gate_bias = call.parameters[call.prefix + "moe.gate_bias"];
+  w.gate = call.parameter("moe.gate");
+  if (call.model.moe.bias) w.gate_bias = call.parameter("moe.gate_bias");
   const auto experts = [&](const std::string& name) {
     Linear layer = linear(call, name);
     if (call.model.moe.expert_bias) layer.bias = weight(call, name + "_bias");
@@ -21,7 +21,7 @@ MoeWeights moe_weights(const LayerCall& call) {
   w.wi_0 = experts("moe.wi_0");
   w.wi_1 = experts("moe.wi_1");
   w.wo = experts("moe.wo");
-  if (call.model.moe.logit_bias) w.logit_bias = call.parameters[call.prefix + "moe.logit_bias"];
+  if (call.model.moe.logit_bias) w.logit_bias = call.parameter("moe.logit_bias");
   return w;
 }
 
@@ -40,7 +40,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   Context& c = call.context;
   const ModelConfig& m = call.model;
   auto norm = [&](const Array& y, const char* name) {
-    return rms_norm(c, y, call.parameters[call.prefix + name], m.norm_epsilon, m.norm_offset());
+    return rms_norm(c, y, call.parameter(name), m.norm_epsilon, m.norm_offset());
   };
   const Array normed = norm(x, "pre_attention_norm");
   const Array attended = call.layer.delta ? gated_delta_net(call, normed)

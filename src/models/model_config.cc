@@ -518,6 +518,8 @@ ModelConfig model_config(const Config& c) {
   m.int8_cache = c.get_bool("quantize_kvcache");
   read_remat(c, m);
   m.trainable = c.get_strings("trainable_parameters_mask");
+  m.weight_places = c.get_strings("weight_places");
+  if (c.get_bool("parameter_memory_host_offload")) m.weight_places.emplace_back(".*=host");
   add_predictions(c, m);
   return m;
 }

@@ -23,9 +23,10 @@ struct Execution {
   std::int64_t delta_chunk = 64;  // tokens in one chunk of a gated delta net's products
   MoeExecution moe_execution;
   bool remat = true;
-  std::set<std::string> remat_keeps;     // names of checkpoints that remat keeps
-  std::set<std::string> remat_offloads;  // checkpoint names, and the layers' inputs, that move to the host
-  std::vector<std::string> trainable;    // trainable_parameters_mask; empty: all parameters are trained
+  std::set<std::string> remat_keeps;       // names of checkpoints that remat keeps
+  std::set<std::string> remat_offloads;    // checkpoint names, and the layers' inputs, that move to the host
+  std::vector<std::string> trainable;      // trainable_parameters_mask; empty: all parameters are trained
+  std::vector<std::string> weight_places;  // and .*=host last with parameter_memory_host_offload
   double z_loss = 0;
   double prediction_loss = 0;   // mtp_loss_scaling_factor
   double indexer_loss = 0;      // indexer_loss_scaling_factor; 0: the indexer is not trained

@@ -201,6 +201,29 @@ void freeze(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
                fmt::join(m.trainable, ","), specs.back().name);
 }
 
+// weight_places: the first pattern that is found in a name decides.
+void put_in_places(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
+  std::vector<bool> decided(specs.size(), false);
+  for (const std::string& entry : m.weight_places) {
+    const std::size_t end = entry.rfind('=');
+    const std::string pattern = entry.substr(0, end), word = end < entry.size() ? entry.substr(end + 1) : "";
+    if (pattern.empty() || (word != "device" && word != "host"))
+      fail_usage("[config] weight_places: expected PATTERN=device or PATTERN=host, got '{}'", entry);
+    const NamePatterns patterns("weight_places", {pattern});
+    bool any = false;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if (!patterns.find_in(specs[i].name)) continue;
+      any = true;
+      if (decided[i]) continue;
+      decided[i] = true;
+      specs[i].place = word == "host" ? WeightPlace::host : WeightPlace::device;
+    }
+    if (!any)
+      fail_usage("[model] weight_places: '{}' names no weight of this model, such as {}", pattern,
+                 specs.back().name);
+  }
+}
+
 }  // namespace
 
 double held_factor(const ModelConfig& m, std::string_view parameter) {
@@ -231,6 +254,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   list.norm("final_norm", m.emb);
   if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb, {});
   freeze(m, list.specs());
+  put_in_places(m, list.specs());
   return std::move(list.specs());
 }
 

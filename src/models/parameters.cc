@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/offload.h"
 #include "core/rng.h"
 #include "core/stopping_point.h"
 #include "core/upload.h"
@@ -17,6 +18,7 @@
 #include "kernels/pointwise/strided_copy.h"
 #include "models/layout_warnings.h"
 #include "models/packed_parameters.h"
+#include "ops/fetch_weight.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -54,6 +56,10 @@ std::vector<LayerRange> layers_of(const Stage& stage, std::int64_t layers) {
   std::vector<LayerRange> ranges;
   for (int block = 0; block < stage.repeats; ++block) ranges.push_back(layers_of(stage.block(block), layers));
   return ranges;
+}
+
+bool is_away(const Context& context, const ParameterSpec& spec) {
+  return spec.place == WeightPlace::host && context.offload != nullptr;
 }
 
 const ProcessGroup& holders_of(const Context& context, const Parameter& parameter) {
@@ -182,8 +188,8 @@ void pack(Context& context, const ParameterSpec& spec, const Tensor& dense, cons
         spec.name, name_of(spec.dtype));
 }
 
-// A place for a rank's blocks: its device. What the host has goes there through `upload`, if given.
-struct Place {
+// The memory of a rank's blocks. What the host has goes there through `upload`, if given.
+struct Destination {
   const Memory& memory;
   Upload* upload;
 
@@ -195,7 +201,7 @@ struct Place {
 // A rank's block of a packed parameter. The first piece says whether `fill` has blocks: then it is asked for
 // all at once, which may lie in a file and be used there.
 Tensor packed_block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
-                       const Parameters::FillBlock& fill, const Place& place) {
+                       const Parameters::FillBlock& fill, const Destination& place) {
   Tensor packed;
   for (const Box& piece : pieces_of(spec, box)) {
     const Tensor given = fill ? fill(spec, piece) : Tensor();
@@ -217,9 +223,9 @@ Tensor packed_block_of(Context& context, const ParameterSpec& spec, std::uint32_
   return packed.defined() ? packed : place.memory.empty(spec.dtype, box.shape);  // of no elements
 }
 
-// A rank's block of a parameter on its device, from `fill` or drawn.
+// A rank's block of a parameter, from `fill` or drawn.
 Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
-                const Parameters::FillBlock& fill, const Place& place) {
+                const Parameters::FillBlock& fill, const Destination& place) {
   if (is_packed(spec.dtype)) return packed_block_of(context, spec, seed, box, fill, place);
   if (const Tensor given = fill ? fill(spec, box) : Tensor(); given.defined())
     return place.put(given, spec.dtype);
@@ -249,18 +255,30 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     check_split(*context.rules, spec);
     const Shape local = local_shape(*context.mesh, spec.shape, resolution.sharding);
     const Shape offset = local_offset(*context.mesh, context.rank, spec.shape, resolution.sharding);
+    const bool away = is_away(context, spec);
     // Ranks with the same block find it under the same key: one copy a process, of each model.
     const std::string key = fmt::format("weight {} of {} at {}", spec.name, set, to_string(offset));
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
-      const Memory memory = context.memory.uncharged();  // each rank is charged below
-      if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
-      auto made = std::make_shared<Tensor>(
-          block_of(context, spec, seed, {offset, local}, fill, {memory, upload ? &*upload : nullptr}));
+      const Memory memory = away ? Memory() : context.memory.uncharged();  // each rank is charged below
+      const HostMemory host(context.memory.uncharged());
+      if (context.memory.device().is_abstract())
+        return std::make_shared<Tensor>(away ? host.empty(spec.dtype, local)
+                                             : memory.empty(spec.dtype, local));
+      auto made = std::make_shared<Tensor>(block_of(context, spec, seed, {offset, local}, fill,
+                                                    {memory, upload && !away ? &*upload : nullptr}));
+      if (away) {  // the GPU copies from there by itself
+        const Tensor pinned = host.empty(spec.dtype, local);
+        copy(made->view(), pinned.view());
+        *made = pinned;
+      }
       stopping_point("weight made");
       return made;
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
-    context.memory.charge(static_cast<std::int64_t>(block.bytes()));
+    if (away)
+      context.offload->account().charge(static_cast<std::int64_t>(block.bytes()));
+    else
+      context.memory.charge(static_cast<std::int64_t>(block.bytes()));
     Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));
     array.value()->requires_grad = spec.trained;
     array.value()->weight = true;
@@ -279,7 +297,13 @@ Parameters Parameters::under(Context& context, const AxisRules& rules) const {
   result.index_ = index_;
   for (const Parameter& p : all_) {
     const Sharding to = rules.resolve(p.spec.dims, p.spec.shape).sharding;
-    result.all_.push_back({p.spec, reshard(context, p.array, to)});
+    Parameter moved = p;
+    if (is_away(context, p.spec) && to != p.array.sharding()) {
+      moved.spec.place = WeightPlace::device;
+      moved.array = fetch_weight(context, p.array);
+    }
+    moved.array = reshard(context, moved.array, to);
+    result.all_.push_back(std::move(moved));
   }
   return result;
 }
@@ -288,6 +312,15 @@ const Array& Parameters::operator[](const std::string& name) const {
   const auto at = index_.find(name);
   CHECK(at != index_.end(), "no parameter {}", name);
   return all_[at->second].array;
+}
+
+bool Parameters::any_away(const Context& context) const {
+  return std::ranges::any_of(all_, [&](const Parameter& p) { return is_away(context, p.spec); });
+}
+
+Array Parameters::on_device(Context& context, const std::string& name) const {
+  const Array& stored = (*this)[name];
+  return is_away(context, all_[index_.at(name)].spec) ? fetch_weight(context, stored) : stored;
 }
 
 }  // namespace switchyard

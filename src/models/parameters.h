@@ -24,6 +24,10 @@ struct MatrixForm {
   std::size_t stack = 0, inputs = 0;  // numbers of dims; inputs = 0: no matrix
 };
 
+// A weight lies in the memory of the device, or in that of the host, from where it is fetched for each use
+// (ops/fetch_weight.h). Both are the same where the device's memory is the host's.
+enum class WeightPlace : std::uint8_t { device, host };
+
 struct ParameterSpec {
   std::string name;  // name, as listed in models/families/hub_tensors.h
   Shape shape;
@@ -36,6 +40,7 @@ struct ParameterSpec {
   bool frozen = false;        // nothing changes it: not trained, and no router bias with its own update
   bool counted = true;        // part of the parameters' norm; false: a bias that only its own update moves
   bool on_both_ends = false;  // the first and the last stage of a pipeline both hold it
+  WeightPlace place = WeightPlace::device;
 };
 
 // The factor between a parameter and its Hugging Face form. compat=maxtext folds the scores' factor
@@ -66,6 +71,8 @@ struct Parameter {
   ParameterSpec spec;
   Array array;  // this rank's shard, in the sharding of the rules; local ranks with the same shard share it
 };
+// True where a weight lies on the host and the context's kernels run elsewhere.
+bool is_away(const Context& context, const ParameterSpec& spec);
 // The ranks that hold the same shard of a parameter as this rank.
 const ProcessGroup& holders_of(const Context& context, const Parameter& parameter);
 
@@ -78,7 +85,8 @@ class Parameters {
   // block, which are then packed.
   using FillBlock = std::function<Tensor(const ParameterSpec&, const Box& block)>;
   // Collective: returns when all ranks have their weights. A session may hold several models' weights. Every
-  // rank's account is charged for its shards for good, as if it were alone, even where ranks share them.
+  // rank's account is charged for its shards for good, as if it were alone, even where ranks share them;
+  // the account of the context's host memory for those that are away.
   // Warnings about dims that lost axes go to `warnings`.
   static Parameters create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                            const Fill& fill, std::vector<std::string>* warnings);
@@ -89,6 +97,9 @@ class Parameters {
   Parameters under(Context& context, const AxisRules& rules) const;
 
   const Array& operator[](const std::string& name) const;  // CHECKs that it exists
+  // Layers ask for this: the parameter where the device's kernels read it. A weight that is away is fetched.
+  Array on_device(Context& context, const std::string& name) const;
+  bool any_away(const Context& context) const;
   bool contains(const std::string& name) const { return index_.count(name) != 0; }
   std::vector<Parameter>& all() { return all_; }
   const std::vector<Parameter>& all() const { return all_; }

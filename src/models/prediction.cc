@@ -53,7 +53,7 @@ double count_further_targets(const Batch& batch, std::int64_t predictions) {
 Array prediction_input(const LayerCall& call, const Array& table, const Array& tokens, const Array& hidden) {
   Context& c = call.context;
   const auto norm = [&](const Array& x, const char* name) {
-    const Array& scale = call.parameters[call.prefix + "prediction." + name];
+    const Array scale = call.parameter(std::string("prediction.") + name);
     return whole_embedding(c, rms_norm(c, x, scale, call.model.norm_epsilon, call.model.norm_offset()));
   };
   const Array of_token = norm(embedding(c, table, tokens, hidden.sharding()), "token_norm");

@@ -165,7 +165,8 @@ class Watcher : public OpObserver {
     started_ = true;
     const bool moves = communicates(op.name());
     const auto known = parameters_.find(inputs[0].value().get());
-    if (known != parameters_.end() && (moves || op.name() == "cast" || op.name() == "slice")) {
+    if (known != parameters_.end() &&
+        (moves || op.name() == "fetch_weight" || op.name() == "cast" || op.name() == "slice")) {
       const auto entry = std::pair(known->second.first, outputs[0].value());
       parameters_[outputs[0].value().get()] = entry;
       if (moves) note(result_.parameters[entry.first].collectives, op, inputs[0], outputs[0]);

@@ -53,18 +53,16 @@ GenerationPlan plan_stage(const ModelOnMesh& of, const Topology& topology, int s
   StepPlan costs;
   PlanClock clock(topology, model.depth(), costs);
   std::optional<OnGpu> on_gpu;
-  if (topology.gpu_major > 0) {
-    require_weights_on_gpu(config);
-    on_gpu = feed_gpu(of, topology, stage, plan);
-  }
-  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock, 1);
+  if (topology.gpu_major > 0) on_gpu = feed_gpu(of, topology, stage, plan);
+  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock, 1,
+                    topology.gpu_major);
   Context& context = rank.context();
   clock.watch(context.comm->position());
   const Parameters parameters = of.create(context);
   for (const auto& p : parameters.all()) {
     const auto bytes = static_cast<std::int64_t>(p.array.tensor().bytes());
-    plan.weights += bytes;
-    if (is_packed(p.spec.dtype)) plan.packed_weights += bytes;
+    (is_away(context, p.spec) ? plan.host_weights : plan.weights) += bytes;
+    if (is_packed(p.spec.dtype) && !is_away(context, p.spec)) plan.packed_weights += bytes;
   }
   Generator generator(context, model, parameters, plan.rows, plan.capacity,
                       !config.get_bool("enable_prefix_caching"));
@@ -93,6 +91,7 @@ GenerationPlan plan_stage(const ModelOnMesh& of, const Topology& topology, int s
 nlohmann::json per_rank_json(const GenerationPlan& plan) {
   return {{"weights_bytes", plan.weights},
           {"packed_weights_bytes", plan.packed_weights},
+          {"host_weights_bytes", plan.host_weights},
           {"cache_bytes", plan.cache},
           {"total_peak_bytes", plan.peak}};
 }

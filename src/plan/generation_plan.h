@@ -19,6 +19,7 @@ struct GenerationPlan {
   std::int64_t capacity = 0;        // tokens of each sequence that the cache holds
   std::int64_t weights = 0;         // bytes, as this rank holds them
   std::int64_t packed_weights = 0;  // the part of `weights` in few bits
+  std::int64_t host_weights = 0;    // bytes of the host (weight_places), beside `weights`
   std::int64_t cache = 0;           // bytes
   std::int64_t peak = 0;            // bytes
   StepPlan read, make;              // reading all prompts, and one token for each sequence

@@ -20,8 +20,15 @@ namespace {
 
 constexpr std::int64_t kPromptTokens = 64;  // that are read at once, in a plan: the weights are what counts
 
+bool is_on_cpu(const Config& config) {
+  return config.get_string("device") == "cpu";
+}
+
+// On other devices the weights that lie on the host are counted, and nothing else.
 bool is_limited(const Config& config) {
-  return !config.get_bool("ignore_memory_limit") && config.get_string("device") == "cpu";
+  const bool weights_on_host =
+      config.get_bool("parameter_memory_host_offload") || !config.get_strings("weight_places").empty();
+  return !config.get_bool("ignore_memory_limit") && (is_on_cpu(config) || weights_on_host);
 }
 
 std::int64_t bytes_of(const std::vector<ParameterSpec>& specs) {
@@ -75,16 +82,30 @@ PlannedMemory largest_of_stages(const ModelOnMesh& run, const Processes& process
   PlannedMemory largest;
   for (int stage = 0; stage < static_cast<int>(run.mesh.axis_size("stage")); ++stage) {
     NoCosts costs;
+    constexpr int kAnyGpu = 8;
     AbstractRank rank(run.config, run.mesh, stage, costs, WorkspaceOf::cpu,
-                      static_cast<int>(run.mesh.size() / processes.count()), costs, 1);
+                      static_cast<int>(run.mesh.size() / processes.count()), costs, 1,
+                      is_on_cpu(run.config) ? 0 : kAnyGpu);
     const PlannedMemory planned = body(rank);
     if (planned.peak > largest.peak) largest = planned;
   }
   return largest;
 }
 
+// Counts a model's weights that lie on the host, where its processes have GPUs.
+PlannedMemory memory_on_host(const ModelOnMesh& run, const Processes& processes) {
+  return largest_of_stages(run, processes, [&](AbstractRank& rank) {
+    run.create(rank.context());
+    const std::int64_t weights = rank.context().offload->account().in_use();
+    std::vector<ParameterSpec> there = run.specs;
+    std::erase_if(there, [](const ParameterSpec& spec) { return spec.place != WeightPlace::host; });
+    return PlannedMemory{weights, weights, bytes_of(there)};
+  });
+}
+
 PlannedMemory memory_to_run(const ModelOnMesh& run, std::int64_t rows, std::int64_t capacity, bool evicts,
                             const Processes& processes, std::int64_t checkpoints) {
+  if (!is_on_cpu(run.config)) return memory_on_host(run, processes);
   return largest_of_stages(run, processes, [&](AbstractRank& rank) {
     Context& context = rank.context();
     const Parameters parameters = run.create(context);
@@ -126,6 +147,7 @@ void require_memory_to_train(const Config& config, const Processes& processes) {
   const Mesh mesh = mesh_from_config(config);
   require_ranks_fit(mesh, processes);
   const auto planned = planned_or_said("train", [&] {
+    if (!is_on_cpu(config)) return memory_on_host(ModelOnMesh(config, mesh, ModelUse::train), processes);
     const Topology topology = Topology::read("cpu", static_cast<int>(mesh.size()));
     const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
     const StepPlan& stage = stages[largest_stage(stages)];
@@ -150,11 +172,13 @@ void require_memory_of_weights(const std::string& command, std::span<const Model
   const auto planned = planned_or_said(command, [&] {
     PlannedMemory together;
     for (const ModelOnMesh* const model : models) {
-      const PlannedMemory one = largest_of_stages(*model, processes, [&](AbstractRank& rank) {
-        const Parameters parameters = model->create(rank.context());
-        const std::int64_t weights = rank.account().in_use();
-        return PlannedMemory{weights, weights, bytes_of(model->specs)};
-      });
+      const PlannedMemory one = !is_on_cpu(model->config)
+                                    ? memory_on_host(*model, processes)
+                                    : largest_of_stages(*model, processes, [&](AbstractRank& rank) {
+                                        const Parameters parameters = model->create(rank.context());
+                                        const std::int64_t weights = rank.account().in_use();
+                                        return PlannedMemory{weights, weights, bytes_of(model->specs)};
+                                      });
       together.weights += one.weights;
       together.peak += one.peak;
       together.all_weights += one.all_weights;

@@ -25,9 +25,9 @@ std::string lacking_memory(const PlannedMemory& planned, std::int64_t ranks, int
                            const AvailableMemory& available);
 
 // Error(usage) when a training's ranks in this process need more memory than the machine, the limits of
-// control groups and those of the address space leave. Does nothing on GPUs and with
-// ignore_memory_limit=true. What planning refuses, a run would, too: it is passed on. Where it fails
-// otherwise, a line on standard error says that memory was not checked.
+// control groups and those of the address space leave. On GPUs it counts only the weights that lie on the
+// host (weight_places). Does nothing with ignore_memory_limit=true. What planning refuses, a run would, too:
+// it is passed on. Where it fails otherwise, a line on standard error says that memory was not checked.
 void require_memory_to_train(const Config& config, const Processes& processes);
 
 // Error(usage) in the same cases, for a model that generates `rows` texts of `capacity` tokens at once.

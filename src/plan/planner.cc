@@ -62,10 +62,7 @@ StepPlan plan_model(const ModelOnMesh& of, const Topology& topology, double imba
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   std::optional<GpuStep> on_gpu;
-  if (topology.gpu_major > 0) {
-    require_weights_on_gpu(config);
-    on_gpu = step_on_gpu(of, topology, imbalance, stage);
-  }
+  if (topology.gpu_major > 0) on_gpu = step_on_gpu(of, topology, imbalance, stage);
   StepPlan plan;
   PlanClock clock(topology, model.depth(), plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));

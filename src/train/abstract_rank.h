@@ -57,7 +57,7 @@ class AbstractRank {
     communicator_.use_device(device_);
     context_.assumed = &assumed_;
     context_.explicit_sharding = config.get_string("shard_mode") == "explicit";
-    if (overlaps_communication(config, communicator_)) context_.ahead = &ahead_;
+    if (starts_ahead(config, context_)) context_.ahead = &ahead_;
     account_->watch([this] { return place(); });
   }
   AbstractRank(const AbstractRank&) = delete;

@@ -55,6 +55,7 @@ bool Trainer::is_on_gpu() const {
 std::string Trainer::keeps_from_graph() const {
   if (!is_on_gpu()) return "the device is not a GPU";
   if (context_.comm->size() > 1) return "more than one rank";
+  if (parameters_.any_away(context_)) return "weights lie on the host";
   if (updater_.offloads()) return "optimizer_memory_host_offload=true";
   if (config_.log_bias_norms && model_.bias_update_rate > 0) return "log_moe_bias_norms=true";
   if (config_.qk_clip > 0) return "use_qk_clip=true";
@@ -285,7 +286,7 @@ std::vector<double> Trainer::bias_norms() {
 std::vector<float> Trainer::host_copy(const std::string& name) {
   const bool here = parameters_.contains(name);
   const Tensor value =
-      here ? parameters_[name].tensor().clone() : context_.zeros(DType::f32, {model_.moe.experts});
+      here ? parameters_.on_device(context_, name).tensor().clone() : context_.zeros(DType::f32, {model_.moe.experts});
   if (context_.stage.count > 1) context_.comm->all_reduce(context_.stage.across, value.view());
   const Tensor host = read_back(context_, value, "router bias",
                                 [&] { return Memory().zeros(DType::f32, {model_.moe.experts}); });

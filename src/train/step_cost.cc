@@ -11,7 +11,7 @@ RankMemory rank_memory(Trainer& trainer, const StepCost& cost) {
   RankMemory memory;
   for (const auto& p : trainer.parameters().all()) {
     const auto bytes = static_cast<std::int64_t>(p.array.tensor().bytes());
-    memory.weights += bytes;
+    (is_away(trainer.context(), p.spec) ? memory.host_weights : memory.weights) += bytes;
     if (p.spec.trained) memory.gradients += bytes;
   }
   memory.optimizer = trainer.optimizer_bytes();
@@ -27,10 +27,13 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
   result["mesh"] = mesh_from_config(config).to_string();
   result["parameters"] = parameter_count(parameter_specs(trainer.model()));
   const RankMemory memory = rank_memory(trainer, cost);
-  result["per_rank"] = {
-      {"weights_bytes", memory.weights},     {"gradients_bytes", memory.gradients},
-      {"optimizer_bytes", memory.optimizer}, {"activation_peak_bytes", memory.activations},
-      {"total_peak_bytes", memory.total},    {"host_offload_peak_bytes", cost.host_peak_bytes}};
+  result["per_rank"] = {{"weights_bytes", memory.weights},
+                        {"host_weights_bytes", memory.host_weights},
+                        {"gradients_bytes", memory.gradients},
+                        {"optimizer_bytes", memory.optimizer},
+                        {"activation_peak_bytes", memory.activations},
+                        {"total_peak_bytes", memory.total},
+                        {"host_offload_peak_bytes", cost.host_peak_bytes}};
   result["collectives"] = json::array();
   for (const auto& c : cost.collectives) {
     result["collectives"].push_back(

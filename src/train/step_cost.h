@@ -19,6 +19,7 @@ struct StepCost {
 
 // Bytes of one rank as if it were alone. They add up: activations are the peak minus all other parts.
 struct RankMemory {
+  std::int64_t host_weights = 0;  // of the host (weight_places), in no sum of the others
   std::int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, total = 0;
 };
 RankMemory rank_memory(Trainer& trainer, const StepCost& cost);

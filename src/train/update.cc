@@ -70,6 +70,11 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
       config_.decay_exclude.begin(), config_.decay_exclude.end(),
       [&](const std::string& pattern) { return fnmatch(pattern.c_str(), p.spec.name.c_str(), 0) == 0; });
   range.decay = range.decay && !config_.decay_mask.find_in(p.spec.name);
+  if (is_away(range) && !p.spec.frozen && !context_.comm->in_one_process())
+    fail_usage(
+        "[train] weight_places: {} changes, and several processes change no weights that lie on the host; "
+        "leave it on the device, or freeze it by trainable_parameters_mask",
+        p.spec.name);
   if (!p.spec.trained) return range;
   if (goes_to_muon(config_, p.spec)) {
     range.exchange = std::make_unique<MatrixExchange>(context_, p, loads);
@@ -165,8 +170,16 @@ void Updater::sum_new_weights() {
   std::vector<SquareSumArgs> unknown;
   for (Range& range : ranges_) {
     if (!range.parameter->spec.counted) continue;
-    if (!range.squares_known) unknown.push_back({weight_of(range), range.squares});
-    range.squares_known = true;
+    if (!std::exchange(range.squares_known, true)) {
+      if (!is_away(range)) {
+        unknown.push_back({weight_of(range), range.squares});
+        continue;
+      }
+      on_weight(range, false, [&](const TensorView& weight) {
+        const SquareSumArgs alone{weight, range.squares};
+        sums_of_squares(*context_.pool, std::span(&alone, 1));
+      });
+    }
   }
   sums_of_squares(*context_.pool, unknown);
 }
@@ -189,9 +202,11 @@ void Updater::update(const TensorView& numbers) {
     }
     if (range.exchange) {
       gather_matrices(range, state[0], numbers);
-    } else {  // its state was on the host
-      const OptimizerRange alone = optimizer_range(range, state);
-      optimizer_->update(*context_.pool, numbers, std::span(&alone, 1));
+    } else {  // it or its state was on the host
+      on_weight(range, true, [&](const TensorView& weight) {
+        const OptimizerRange alone = optimizer_range(range, weight, state);
+        optimizer_->update(*context_.pool, numbers, std::span(&alone, 1));
+      });
       range.squares_known = true;
     }
     if (offloads()) {
@@ -267,20 +282,33 @@ TensorView Updater::weight_of(const Range& range) {
   return elements_of(*range.parameter).rows(range.begin, range.begin + range.count);
 }
 
-OptimizerRange Updater::optimizer_range(const Range& range, std::span<const Tensor> state) {
-  return {weight_of(range), range.grad.view(), state, range.squares, range.decay};
+void Updater::on_weight(const Range& range, bool changes,
+                        const std::function<void(const TensorView&)>& work) const {
+  if (!is_away(range)) return work(weight_of(range));
+  const Tensor& whole = range.parameter->array.tensor();
+  const Tensor host = whole.reshaped({whole.size()}).slice_rows(range.begin, range.begin + range.count);
+  const Tensor here = ArrivingTensor(*context_.offload, host).arrived();
+  work(here.view());
+  if (!changes) return;
+  context_.offload->send(here, host);
+  context_.offload->finish();  // one weight at a time is on the device, and the host may read it
+}
+
+OptimizerRange Updater::optimizer_range(const Range& range, const TensorView& weight,
+                                        std::span<const Tensor> state) {
+  return {weight, range.grad.view(), state, range.squares, range.decay};
 }
 
 void Updater::update_elements(const TensorView& numbers) {
   std::vector<OptimizerRange> ready;
   for (Range& range : ranges_) {
-    if (!range.grad.defined() || range.exchange) continue;
-    ready.push_back(optimizer_range(range, range.state));
+    if (!range.grad.defined() || range.exchange || is_away(range)) continue;
+    ready.push_back(optimizer_range(range, weight_of(range), range.state));
     range.squares_known = true;
   }
   optimizer_->update(*context_.pool, numbers, ready);
   for (Range& range : ranges_) {
-    if (!range.exchange) range.grad = Tensor();
+    if (!range.exchange && !is_away(range)) range.grad = Tensor();
   }
 }
 
@@ -293,10 +321,12 @@ void Updater::apply_matrices(Range& range, const TensorView& numbers) const {
   const MuonConfig& muon = *config_.muon;
   const Tensor update = range.exchange->scatter(context_, range.matrices);
   range.matrices = Tensor();
-  direction_update(*context_.pool, numbers,
-                   {.scale = muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
-                    .decay = range.decay ? muon.weight_decay : 0.0},
-                   {update.view(), weight_of(range), range.squares});
+  on_weight(range, true, [&](const TensorView& weight) {
+    direction_update(*context_.pool, numbers,
+                     {.scale = muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
+                      .decay = range.decay ? muon.weight_decay : 0.0},
+                     {update.view(), weight, range.squares});
+  });
   range.squares_known = true;
 }
 
@@ -305,13 +335,15 @@ void Updater::balance(const std::string& name, const TensorView& counts, double 
   for (const Range& range : ranges_) {
     const ParameterSpec& spec = range.parameter->spec;
     if (spec.name != name || spec.frozen || range.count == 0) continue;
-    update_router_bias(*context_.pool, {.counts = counts,
-                                        .is_good = is_good_of(numbers),
-                                        .bias = weight_of(range),
-                                        .first = range.begin,
-                                        .rate = rate});
-    const SquareSumArgs sum{weight_of(range), range.squares};
-    if (spec.counted) sums_of_squares(*context_.pool, std::span(&sum, 1));
+    on_weight(range, true, [&](const TensorView& bias) {
+      update_router_bias(*context_.pool, {.counts = counts,
+                                          .is_good = is_good_of(numbers),
+                                          .bias = bias,
+                                          .first = range.begin,
+                                          .rate = rate});
+      const SquareSumArgs sum{bias, range.squares};
+      if (spec.counted) sums_of_squares(*context_.pool, std::span(&sum, 1));
+    });
   }
 }
 
@@ -330,8 +362,9 @@ void Updater::scale_columns(const std::string& name, std::span<const float> fact
     }
     range.squares_known = false;
     const Tensor here = to_device(context_.memory, host);
-    switchyard::scale_columns(*context_.pool,
-                              {.x = weight_of(range), .first = range.begin, .factors = here.view()});
+    on_weight(range, true, [&](const TensorView& weight) {
+      switchyard::scale_columns(*context_.pool, {.x = weight, .first = range.begin, .factors = here.view()});
+    });
   }
 }
 

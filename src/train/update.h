@@ -10,6 +10,7 @@
 // previous weight, and then goes back. Between updates the host may read and write it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -115,13 +116,18 @@ class Updater {
 
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
-  static TensorView weight_of(const Range& range);  // the part of the weight in the range
+  static TensorView weight_of(const Range& range);  // the part of the weight in the range, where it lies
+  // Runs `work` on that part where kernels reach it: of a weight that is away on a copy, which goes back if
+  // `work` changes it.
+  void on_weight(const Range& range, bool changes, const std::function<void(const TensorView&)>& work) const;
+  bool is_away(const Range& range) const { return switchyard::is_away(context_, range.parameter->spec); }
   static TensorView square_of(const Tensor& squares, const Range& range);  // [1] of a matrix of squares
   // Starts moving state to the device, for the first range from `at`
   // on that has a gradient; empty when the state is already there.
   std::vector<ArrivingTensor> start_state(std::vector<Range>::const_iterator at) const;
-  static OptimizerRange optimizer_range(const Range& range, std::span<const Tensor> state);
-  // Updates all ranges together, except Muon's; their state is on the device.
+  static OptimizerRange optimizer_range(const Range& range, const TensorView& weight,
+                                        std::span<const Tensor> state);
+  // Updates all ranges together, except Muon's, whose weights and state are on the device.
   void update_elements(const TensorView& numbers);
   void gather_matrices(Range& range, const Tensor& momentum, const TensorView& numbers) const;
   void apply_matrices(Range& range, const TensorView& numbers) const;

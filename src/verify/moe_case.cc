@@ -73,10 +73,10 @@ MoeWeights weights_of(Context& context, const ModelConfig& model, const Paramete
   MoeWeights w;
   const std::string prefix = fmt::format("layers.{}.moe.", first_moe_layer(model));
   auto in_use = [&](const char* name) {
-    return never_save(cast(context, parameters[prefix + name], model.dtype));
+    return never_save(cast(context, parameters.on_device(context, prefix + name), model.dtype));
   };
-  w.gate = parameters[prefix + "gate"];
-  if (model.moe.bias) w.gate_bias = parameters[prefix + "gate_bias"];
+  w.gate = parameters.on_device(context, prefix + "gate");
+  if (model.moe.bias) w.gate_bias = parameters.on_device(context, prefix + "gate_bias");
   w.wi_0.weight = in_use("wi_0");
   w.wi_1.weight = in_use("wi_1");
   w.wo.weight = in_use("wo");

@@ -115,6 +115,18 @@ TEST(EmulatedGpu, TextsAreThoseOfTheCpu) {
   EXPECT_GE(texts.size(), 3U) << "the formats make no difference";
 }
 
+// Fetched for each token, dense and packed.
+TEST(EmulatedGpu, TextsOfWeightsOnTheHostAreThoseOfTheCpu) {
+  for (const char* format : {"stored", "int4"}) {
+    const Keys keys{std::string("weight_format=") + format};
+    const json expected = tokens_of(keys, "cpu");
+    for (const char* places : {"weight_places=layers.1.moe.w=host", "parameter_memory_host_offload=true"}) {
+      EXPECT_EQ(tokens_of(keys + Keys{places}, "cuda_emulated"), expected) << format << " " << places;
+      EXPECT_EQ(tokens_of(keys + Keys{places}, "cpu"), expected) << format << " " << places;
+    }
+  }
+}
+
 // A prompt in pieces: the later ones attend to latents of a cache.
 TEST(EmulatedGpu, TextsOfLatentsAreThoseOfTheCpu) {
   const Keys keys{"dtype=bfloat16", "use_chunked_prefill=true", "prefill_chunk_size=4"};

@@ -177,21 +177,54 @@ TEST(Offload, TheCpuKeepsItAll) {
   EXPECT_EQ(bytes_of(with.summary, "host_offload_peak_bytes"), 0);
 }
 
-TEST(Offload, WeightsStayOnTheGpu) {
-  const Keys keys = small({"parameter_memory_host_offload=true"});
-  const auto refusal = [](const auto& run) -> std::string {
+// Frozen experts of a layer.
+TEST(Offload, WeightsLieOnTheHost) {
+  expect_less_memory({"trainable_parameters_mask=attention"}, {"weight_places=layers.2.moe.w=host"});
+}
+
+// Frozen ones, and those that updates fetch and send back, on any number of ranks.
+TEST(Offload, WeightsOfTheHostAreTrained) {
+  const Keys few = small({"base_num_decoder_layers=2", "base_emb_dim=16", "head_dim=8", "base_mlp_dim=16",
+                          "vocab_size=32", "max_target_length=8", "per_device_batch_size=1"});
+  for (const Keys& base :
+       {Keys{"trainable_parameters_mask=attention", "remat_policy=none"},
+        Keys{"dtype=bfloat16", "gradient_accumulation_steps=2", "logits_via_embedding=true"},
+        Keys{"optimizer_memory_host_offload=true", "mtp_num_layers=1"},
+        Keys{"opt_type=muon", "ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2"}}) {
+    SCOPED_TRACE(testing::PrintToString(base));
+    const Ran there = train_on_gpu(plus(few, base)),
+              away = train_on_gpu(plus(plus(few, base), {"parameter_memory_host_offload=true"}));
+    ASSERT_EQ(there.numbers.size(), 2u);
+    EXPECT_EQ(away.numbers, there.numbers);
+    EXPECT_EQ(bytes_of(away.summary, "weights_bytes"), 0);
+    EXPECT_EQ(bytes_of(away.summary, "host_weights_bytes"), bytes_of(there.summary, "weights_bytes"));
+  }
+}
+
+// The first pattern that is found counts.
+TEST(Offload, WeightsThatAreNamedStay) {
+  const Keys keys = small({"max_target_length=8", "weight_places=layers.1.moe.wi=device,moe.w=host"});
+  const std::int64_t layer = 4 * 3 * 32 * 64 * 4;
+  EXPECT_EQ(bytes_of(train_on_gpu(keys).summary, "host_weights_bytes"), 3 * layer + layer / 3);
+  EXPECT_EQ(bytes_of(planned(keys), "host_weights_bytes"), 3 * layer + layer / 3);
+}
+
+TEST(Offload, RefusesPlacesThatNameNothing) {
+  const auto refusal = [](const std::string& places) -> std::string {
     try {
-      run();
+      train_on_gpu(small({"weight_places=" + places}));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::usage);
       return error.what();
     }
     return "";
   };
-  const std::string line =
-      "[device] parameter_memory_host_offload=true: weights stay on the GPU; set it to false";
-  EXPECT_EQ(refusal([&] { train_on_gpu(keys); }), line);
-  EXPECT_EQ(refusal([&] { planned(keys); }), line);
+  EXPECT_EQ(refusal("experts=host"),
+            "[model] weight_places: 'experts' names no weight of this model, such as head");
+  EXPECT_EQ(refusal("moe=disk"),
+            "[config] weight_places: expected PATTERN=device or PATTERN=host, got 'moe=disk'");
+  EXPECT_EQ(refusal("moe"), "[config] weight_places: expected PATTERN=device or PATTERN=host, got 'moe'");
+  EXPECT_EQ(refusal("(=host"), "[config] weight_places: '(' is no regular expression");
 }
 
 }  // namespace

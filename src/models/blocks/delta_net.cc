@@ -30,10 +30,7 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
   Sharding keys = delta_heads(call, x.shape(), m.delta_key_heads);
   if (keys.dims[2] != values.dims[2]) keys.dims[2].clear();
   const Array h = reshard(c, x, Sharding{{values.dims[0], {}, {}}, {}});
-  const auto parameter = [&](const char* name) -> const Array& {
-    return call.parameters[call.prefix + name];
-  };
-  const auto wide = [&](const char* name) { return cast(c, parameter(name), DType::f32); };
+  const auto wide = [&](const char* name) { return cast(c, call.parameter(name), DType::f32); };
   const Linear to_heads[] = {linear(call, "delta.query"), linear(call, "delta.key"),
                              linear(call, "delta.value"), linear(call, "delta.gate")};
   const Sharding* const layouts[] = {&keys, &keys, &values, &values};
@@ -63,7 +60,7 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
     out = gated_delta(c, *call.cache, q, k, v, gates, *call.places, options);
     count_tokens(*call.cache, *call.places);
   }
-  const Array normed = rms_norm(c, out, parameter("delta.norm"), m.norm_epsilon);
+  const Array normed = rms_norm(c, out, call.parameter("delta.norm"), m.norm_epsilon);
   return checkpoint_name(project_heads(call, swiglu(c, gate, normed), linear(call, "delta.out")), "out_proj");
 }
 

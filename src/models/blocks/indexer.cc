@@ -14,7 +14,7 @@ namespace {
 constexpr float kKeyEpsilon = 1e-6f;
 
 Array parameter(const LayerCall& call, const char* name) {
-  return call.parameters[call.prefix + "attention.indexer." + name];
+  return call.parameter(std::string("attention.indexer.") + name);
 }
 
 // x less its mean, over its deviation: a layer norm in float32 whatever the activations' type, as the order

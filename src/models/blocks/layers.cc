@@ -79,12 +79,12 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
 }  // namespace
 
 Array weight(const LayerCall& call, const std::string& name) {
-  return cast(call.context, call.parameters[call.prefix + name], call.model.dtype);
+  return cast(call.context, call.parameter(name), call.model.dtype);
 }
 
 Linear linear(const LayerCall& call, const std::string& name, bool biased) {
   return {.weight = weight(call, name),
-          .bias = biased ? call.parameters[call.prefix + name + "_bias"] : Array(),
+          .bias = biased ? call.parameter(name + "_bias") : Array(),
           .adapter = std::nullopt};
 }
 
@@ -151,8 +151,7 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
     return sigmoid_gate(c, attended, reshard(c, projected[3], attended.sharding()));
   };
   if (m.qk_norm) {
-    const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
-                &k_norm = call.parameters[call.prefix + "attention.k_norm"];
+    const Array q_norm = call.parameter("attention.q_norm"), k_norm = call.parameter("attention.k_norm");
     // Repeated key heads do not change the mean over heads: every head is repeated equally often.
     q = m.qk_norm_of_heads ? rms_norm_of_heads(c, q, q_norm, m.norm_epsilon)
                            : rms_norm(c, q, q_norm, m.norm_epsilon, m.norm_offset());
@@ -174,8 +173,7 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   } else if (m.scales_queries()) {
     q = rope(c, q, call.rope, 0, m.rope.interleaved);
   }
-  const Array head_sinks =
-      m.sinks ? cast(c, call.parameters[call.prefix + "attention.sinks"], DType::f32) : Array();
+  const Array head_sinks = m.sinks ? cast(c, call.parameter("attention.sinks"), DType::f32) : Array();
   const Array* const sinks = m.sinks ? &head_sinks : nullptr;
   if (call.cache != nullptr) {
     cache_append(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
@@ -195,7 +193,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const Sharding tokens = h.sharding();
   auto heads = [&](std::int64_t dim) { return heads_sharding(c, m, {batch, length, m.heads, dim}, false); };
   auto norm = [&](const Array& y, const std::string& name) {
-    return rms_norm(c, y, call.parameters[call.prefix + "attention." + name], m.latent_norm_epsilon);
+    return rms_norm(c, y, call.parameter("attention." + name), m.latent_norm_epsilon);
   };
   std::vector<Linear> to_latents;
   if (m.q_lora > 0) to_latents.push_back(linear(call, "attention.wq_a", m.attention_bias));

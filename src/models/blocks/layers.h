@@ -30,6 +30,9 @@ struct LayerCall {
   // chosen keys where it did not choose all. Null: not asked for.
   Array* indexer_loss = nullptr;
   Array* chosen_keys = nullptr;
+
+  // The layer's parameter of that name, on the device.
+  Array parameter(const std::string& name) const { return parameters.on_device(context, prefix + name); }
 };
 
 // A parameter in the activations' dtype.
