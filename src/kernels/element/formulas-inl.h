@@ -4,8 +4,7 @@
 // y); and the functions sigmoid() and tanh_of(), which each driver has of its own and whose last bits differ.
 //
 // kRowNumber: the operand that may be one number a row; what is `staged` of it is asked once a row then, else
-// of each element. kOfResult: bits of the operands that have the results' dtype, where the others may have
-// another.
+// of each element. kOfResult: bits of the operands of the results' dtype, where others may have another.
 //
 // The order of operations gives the bits of all CPUs. `select` keeps a NaN, which minima drop.
 
