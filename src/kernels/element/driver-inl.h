@@ -2,7 +2,7 @@
 // F = Number<T>, of T elements: it has F::kStep neighbours, F::load(from, count), store(to, count) and sum(),
 // where lanes from `count` on are 0.
 
-// What a call has, as constants of its loop: a number for each row, and a second result.
+// A call's form, as constants of its loop: a number for each row, and a second result.
 template <bool row_number, bool second>
 struct Having {};
 

@@ -40,7 +40,7 @@ constexpr Kernel<ElementArgs> element_kernel(const char* name, Kernel<ElementArg
   return {name, elements_detail::work<flops>, elements_detail::first, rows};
 }
 
-// The same with its table: of a formula with one row for all CPUs, or with vectors.
+// The kernel with its table, for a formula with one row for all CPUs, and for one with vectors.
 #define SWITCHYARD_PORTABLE_KERNEL(kernel, op, flops)                                              \
   constexpr Implementation<ElementArgs> kernel##Rows[] = {                                         \
       {"cuda", Gpu::any, gpu::op}, {"portable", Isa::ref, elements_detail::on_cpu<portable::op>}}; \

@@ -4,9 +4,9 @@
 // y); and the functions sigmoid() and tanh_of(), which each driver has of its own and whose last bits differ.
 //
 // kRowNumber: the operand that may be one number a row; what is `staged` of it is asked once a row then, else
-// of each element. kOfResult: bits of the operands that have the results' dtype, where the others may have
-// another. The order of operations is that of the bits of all CPUs. `select` rather than minima: those drop a
-// NaN.
+// of each element. kOfResult: bits of the operands of the results' dtype, where others may have another.
+//
+// The order of operations gives the bits of all CPUs. `select` keeps a NaN, which minima drop.
 
 struct Forward {
   template <class Formula, class F, class... Operands>
@@ -30,8 +30,8 @@ struct Two {
   F first, second;
 };
 
-// What drivers ask of a formula: itself with the number of a call, the type of an operand where elements are
-// T and results Out, and what is staged.
+// The parts that drivers share: a formula with the number of a call, the type of an operand where elements
+// are T and results Out, and what is staged.
 template <class Formula>
 Formula with_number(float number) {
   if constexpr (std::is_empty_v<Formula>)

@@ -1,4 +1,4 @@
-// What kernels of formulas are given, and which there are. Internal to kernels/element.
+// The arguments of formulas' kernels, and the list of formulas. Internal to kernels/.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@ constexpr std::size_t kMostOperands = 4, kMostResults = 2;
 // one dtype, but where the formula says which operands have that of the results. A result may be an operand.
 struct ElementArgs {
   std::array<const TensorView*, kMostOperands> in{};
-  std::array<const TensorView*, kMostResults>
-      out{};         // null: not wanted, but for the first; its rows may be apart
+  // Null: not wanted. The first is needed, and its rows may be apart.
+  std::array<const TensorView*, kMostResults> out{};
   float number = 0;  // the formula's own
-  // Where the formula's kRowNumber is null among the operands: a number for each row (a row is the last dim
+  // A number for each row, where the formula's kRowNumber is null among the operands (a row is the last dim
   // of the first result), f32 or of the elements' dtype; null: 1.
   const TensorView* row_number = nullptr;
   const TensorView* sum = nullptr;  // what the formula sums up over each row; null: not wanted
@@ -26,13 +26,13 @@ struct ElementArgs {
   bool has_two_dtypes = false;
 };
 
-// What kernels are given of ElementArgs. Element i of row r is at r · columns + i + r · shift.
+// ElementArgs as kernels take them. Element i of row r is at r · columns + i + r · shift.
 struct ElementArray {
   void* data = nullptr;
   std::int64_t shift = 0;
 };
 struct Elements {
-  // Of the last operand and of the first result.
+  // The dtypes of the last operand and of the first result.
   DType dtype = DType::f32, out_dtype = DType::f32;
   DType row_dtype = DType::f32, sum_dtype = DType::f32;
   bool by_rows = false;  // else each element is a row

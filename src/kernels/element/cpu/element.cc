@@ -28,7 +28,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using lanes::D;
 using lanes::V;
 
-// Of elements T: functions need be no better than they are.
+// A vector of elements T, whose functions need be no better than T.
 template <class T>
 struct Number {
   static constexpr std::int64_t kStep = lanes::kStep;

@@ -42,7 +42,7 @@ GPU_FUNCTION void put(Two<F> values, int j, float (*y)[width]) {
   y[1][j] = values.second.value;
 }
 
-// What a row has for all of its elements.
+// The number that all of a row's elements share.
 template <class Formula>
 GPU_FUNCTION F number_of_row(const Formula& formula, const Elements& p, std::int64_t row) {
   if (p.row_number == nullptr) return 1.0f;
