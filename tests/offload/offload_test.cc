@@ -10,6 +10,9 @@
 #include <fstream>
 
 #include "autograd/op.h"
+#include "core/workers.h"
+#include "kernels/pointwise/rms_norm.h"
+#include "kernels/product/gemm.h"
 #include "plan/planner.h"
 #include "train/run.h"
 
@@ -190,7 +193,9 @@ TEST(Offload, WeightsOfTheHostAreTrained) {
        {Keys{"trainable_parameters_mask=attention", "remat_policy=none"},
         Keys{"dtype=bfloat16", "gradient_accumulation_steps=2", "logits_via_embedding=true"},
         Keys{"optimizer_memory_host_offload=true", "mtp_num_layers=1"},
-        Keys{"opt_type=muon", "ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2"}}) {
+        Keys{"opt_type=muon", "ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2"},
+        Keys{"weight_format=int8", "trainable_parameters_mask=norm,embedding", "base_emb_dim=32",
+             "head_dim=32", "base_mlp_dim=32"}}) {
     SCOPED_TRACE(testing::PrintToString(base));
     const Ran there = train_on_gpu(plus(few, base)),
               away = train_on_gpu(plus(plus(few, base), {"parameter_memory_host_offload=true"}));
@@ -207,6 +212,34 @@ TEST(Offload, WeightsThatAreNamedStay) {
   const std::int64_t layer = 4 * 3 * 32 * 64 * 4;
   EXPECT_EQ(bytes_of(train_on_gpu(keys).summary, "host_weights_bytes"), 3 * layer + layer / 3);
   EXPECT_EQ(bytes_of(planned(keys), "host_weights_bytes"), 3 * layer + layer / 3);
+}
+
+// A kernel whose row is chosen by one view takes no other of another memory.
+TEST(Offload, KernelsNameWhatLiesElsewhere) {
+  const Memory gpu(Device::cuda_emulated(), nullptr);
+  const Tensor x = gpu.zeros(DType::f32, {4, 8}), y = gpu.zeros(DType::f32, {4, 8}),
+               rstd = gpu.zeros(DType::f32, {4}), scale = Memory().zeros(DType::f32, {8}),
+               b = Memory().zeros(DType::f32, {8, 8});
+  Workers workers(1, 1);
+  ThreadPool pool(workers);
+  const auto refusal = [](const auto& run) -> std::string {
+    try {
+      run();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(
+      refusal([&] {
+        rms_norm(pool, {.x = x.view(), .scale = scale.view(), .y = y.view(), .rstd = rstd.view()});
+      }),
+      "[rms_norm] view 2 of its arguments, float32 [8], lies in memory of the host, and its kernel runs on "
+      "a GPU");
+  EXPECT_EQ(
+      refusal([&] { gemm(pool, {.a = x.view(), .b = b.view(), .c = y.view()}); }),
+      "[gemm] view 2 of its arguments, float32 [8,8], lies in memory of the host, and its kernel runs on "
+      "a GPU");
 }
 
 TEST(Offload, RefusesPlacesThatNameNothing) {

@@ -236,6 +236,7 @@ void multiply_on_cpu(ThreadPool& pool, const Product& product) {
 }  // namespace
 
 void multiply(ThreadPool& pool, const Product& product) {
+  registry::require_one_device(product.op, product, product.on_gpu());
   if (!product.on_gpu()) return multiply_on_cpu(pool, product);
   const std::vector<gpu::DeviceProduct> lowered = gpu::lowered(product);
   const ProductCall call{.product = product, .lowered = lowered};

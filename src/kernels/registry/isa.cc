@@ -138,6 +138,12 @@ const char* missing(Gpu gpu) {
                                    : "wgmma is of compute capability 9, which this GPU has not";
 }
 
+void refuse_other_device(const char* op, int number, const TensorView& view) {
+  fail_runtime("[{}] view {} of its arguments, {} {}, lies in memory of {}, and its kernel runs on {}", op,
+               number, name_of(view.dtype()), to_string(view.shape()), view.on_gpu() ? "a GPU" : "the host",
+               view.on_gpu() ? "the host" : "a GPU");
+}
+
 }  // namespace registry
 
 }  // namespace switchyard

@@ -23,6 +23,7 @@
 #include "kernels/registry/isa.h"
 #include "kernels/registry/proofs.h"
 #include "kernels/registry/record.h"
+#include "kernels/registry/views.h"
 
 namespace switchyard {
 
@@ -81,6 +82,18 @@ struct Kernel {
 
 namespace registry {
 
+// Error(runtime) that names the op and the view, the `number`th of its arguments' views.
+[[noreturn]] void refuse_other_device(const char* op, int number, const TensorView& view);
+// All views of an op's arguments are a GPU's, or none is: the row is chosen by one of them.
+template <typename Args>
+void require_one_device(const char* op, const Args& args, bool on_gpu) {
+  int number = 0;
+  for_each_view(args, [&](const TensorView& view) {
+    ++number;
+    if (view.on_gpu() != on_gpu && view.defined()) refuse_other_device(op, number, view);
+  });
+}
+
 // The reason why this machine, or its cap, has no such thing; null: it has.
 const char* missing(Isa isa);
 const char* missing(Gpu gpu);
@@ -130,7 +143,8 @@ const Implementation<Args>& choose(const Kernel<Args>& kernel, const Args& args)
       [&](const Implementation<Args>& row) { return row.refuses == nullptr ? nullptr : row.refuses(args); });
 }
 
-// Computes the op. In a plan: counts its work, and has the chosen implementation's workspace taken.
+// Computes the op. Error(runtime) where one argument is a GPU's and another is not. In a plan: counts its
+// work, and has the chosen implementation's workspace taken.
 template <typename Args>
 void run(ThreadPool& pool, const Kernel<Args>& kernel, const Args& args) {
   Work work = kernel.work(args);
@@ -141,6 +155,7 @@ void run(ThreadPool& pool, const Kernel<Args>& kernel, const Args& args) {
     const Buffer taken(workspace == nullptr ? 0 : workspace(args));
     return;
   }
+  registry::require_one_device(kernel.name, args, kernel.on_gpu(args));
   const Implementation<Args>& chosen = choose(kernel, args);
   chosen.on_gpu ? chosen.launch(args) : chosen.run(pool, args);
 }
