@@ -168,6 +168,10 @@ Array never_save(Array x) {
 BackwardCall::BackwardCall(Context& context, Node& node, std::vector<Tensor> grads)
     : context_(context), node_(node), grads_(std::move(grads)) {}
 
+std::vector<Tensor> Op::backward(Context&, const BackwardCall&) const {
+  CHECK(false, "[{}] a gradient is asked of an op that has none", name());
+}
+
 Tensor BackwardCall::take_grad(std::size_t output) const {
   if (const ValuePtr value = node_.outputs[output].lock()) value->grad = Tensor();
   return std::move(grads_[output]);

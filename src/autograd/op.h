@@ -49,7 +49,10 @@ class Op {
   virtual std::string_view name() const = 0;
 
   // Returns dtype, global and local shape and sharding of each output. A ragged output's row count is 0.
-  virtual std::vector<ArrayInfo> infer(const Context& context, std::span<const ArrayInfo> inputs) const = 0;
+  // Without an override: one output, which is like the first input.
+  virtual std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> inputs) const {
+    return {inputs[0]};
+  }
 
   // Local computation (and communication). Must be re-runnable: remat calls it again. Kernels and
   // ThreadPool::for_range do nothing in an abstract context. An op that needs a value on the host reads it by
@@ -62,8 +65,9 @@ class Op {
   virtual std::unique_ptr<StartedOp> start(Context&, std::span<const Tensor>) const { return nullptr; }
 
   // Returns one gradient per input, in the dual sharding of the input; undefined when not wanted
-  // (BackwardCall::wanted) or zero. Behaves as forward does in an abstract context.
-  virtual std::vector<Tensor> backward(Context& context, const BackwardCall& call) const = 0;
+  // (BackwardCall::wanted) or zero. Behaves as forward does in an abstract context. Every op overrides it
+  // that is differentiable().
+  virtual std::vector<Tensor> backward(Context& context, const BackwardCall& call) const;
 
   // Bit i set: backward reads input (output) i.
   virtual std::uint32_t needs_inputs() const { return ~0u; }

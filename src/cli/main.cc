@@ -1,8 +1,8 @@
 // switchyard: one binary, one file per command.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -80,36 +80,34 @@ const std::map<std::string, Entry>& commands() {
                          given.empty() ? "" : switchyard::nearest_hint(given, names));
 }
 
-// Arguments after the command word go to the command untouched: `key=value` is not an option syntax.
-int run(int argc, char** argv) {
-  CLI::App app{
+void print_help() {
+  fmt::print(
       "Switchyard trains Mixture-of-Experts transformers. switchyard COMMAND --help shows a page per "
-      "command."};
-  app.set_version_flag("--version", SWITCHYARD_VERSION);
-  app.require_subcommand(1);
-  const std::string first = argc > 1 ? argv[1] : "";
-  const bool wants_page = first == "--help" || first == "-h" || first == "--version";
-  if (!wants_page && !commands().contains(first)) fail_unknown(first);
-  if (!wants_page && first != "bench" && !switchyard::has_true_numbers())
+      "command.\n"
+      "Usage: switchyard COMMAND [ARGUMENT ...]\n\nOptions:\n"
+      "  -h, --help                  Print this help message and exit\n"
+      "  --version                   Display program version information and exit\n\nCommands:\n");
+  for (const auto& [name, entry] : commands()) fmt::print("  {:<27} {}\n", name, entry.help);
+}
+
+// A command reads the arguments behind its name by itself (cli/options.h).
+int run(std::span<const std::string> arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--help" || first == "-h") {
+    print_help();
+    return 0;
+  }
+  if (first == "--version") {
+    fmt::print("{}\n", SWITCHYARD_VERSION);
+    return 0;
+  }
+  const auto chosen = commands().find(first);
+  if (chosen == commands().end()) fail_unknown(first);
+  if (first != "bench" && !switchyard::has_true_numbers())
     switchyard::fail_usage(
         "[command line] this build has AMX's costs without its numbers: it runs bench alone");
-  for (const auto& [name, entry] : commands()) {
-    CLI::App* sub = app.add_subcommand(name, entry.help);
-    sub->prefix_command();
-    sub->set_help_flag();
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    switchyard::fail_usage("[command line] {}; options before the command are --help and --version",
-                           error.what());
-  }
-  const CLI::App* chosen = app.get_subcommands().front();
-  const std::vector<std::string> arguments = chosen->remaining();
-  const Entry& entry = commands().at(chosen->get_name());
-  if (!entry.in_processes) switchyard::require_one_process(chosen->get_name());
-  return entry.run(arguments);
+  if (!chosen->second.in_processes) switchyard::require_one_process(first);
+  return chosen->second.run(arguments.subspan(1));
 }
 
 // Files that the program opens shall not become the descriptors of streams that whoever started it had
@@ -131,7 +129,8 @@ int main(int argc, char** argv) {
   open_closed_streams();
   ::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file size a write fails with a reason, as on a full disk
   try {
-    const int status = run(argc, argv);
+    const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+    const int status = run(arguments);
     // Nobody shall believe a table or a file that a full disk or a closed pipe cut off.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       switchyard::fail_runtime("[output] standard output cannot be written");

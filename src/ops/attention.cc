@@ -38,7 +38,6 @@ class RopeTablesOp : public Op {
                             {in[0].view(), frequencies_, amplitude_, cos.view(), sin.view(), growth_});
     return {cos, sin};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:
@@ -51,9 +50,6 @@ class RopeOp : public Op {
  public:
   RopeOp(std::int64_t offset, bool interleaved) : offset_(offset), interleaved_(interleaved) {}
   std::string_view name() const override { return "rope"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     return {rotated(c, in[0], in[1], in[2], false)};

@@ -143,9 +143,6 @@ struct Store {
 class ThroughInt8Op : public Op {
  public:
   std::string_view name() const override { return "through_int8"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const Tensor& x = in[0];
@@ -157,7 +154,6 @@ class ThroughInt8Op : public Op {
     from_int8(*c.pool, {out.view().reshaped(vectors), values.view(), scales.view()});
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 };
 

@@ -99,9 +99,6 @@ class ScaleOp : public Op {
  public:
   explicit ScaleOp(float factor) : factor_(factor) {}
   std::string_view name() const override { return "scale"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     return {scaled(c, in[0])};
@@ -238,7 +235,6 @@ class LastTokensOp : public Op {
     switchyard::last_tokens(*c.pool, {x.view(), in[1].view(), out.view()});
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
   bool differentiable() const override { return false; }
 };
 

@@ -21,9 +21,6 @@ TensorView taps_of(const TensorView& w) {
 class CausalConvOp : public Op {  // inputs: x, w, segments
  public:
   std::string_view name() const override { return "causal_conv"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const Tensor y = c.empty(in[0].dtype(), in[0].shape());
@@ -188,9 +185,6 @@ class CacheConvOp : public Op {  // inputs: x, w
   CacheConvOp(const AttentionCache& cache, Tensor tail, const TokenPlaces& places)
       : lengths_(cache.lengths), tail_(std::move(tail)), slots_(places) {}
   std::string_view name() const override { return "causal_conv"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const Tensor y = zeros_like(c, in[0]);

@@ -150,7 +150,6 @@ class ChosenOfScoresOp : public Op {
     choose_keys(*c.pool, {.scores = scores.view(), .count = count_, .bits = chosen.view()});
     return {chosen};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:
@@ -236,14 +235,10 @@ class IndexLossOp : public Op {  // inputs: scores, shares, maybe chosen keys
 class DetachOp : public Op {
  public:
   std::string_view name() const override { return "detach"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     return {in[0]};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   std::uint32_t needs_inputs() const override { return 0; }
   bool differentiable() const override { return false; }
 };
@@ -251,9 +246,6 @@ class DetachOp : public Op {
 class SubtractMeanOp : public Op {
  public:
   std::string_view name() const override { return "subtract_mean"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     return {centred(c, in[0])};

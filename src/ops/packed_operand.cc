@@ -20,7 +20,6 @@ class DenseWeightOp : public Op {
                               std::span<const ArrayInfo>) const override {
     return {dense_operand(c, in[0], unpacked_shape(in[0].dtype(), in[0].shape()), to_)};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:

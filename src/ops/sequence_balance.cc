@@ -54,9 +54,6 @@ class MoveChunksOp : public Op {
   std::string_view name() const override {
     return to_ == ChunkOrder::balanced ? "balance_sequence" : "unbalance_sequence";
   }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    return {in[0]};
-  }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     return {move(c, in[0], infos[0].sharding.dims[1], from_, to_)};

@@ -33,7 +33,6 @@ class SplitUpProjectionOp : public Op {
     strided_copy(*c.pool, heads_first.slice(2, nope_, value), value_up.view());
     return {key_up, value_up};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:

@@ -11,6 +11,7 @@
 
 #include "autograd/op.h"
 #include "core/workers.h"
+#include "kernels/pointwise/clamp.h"
 #include "kernels/pointwise/rms_norm.h"
 #include "kernels/product/gemm.h"
 #include "plan/planner.h"
@@ -235,6 +236,10 @@ TEST(Offload, KernelsNameWhatLiesElsewhere) {
         rms_norm(pool, {.x = x.view(), .scale = scale.view(), .y = y.view(), .rstd = rstd.view()});
       }),
       "[rms_norm] view 2 of its arguments, float32 [8], lies in memory of the host, and its kernel runs on "
+      "a GPU");
+  EXPECT_EQ(
+      refusal([&] { clamp(pool, 1, b.view(), y.view()); }),
+      "[clamp] view 1 of its arguments, float32 [8,8], lies in memory of the host, and its kernel runs on "
       "a GPU");
   EXPECT_EQ(
       refusal([&] { gemm(pool, {.a = x.view(), .b = b.view(), .c = y.view()}); }),

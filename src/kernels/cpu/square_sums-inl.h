@@ -4,7 +4,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
-#include "kernels/pointwise/square_sums.h"
+#include "kernels/cpu/square_sums.h"
 
 #if defined(SWITCHYARD_SQUARE_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SWITCHYARD_SQUARE_SUMS_INL_H_

@@ -47,6 +47,20 @@ void check(const char* op, const ElementArgs& args) {
   }
 }
 
+// registry::require_one_device() sees views, and ElementArgs points to them.
+void require_one_device(const char* op, const ElementArgs& args) {
+  const bool on_gpu = args.out[0]->on_gpu();
+  int number = 0;
+  const auto require = [&](const TensorView* view) {
+    ++number;
+    if (view != nullptr && view->on_gpu() != on_gpu) registry::refuse_other_device(op, number, *view);
+  };
+  for (const TensorView* view : args.in) require(view);
+  for (const TensorView* view : args.out) require(view);
+  require(args.row_number);
+  require(args.sum);
+}
+
 }  // namespace
 
 Elements elements_of(const ElementArgs& args) {
@@ -99,6 +113,7 @@ Work work_of(const ElementArgs& args, double flops) {
 }  // namespace elements_detail
 
 void run_elements(ThreadPool& pool, const Kernel<ElementArgs>& kernel, const ElementArgs& args) {
+  require_one_device(kernel.name, args);
   check(kernel.name, args);
   run(pool, kernel, args);
 }

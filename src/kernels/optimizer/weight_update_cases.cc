@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "kernels/optimizer/rank_sum.h"
 #include "kernels/optimizer/weight_update.h"
+#include "kernels/pointwise/rank_sum.h"
 #include "kernels/testing/cases.h"
 #include "kernels/testing/example_numbers.h"
 

@@ -2,8 +2,8 @@
 // CPU kernels update elements [begin, end) of flat arrays.
 #pragma once
 
+#include "kernels/cpu/square_sums.h"
 #include "kernels/optimizer/weight_update.h"
-#include "kernels/pointwise/square_sums.h"
 
 namespace switchyard {
 

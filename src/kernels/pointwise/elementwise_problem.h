@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "kernels/cpu/square_sums.h"
 #include "kernels/pointwise/elementwise.h"
-#include "kernels/pointwise/square_sums.h"
 
 namespace switchyard {
 

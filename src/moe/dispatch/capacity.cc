@@ -39,7 +39,6 @@ class PlanCapacityOp : public Op {
                           .factor = factor_});
     return {rows, tokens, position, dropped};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:

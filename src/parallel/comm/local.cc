@@ -20,7 +20,7 @@
 
 #include "core/cores.h"
 #include "core/error.h"
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 #include "parallel/comm/device_bytes.h"
 #include "parallel/comm/failure.h"
 #include "parallel/comm/local_world.h"

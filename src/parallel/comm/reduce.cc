@@ -1,7 +1,7 @@
 #include "parallel/comm/reduce.h"
 
 #include "core/error.h"
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 
 namespace switchyard {
 namespace {

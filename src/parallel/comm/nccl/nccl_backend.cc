@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/stream_log.h"
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 #include "parallel/comm/device_bytes.h"
 #include "parallel/comm/failure.h"
 #include "parallel/comm/reduce.h"

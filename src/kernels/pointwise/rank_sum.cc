@@ -1,4 +1,4 @@
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 
 #include "core/error.h"
 #include "kernels/registry/simd_rows.h"

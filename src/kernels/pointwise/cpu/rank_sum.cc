@@ -2,14 +2,14 @@
 // goes as its even and odd elements.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/optimizer/cpu/rank_sum.cc"
+#define HWY_TARGET_INCLUDE "kernels/pointwise/cpu/rank_sum.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
 #include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 #include "kernels/registry/simd_rows.h"
 
 #if HWY_TARGET != HWY_SCALAR  // of which nothing is called

@@ -1,5 +1,5 @@
 // The scalar truth of sums over ranks.
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 
 #include "kernels/pointwise/reference/elementwise_access.h"
 

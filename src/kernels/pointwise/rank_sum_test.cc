@@ -1,4 +1,4 @@
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 #include "kernels/cuda/portable.h"
-#include "kernels/optimizer/rank_sum.h"
+#include "kernels/pointwise/rank_sum.h"
 
 namespace switchyard::gpu {
 namespace {
