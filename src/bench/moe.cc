@@ -1,4 +1,6 @@
 // Measures one rank's whole MoE layer: router, dispatch, experts, combine; forward, and with backward.
+#include <fmt/ranges.h>
+
 #include <cstring>
 #include <map>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "bench/one_rank.h"
 #include "bench/random_tensor.h"
 #include "core/error.h"
+#include "core/packed_words.h"
 #include "kernels/packed/packed_weights.h"
 #include "moe/block.h"
 
@@ -18,7 +21,7 @@ namespace switchyard::bench {
 namespace {
 
 const std::vector<std::string> kLayerDirections{"fwd", "fwd+bwd"};
-const std::vector<std::string> kWeightFormats{"bfloat16", "int8", "int4", "int4a", "mxfp4"};
+const std::vector<std::string> kWeightFormats = packed_words({"bfloat16"});
 constexpr std::int64_t kDecodeTokens = 64;  // up to so many, a layer is bound by reading weights
 constexpr std::int64_t kDecodeRounds = 32;  // different choices, so that weights come from memory
 
@@ -220,9 +223,9 @@ std::vector<Key> moe_keys() {
     if (key.name == "tokens") key.help += "; 64 and fewer are decoding: weights read a second";
   }
   keys.push_back({"direction", "all", "fwd, fwd+bwd; or all"});
-  keys.push_back(
-      {"weight_format", "bfloat16",
-       "of the experts: bfloat16, int8, int4, int4a, mxfp4; several; those of few bits have fwd only"});
+  keys.push_back({"weight_format", "bfloat16",
+                  fmt::format("of the experts: {}; several; those of few bits have fwd only",
+                              fmt::join(kWeightFormats, ", "))});
   return keys;
 }
 

@@ -1,10 +1,13 @@
 #include "checkpoint/layout.h"
 
+#include <fmt/ranges.h>
+
 #include <string_view>
 #include <utility>
 
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/packed_words.h"
 
 namespace switchyard {
 
@@ -31,8 +34,9 @@ DType stored_dtype(const std::string& type, const std::string& where) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8}) {
     if (safetensors_dtype(dtype) == type) return dtype;
   }
-  fail_usage("[checkpoint] {}: dtype {}, expected F32, BF16, I32, U8, int8, int4, int4a or mxfp4", where,
-             type);
+  const std::vector<std::string> words = packed_words({"F32", "BF16", "I32", "U8"});
+  fail_usage("[checkpoint] {}: dtype {}, expected {} or {}", where, type,
+             fmt::join(words.begin(), words.end() - 1, ", "), words.back());
 }
 
 CheckpointLayout::CheckpointLayout(std::vector<StoredTensor> tensors, std::int64_t file_bytes)

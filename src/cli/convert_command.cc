@@ -1,5 +1,7 @@
 #include "cli/convert_command.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -14,6 +16,7 @@
 #include "convert/logits.h"
 #include "convert/table.h"
 #include "core/error.h"
+#include "core/packed_words.h"
 
 namespace switchyard {
 namespace {
@@ -70,7 +73,8 @@ void set_weights(ConvertRequest& request, const std::string& text) {
   if (request.weights) return;
   const bool dense = text == "bfloat16" || text == "float32";
   if (!dense)
-    fail_usage("[convert] --weights {}: expected int8, int4, int4a, mxfp4, bfloat16 or float32", text);
+    fail_usage("[convert] --weights {}: expected {}, bfloat16 or float32", text,
+               fmt::join(packed_words(), ", "));
   request.dtype = parse_float_dtype(text, "--weights");
 }
 

@@ -84,9 +84,9 @@ void print_help() {
   fmt::print(
       "Switchyard trains Mixture-of-Experts transformers. switchyard COMMAND --help shows a page per "
       "command.\n"
-      "Usage: switchyard COMMAND [ARGUMENT ...]\n\nOptions:\n"
-      "  -h, --help                  Print this help message and exit\n"
-      "  --version                   Display program version information and exit\n\nCommands:\n");
+      "Usage: switchyard [OPTIONS] SUBCOMMAND\n\nOptions:\n"
+      "  -h,--help                   Print this help message and exit\n"
+      "  --version                   Display program version information and exit\n\nSubcommands:\n");
   for (const auto& [name, entry] : commands()) fmt::print("  {:<27} {}\n", name, entry.help);
 }
 

@@ -1,6 +1,7 @@
 // Declares keys of the run: its name, its model, and the folders of its outputs.
 #include "config/config.h"
 #include "config/declaration.h"
+#include "core/packed_words.h"
 
 namespace switchyard {
 
@@ -89,7 +90,7 @@ std::vector<KeyDeclaration> generation_keys() {
           "max_prefill_predict_length", 64, at_least(1),
           "most prompt tokens of `generate`; new tokens = max_target_length - this; when not set, the "
           "prompt's length"),
-      choice_key("weight_format", "stored", one_of({"stored", "dense", "int8", "int4", "int4a", "mxfp4"}),
+      choice_key("weight_format", "stored", one_of(packed_words({"stored", "dense"})),
                  "the bits that `generate`, `serve` and `eval` hold experts, linear layers and the head in: "
                  "as stored, few bits of a GGUF file too; dense, in weight_dtype; or made on load in groups "
                  "of 32 inputs with a scale (docs/quantization.md)"),
