@@ -308,10 +308,10 @@ Parameters Parameters::under(Context& context, const AxisRules& rules) const {
   return result;
 }
 
-const Array& Parameters::operator[](const std::string& name) const {
+const Parameter& Parameters::parameter(const std::string& name) const {
   const auto at = index_.find(name);
   CHECK(at != index_.end(), "no parameter {}", name);
-  return all_[at->second].array;
+  return all_[at->second];
 }
 
 bool Parameters::any_away(const Context& context) const {
@@ -319,8 +319,8 @@ bool Parameters::any_away(const Context& context) const {
 }
 
 Array Parameters::on_device(Context& context, const std::string& name) const {
-  const Array& stored = (*this)[name];
-  return is_away(context, all_[index_.at(name)].spec) ? fetch_weight(context, stored) : stored;
+  const Parameter& stored = parameter(name);
+  return is_away(context, stored.spec) ? fetch_weight(context, stored.array) : stored.array;
 }
 
 }  // namespace switchyard

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "autograd/array.h"
@@ -96,7 +96,9 @@ class Parameters {
   // Moves weights to the layout of `rules`, without gradients. Arrays already in it are shared. Collective.
   Parameters under(Context& context, const AxisRules& rules) const;
 
-  const Array& operator[](const std::string& name) const;  // CHECKs that it exists
+  // Both CHECK that it exists.
+  const Parameter& parameter(const std::string& name) const;
+  const Array& operator[](const std::string& name) const { return parameter(name).array; }
   // Layers ask for this: the parameter where the device's kernels read it. A weight that is away is fetched.
   Array on_device(Context& context, const std::string& name) const;
   bool any_away(const Context& context) const;
@@ -112,7 +114,7 @@ class Parameters {
 
  private:
   std::vector<Parameter> all_;
-  std::map<std::string, std::size_t> index_;
+  std::unordered_map<std::string, std::size_t> index_;
   std::shared_ptr<std::int64_t> version_ = std::make_shared<std::int64_t>(0);
 };
 
