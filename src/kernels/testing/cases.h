@@ -22,8 +22,8 @@ struct Output {
   PoisonedArray start;  // what the kernel is given: NaN, or what it adds to or updates
   Bound bound = {};
   double of_largest = 0;  // added to the bound: so much of the largest magnitude that is expected
-  // Added to each element's bound where tiles run, which round within (docs/design/numerics.md); may be
-  // empty.
+  // Added to each element's bound where tiles run, which round within: docs/design/numerics.md says how much.
+  // May be empty.
   std::vector<double> tile_rounding = {};
 };
 
