@@ -77,7 +77,7 @@ nlohmann::ordered_json share(double rate, double peak);
 // A lower bound of the time: products at the peak rate and compulsory bytes at the peak bandwidth.
 double roofline_seconds(const Measurement& m, const Peaks& peaks);
 
-// One result as JSON: the fields of docs/formats.md, then those of the case.
+// One result as JSON: the fields of docs/json.md, then those of the case.
 nlohmann::ordered_json result_json(const Measurement& m, const Peaks& peaks);
 
 std::string table_header();

@@ -1,4 +1,4 @@
-// Manifest: the contents of a checkpoint's manifest.json (docs/formats.md).
+// Manifest: the contents of a checkpoint's manifest.json (docs/run-files.md).
 #pragma once
 
 #include <cstdint>

@@ -67,7 +67,7 @@ long prompts are read in chunks between others' tokens.
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
 
 POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /tokenize, /detokenize, /apply-template; GET /v1/models,
-/props, /health, /metrics (for Prometheus, with the load of each expert), and / is a page for chats. docs/serving.md says all.
+/props, /health, /metrics (for Prometheus, with the load of each expert), and / is a page for chats. docs/http.md says all.
 SIGTERM or Ctrl-C: the texts that are being made are finished, those that wait are not begun; once more ends it at once.
 
 Exit status: 0 stopped by a signal, 1 failed, 2 wrong command line, config or file.

@@ -32,7 +32,7 @@ std::vector<KeyDeclaration> moe_keys() {
       boolean_key("use_random_routing", false, "uniformly drawn experts, for measurements"),
       with_role(KeyRole::output, text_key("routing_record", "",
                                           "file that gets the experts of every token that `train`, "
-                                          "`generate` or `serve` route (docs/formats.md); empty: none")),
+                                          "`generate` or `serve` route (docs/run-files.md); empty: none")),
       with_role(KeyRole::training,
                 text_key("routing_replay", "",
                          "such a file: `train` and `verify` send each token to the experts that it names for "

@@ -1,7 +1,7 @@
 // The element types of GGUF files: blocks of values with a few bits per value.
 //
-// A row of a tensor is a whole number of blocks. The table "Blocks" in docs/gguf.md defines which bits of a
-// block make which value; it was checked against llama.cpp's C code.
+// A row of a tensor is a whole number of blocks. The table "Blocks" in docs/design/gguf.md defines which bits
+// of a block make which value; it was checked against llama.cpp's C code.
 #pragma once
 
 #include <cstddef>

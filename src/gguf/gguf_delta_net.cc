@@ -1,5 +1,5 @@
 // Gated delta nets, and attention with an output gate, with llama.cpp's keys, names and order of weights:
-// qwen3next and qwen35moe (docs/gguf.md).
+// qwen3next and qwen35moe (docs/design/gguf.md).
 #include "core/error.h"
 #include "core/json_file.h"
 #include "gguf/architectures.h"

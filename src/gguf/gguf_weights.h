@@ -3,9 +3,9 @@
 //
 // Weights that GGUF stores in another form are converted back: the architecture llama has rows of attn_q and
 // attn_k in another order, experts are one tensor, kv_b_proj of deepseek2 is two tensors, one of them
-// transposed, norms of qwen3next are 1 + weight (docs/gguf.md). Matrices that transformers fuses in one
-// tensor have the names from families/fused_weights.h. Values are the blocks' float32 values, bit for bit,
-// except those that are converted back by arithmetic.
+// transposed, norms of qwen3next are 1 + weight (docs/design/gguf.md). Matrices that transformers fuses in
+// one tensor have the names from families/fused_weights.h. Values are the blocks' float32 values, bit for
+// bit, except those that are converted back by arithmetic.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 // The scalars of a training step, and the two files they go to: JSON lines and TensorBoard events.
 //
-// docs/formats.md lists the names and describes both files.
+// docs/run-files.md lists the names and describes both files.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Tests the strategies' traffic: the counters of all ranks
-// equal the formulas of docs/algorithms.md, byte for byte.
+// equal the formulas of docs/design/traffic.md, byte for byte.
 #include "moe/block_testing.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-// The worked example of docs/add-an-op.md; the document quotes this file, and a test compares the two.
+// The worked example of docs/extending.md; the document quotes this file, and a test compares the two.
 #include <fstream>
 #include <sstream>
 
@@ -56,7 +56,7 @@ TEST(ExampleOp, DocumentQuotesIt) {
     text << file.rdbuf();
     return text.str();
   };
-  const std::string document = read("/docs/add-an-op.md"), source = read("/src/ops/example_op_test.cc"),
+  const std::string document = read("/docs/extending.md"), source = read("/src/ops/example_op_test.cc"),
                     fence = "```cpp\n";
   std::size_t blocks = 0;
   for (std::size_t at = document.find(fence); at != std::string::npos; at = document.find(fence, at + 1)) {

@@ -35,7 +35,7 @@ double seconds_of(const std::vector<GenerationPlan>& stages, StepPlan Generation
 // The stage whose rank needs the most memory; the first one of equals.
 const GenerationPlan& largest_stage(const std::vector<GenerationPlan>& stages);
 
-// The plan as JSON (docs/formats.md).
+// The plan as JSON (docs/json.md).
 nlohmann::json generation_json(const Config& config, const std::vector<GenerationPlan>& stages,
                                const Mesh& mesh, const Topology& topology);
 

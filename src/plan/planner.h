@@ -63,7 +63,7 @@ std::vector<StepPlan> plan_stages(const Config& config, const Mesh& mesh, const 
 // The index of the stage that needs the most memory; the first one of equals.
 std::size_t largest_stage(const std::vector<StepPlan>& stages);
 
-// The plan as JSON (docs/formats.md); `curve` belongs to the first stage.
+// The plan as JSON (docs/json.md); `curve` belongs to the first stage.
 nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<SkewPoint>& curve,
                          const Topology& topology);
 

@@ -1,4 +1,4 @@
-// Routing records: the experts of each token of a text, stored in a file (docs/formats.md).
+// Routing records: the experts of each token of a text, stored in a file (docs/run-files.md).
 //
 // A file is a sequence of self-contained records. So files can be concatenated, and a file that a killed run
 // left can be read up to its last complete record. Readers check everything.

@@ -1,4 +1,4 @@
-// Checkpointer: one rank's view of a run's checkpoints. docs/formats.md describes what is written.
+// Checkpointer: one rank's view of a run's checkpoints. docs/run-files.md describes what is written.
 //
 // Every rank writes its shares (train/update.h). So each byte is written once, by any process that holds it,
 // and a checkpoint has the model's whole tensors whatever the mesh. All functions except the constructor are

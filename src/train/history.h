@@ -34,11 +34,11 @@ class History {
   std::vector<HeatPanel> load_;  // a step adds a column, so values are kept [column][row] until written
 };
 
-// The metrics of one step, named as in docs/formats.md.
+// The metrics of one step, named as in docs/run-files.md.
 StepMetrics step_metrics(const TrainConfig& training, const StepResult& result, double seconds,
                          double tokens_per_rank, double flops_per_rank);
 
-// The content of summary.json (docs/formats.md). `cost` is the cost
+// The content of summary.json (docs/run-files.md). `cost` is the cost
 // of the last step on rank 0, with the highest peak of all steps.
 nlohmann::json run_summary(const Config& config, Trainer& trainer, const StepCost& cost);
 

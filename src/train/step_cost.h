@@ -25,7 +25,7 @@ struct RankMemory {
 RankMemory rank_memory(Trainer& trainer, const StepCost& cost);
 
 // `ranks`, `mesh`, `parameters`, `per_rank`, `collectives` and
-// `layers` of summary.json and of plan's JSON (docs/formats.md).
+// `layers` of summary.json and of plan's JSON (docs/run-files.md).
 nlohmann::json to_json(const Config& config, Trainer& trainer, const StepCost& cost);
 
 // Error(usage) for a model, batch and mesh that do not fit together: experts that do not divide evenly, or

@@ -1,4 +1,4 @@
-// StepTrace: a trace of all ranks in some steps of a run, one file for chrome://tracing (docs/formats.md).
+// StepTrace: a trace of all ranks in some steps of a run, one file for chrome://tracing (docs/run-files.md).
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ namespace {
 
 using namespace switchyard;
 
-// The layout of a record is that of docs/formats.md, on its own: not the reader's.
+// The layout of a record is that of docs/run-files.md, on its own: not the reader's.
 constexpr std::size_t kHeader = 64, kHash = 8;
 
 // The model that the file is read for: one byte chooses it.

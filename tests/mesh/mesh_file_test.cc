@@ -1,4 +1,4 @@
-// A user's own mesh file: the worked example of docs/add-a-mesh.md runs as it stands there, and mistakes are
+// A user's own mesh file: the worked example of docs/layouts.md runs as it stands there, and mistakes are
 // named.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ class MeshFile : public ::testing::Test {
   void SetUp() override {
     folder_ = fs::path(testing::TempDir()) / fmt::format("mesh_file_test_{}", getpid());
     fs::create_directories(folder_);
-    std::ifstream file(std::string(kSourceFolder) + "/docs/add-a-mesh.md");
+    std::ifstream file(std::string(kSourceFolder) + "/docs/layouts.md");
     std::ostringstream text;
     text << file.rdbuf();
     const std::string document = text.str(), fence = "```yaml\n";

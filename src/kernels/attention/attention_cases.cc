@@ -1,5 +1,5 @@
 // Attention on normal numbers. The reference computes in double; what the others may differ by is in
-// docs/numerics.md: fp32 sums, exponentials within 3e-6, and in tiles weights rounded to bf16.
+// docs/design/numerics.md: fp32 sums, exponentials within 3e-6, and in tiles weights rounded to bf16.
 #include "kernels/attention/attention_cases.h"
 
 #include <fmt/format.h>

@@ -22,7 +22,8 @@ struct Output {
   PoisonedArray start;  // what the kernel is given: NaN, or what it adds to or updates
   Bound bound = {};
   double of_largest = 0;  // added to the bound: so much of the largest magnitude that is expected
-  // Added to each element's bound where tiles run, which round within (docs/numerics.md); may be empty.
+  // Added to each element's bound where tiles run, which round within: docs/design/numerics.md says how much.
+  // May be empty.
   std::vector<double> tile_rounding = {};
 };
 
@@ -87,7 +88,7 @@ inline double squares_of(const PoisonedArray& x) {
 constexpr DType kFloatTypes[] = {DType::f32, DType::bf16};
 
 // The bound of h = silu(gate) * up * w with values around 1: the gate's exponential is an approximation
-// (docs/numerics.md), and h is rounded on both sides.
+// (docs/design/numerics.md), and h is rounded on both sides.
 Bound activation_bound(DType dtype);
 
 // The families, each in the file of its name.

@@ -1,5 +1,5 @@
 // POST /v1/chat/completions, as of OpenAI's API and of what vLLM and llama.cpp add to it: from a request's
-// body to texts. docs/serving.md lists the fields.
+// body to texts. docs/http.md lists the fields.
 #pragma once
 
 #include <cstdint>

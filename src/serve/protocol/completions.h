@@ -1,5 +1,5 @@
 // POST /v1/completions, as of OpenAI's API: from a request's body to texts, and from their pieces to the
-// answer's bytes. docs/formats.md lists the fields.
+// answer's bytes. docs/http.md lists the fields.
 #pragma once
 
 #include <cstdint>

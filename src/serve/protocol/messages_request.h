@@ -1,4 +1,4 @@
-// From a request of Anthropic's Messages API to the chat that it asks for. docs/serving.md lists the fields.
+// From a request of Anthropic's Messages API to the chat that it asks for. docs/http.md lists the fields.
 #pragma once
 
 #include <string>

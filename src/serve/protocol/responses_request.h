@@ -1,5 +1,5 @@
 // POST /v1/responses, OpenAI's API beside the chat: from a request's body to the body of a chat.
-// docs/serving.md lists the fields.
+// docs/http.md lists the fields.
 #pragma once
 
 #include <cstdint>
