@@ -276,6 +276,29 @@ TEST(Engine, CompletesPromptsSideBySide) {
   EXPECT_TRUE(one.complete({}).empty());
 }
 
+// Of five prompts, of which two have room, the first has a token whose embedding is no number.
+TEST(Engine, ATextThatFailsEndsThoseBesideIt) {
+  Engine engine = open({"per_device_batch_size=2"});
+  const ParameterView table = engine.parameter("embedding");
+  ASSERT_EQ(table.shards.size(), 1u);
+  auto* const weights = static_cast<float*>(const_cast<void*>(table.shards[0].data));
+  weights[7 * table.shape[1]] = std::nanf("");
+  const auto fails = [](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::runtime);
+      EXPECT_NE(std::string(error.what()).find("after 2 tokens are no numbers; the embedding"),
+                std::string::npos)
+          << error.what();
+    }
+  };
+  fails([&] { engine.complete({{7, 1}, {9, 8}, {3, 1}, {5}, {6}}, {.most_tokens = 4}); });
+  fails([&] { engine.generate({7, 1}).next(); });
+  EXPECT_EQ(engine.complete({{9, 8}, {3, 1}, {5}}, {.most_tokens = 4})[2].tokens.size(), 4u);
+}
+
 TEST(Engine, StopsAtTextsAndKeepsSchemas) {
   Engine engine = open({"tokenizer_type=byte", "vocab_size=259", "max_target_length=48"});
   const std::vector<std::int32_t> prompt = engine.encode("ab");

@@ -105,7 +105,9 @@ class TextsTogether {
     to.problem = piece.problem;
     to.not_finite = piece.not_finite;
     if (piece.finish != texts::Finish::failed) return;
+    // Nobody waits for the others: one without a slot would never tell of its end.
     for (const std::shared_ptr<texts::Pieces>& other : pieces_) other->abandon();
+    left_.clear();
   }
 
   const OnToken& on_token_;

@@ -14,7 +14,7 @@ template <class T>
 using Number = Single;
 
 #include "kernels/element/formulas-inl.h"
-// Behind the formulas.
+// The driver needs the formulas above.
 #include "kernels/element/driver-inl.h"
 
 }  // namespace

@@ -64,7 +64,7 @@ struct Number {
 };
 
 #include "kernels/element/formulas-inl.h"
-// Behind the formulas.
+// The driver needs the formulas above.
 #include "kernels/element/driver-inl.h"
 
 }  // namespace
