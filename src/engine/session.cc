@@ -159,11 +159,13 @@ Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& p
   return device;
 }
 
+bool may_place_weights_on_host(const Config& config) {
+  return config.get_bool("parameter_memory_host_offload") || !config.get_strings("weight_places").empty();
+}
+
 bool starts_ahead(const Config& config, const Context& context) {
-  const bool fetches =
-      config.get_bool("parameter_memory_host_offload") || !config.get_strings("weight_places").empty();
   return overlaps_communication(config, *context.comm) ||
-         (fetches && context.offload != nullptr && context.comm->size() == 1);
+         (may_place_weights_on_host(config) && context.offload != nullptr && context.comm->size() == 1);
 }
 
 bool overlaps_communication(const Config& config, const Communicator& comm) {

@@ -51,6 +51,8 @@ Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& p
 // True when all-gathers are prefetched (overlap_communication);
 // auto: when ranks are in several processes.
 bool overlaps_communication(const Config& config, const Communicator& comm);
+// True when a key may place weights in the memory of the host (ParameterSpec::place).
+bool may_place_weights_on_host(const Config& config);
 // True when gathers start before their turn: then, and where one rank fetches weights from the host.
 bool starts_ahead(const Config& config, const Context& context);
 

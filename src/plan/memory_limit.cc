@@ -26,9 +26,7 @@ bool is_on_cpu(const Config& config) {
 
 // On other devices the weights that lie on the host are counted, and nothing else.
 bool is_limited(const Config& config) {
-  const bool weights_on_host =
-      config.get_bool("parameter_memory_host_offload") || !config.get_strings("weight_places").empty();
-  return !config.get_bool("ignore_memory_limit") && (is_on_cpu(config) || weights_on_host);
+  return !config.get_bool("ignore_memory_limit") && (is_on_cpu(config) || may_place_weights_on_host(config));
 }
 
 std::int64_t bytes_of(const std::vector<ParameterSpec>& specs) {
