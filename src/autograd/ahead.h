@@ -35,6 +35,9 @@ class GathersAhead {
   std::vector<Tensor> run(Context& context, const std::shared_ptr<const Op>& op, const Tensor& input,
                           const ArrayInfo& info, bool weight);
 
+  // Bytes of weights that were gathered before their turn.
+  std::int64_t held() const { return held_; }
+
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
 

@@ -25,11 +25,11 @@ namespace switchyard {
 namespace {
 
 constexpr const char* kChatHelp =
-    R"(switchyard chat FOLDER [key=value ...] [--tool-format NAME] [--reasoning-format NAME]
+    R"(switchyard chat FOLDER|FILE.gguf [key=value ...] [--tool-format NAME] [--reasoning-format NAME]
 switchyard chat --url URL [--api-key-file FILE] [key=value ...]
 
-A conversation with a model at a terminal. FOLDER holds the weights, as for `serve`; --url asks another server that speaks
-OpenAI's chats instead. A line is a message; one that ends with \ goes on in the next, and so do lines between """ and """.
+A conversation with a model at a terminal. FOLDER holds the weights, as for `serve`, and may be a GGUF file; --url asks another
+server that speaks OpenAI's chats instead. A line is a message; one that ends with \ goes on in the next, and so do lines between """ and """.
 /help lists the commands. Ctrl-C ends an answer, which stays as far as it came; Ctrl-D ends the program.
 Where standard input is no terminal, each line is a message, and only answers are printed.
 
@@ -44,6 +44,7 @@ Exit status: 0 ended, 1 failed or, in a pipe, an answer or a command was an erro
 
 Examples:
   switchyard chat switchyard_output/mine
+  switchyard chat model-Q4_K_M.gguf
   switchyard chat --url http://127.0.0.1:8000 system="Be brief."
   echo "Hello!" | switchyard chat switchyard_output/mine
 )";

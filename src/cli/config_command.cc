@@ -16,6 +16,7 @@
 #include "config/value.h"
 #include "core/error.h"
 #include "core/json_file.h"
+#include "engine/command_config.h"
 #include "metrics/atomic_file.h"
 
 namespace switchyard {
@@ -131,7 +132,7 @@ void print_template(const Options& options) {
 }
 
 void show_settings(const Options& options, bool only_changed) {
-  const Config config = Config::from_args(options.settings);
+  const Config config = config_to_train("config", 1, options.settings);
   for (const std::string& line : config.notices()) fmt::print(stderr, "{}\n", line);
   if (options.json_file.empty()) {
     fmt::print("{}", config.describe(only_changed));

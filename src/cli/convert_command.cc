@@ -119,6 +119,8 @@ ConvertOptions parse_convert(std::span<const std::string> args) {
         "[convert] --verify --weights {}: the logits differ; `switchyard eval DST --against SRC` says by how "
         "much",
         name_of(*options.request.weights));
+  if (paths[1].ends_with(".gguf"))
+    fail_usage("[convert] {}: GGUF files are read, not written; DST is a folder", paths[1]);
   options.request.source = paths[0];
   options.request.destination = paths[1];
   return options;

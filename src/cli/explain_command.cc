@@ -12,6 +12,7 @@
 #include "cli/options.h"
 #include "config/config.h"
 #include "core/error.h"
+#include "engine/command_config.h"
 #include "engine/session.h"
 #include "metrics/atomic_file.h"
 #include "models/layout_warnings.h"
@@ -119,7 +120,7 @@ int explain_command(std::span<const std::string> args) {
     std::fputs(kExplainHelp, stdout);
     return 0;
   }
-  const Config config = Config::from_args(options.settings);
+  const Config config = config_to_train("explain", 1, options.settings);
   for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
   const Mesh mesh = mesh_from_config(config);
   Explanation explanation = explain_step(config, mesh);

@@ -31,11 +31,11 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kGenerateHelp = R"(switchyard generate FOLDER [key=value ...] [--json FILE]
+constexpr const char* kGenerateHelp = R"(switchyard generate FOLDER|FILE.gguf [key=value ...] [--json FILE]
 switchyard generate [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--json FILE]
 
-Goes on from a text. FOLDER holds a model's weights: the folder of a run (its newest checkpoint), a checkpoint, or a
-Hugging Face folder; given first, it says what the model and its tokenizer are. Keys are the reference's, as for `train`:
+Goes on from a text. FOLDER holds a model's weights: the folder of a run (its newest checkpoint), a checkpoint, a Hugging
+Face folder, or a GGUF file; given first, it says what the model and its tokenizer are. Keys are the reference's, as for `train`:
 
   prompt="The "                     the text, "I love to" without
   max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
@@ -68,6 +68,7 @@ Examples:
   switchyard generate tests/golden/hf/deepseek3-tiny tokenizer_type=byte prompt="ab" max_target_length=80
   switchyard train configs/examples/small-moe.yml run_name=writer enable_checkpointing=true
   switchyard generate switchyard_output/writer prompt="The " decode_sampling_strategy=weighted
+  switchyard generate model-Q4_K_M.gguf prompt="The " max_target_length=200
 )";
 
 struct Prompt {

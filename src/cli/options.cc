@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "config/meant_keys.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -29,6 +30,9 @@ Options parse_options(const std::string& command, const std::set<std::string>& f
       options.values[args[i]] = args[i + 1];
       options.lists[args[i]].push_back(args[i + 1]);
       ++i;
+    } else if (const std::string setting = args[i].starts_with("-") ? setting_meant(args, i) : "";
+               !setting.empty()) {
+      fail_usage("[{}] unknown option {}; write {}", command, args[i], setting);
     } else if (args[i].starts_with("-")) {
       std::string known;
       for (const std::string& flag : flags) known += flag + ", ";

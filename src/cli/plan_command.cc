@@ -14,11 +14,13 @@
 #include "convert/table.h"
 #include "core/error.h"
 #include "core/json_file.h"
+#include "engine/command_config.h"
 #include "engine/session.h"
 #include "metrics/atomic_file.h"
 #include "models/layout_warnings.h"
 #include "plan/generation_plan.h"
 #include "plan/memory_text.h"
+#include "plan/planned_weights.h"
 #include "plan/planner.h"
 #include "plan/search.h"
 #include "plan/strategy.h"
@@ -29,17 +31,20 @@ namespace {
 constexpr std::size_t kMostFound = 10;
 
 constexpr const char* kPlanHelp =
-    R"(switchyard plan [--search | --generate | --mesh "KEYS" ...] [--json FILE] [CONFIG.yml] [key=value ...] [topology=NAME]
+    R"(switchyard plan [--search | --generate | --mesh "KEYS" ...] [--json FILE] [CONFIG.yml | FOLDER] [key=value ...]
+                [topology=NAME]
 
 Runs one training step of rank 0 without data and shows what it takes: memory and where its peak is, collectives
 by kind, axis, count and bytes, FLOPs, and the estimated time of a step with what bounds it. For MoE models also
-memory and time as the load of the experts gets uneven. The counts are those of a run.
+memory and time as the load of the experts gets uneven. The counts are those of a run. FOLDER is a Hugging Face
+folder or a GGUF file, with --generate also a checkpoint or a run: the model is planned that it holds.
 
   topology=NAME  what the ranks run on: a file of configs/topology (cpu, h100, h200, b200) or a path; default cpu
   --mesh "KEYS"  given several times: compares layouts of one model, a line each. KEYS are what makes a layout (ranks,
                  axes, custom_mesh_and_rule, strategy) and come before the same keys outside of --mesh
   --search       try every mesh of the given number of ranks and list the fastest that fit
-  --generate     instead of a training step what `generate` and `serve` take: weights as weight_format says, the cache
+  --generate     instead of a training step what `generate` and `serve` take: weights as weight_format says (stored:
+                 as in FOLDER, or as model_name is published: bfloat16, mxfp4 or fp8), the cache
                  of max_target_length tokens for per_device_batch_size texts a rank, the time of their prompts
                  (max_prefill_predict_length tokens) and of a token
   --json FILE    also write everything to FILE
@@ -54,6 +59,7 @@ Examples:
   switchyard plan --mesh "ici_expert_parallelism=8" --mesh "ici_expert_parallelism=8 use_ring_of_experts=true" \
       --mesh "custom_mesh_and_rule=pure-fsdp" model_name=mixtral-8x7b ranks=8 per_device_batch_size=1 \
       max_target_length=4096 topology=h100
+  switchyard plan --generate model_name=gpt-oss-120b max_target_length=8192 topology=h200
 )";
 
 // Removes topology=NAME from the settings; the rest are config settings. The last one given counts.
@@ -90,6 +96,12 @@ std::string count_text(double count) {
   return count < 1e9 ? fmt::format("{:.4g} M", count * 1e-6) : fmt::format("{:.4g} B", count * 1e-9);
 }
 
+// The model's name, or where its weights are.
+const std::string& model_text(const Config& config) {
+  const bool named = config.get_string("model_name") != "default" || config.is_none("load_parameters_path");
+  return config.get_string(named ? "model_name" : "load_parameters_path");
+}
+
 // "8 ranks: expert=8", "1 rank".
 std::string layout_text(const Mesh& mesh) {
   const std::string ranks = ranks_text(mesh.size());
@@ -105,7 +117,8 @@ std::string bound_text(const StepPlan& plan, const Topology& topology) {
 void print_warnings(const Config& config, const Mesh& mesh) {
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
-  for (const std::string& line : layout_warnings(rules, parameter_specs(model_config(config))))
+  for (const std::string& line :
+       counted_warnings(layout_warnings(rules, parameter_specs(model_config(config)))))
     fmt::print("warning: {}\n", line);
 }
 
@@ -209,9 +222,8 @@ void print_time(const StepPlan& plan, const Topology& topology) {
 void print_generation(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
                       const Topology& topology) {
   const GenerationPlan &first = stages.front(), &plan = largest_stage(stages);
-  fmt::print("{} · weight_format {} · {} · {}\n", config.get_string("model_name"),
-             config.get_string("weight_format"), layout_text(mesh),
-             strategy_text(config, model_config(config), mesh));
+  fmt::print("{} · weight_format {} · {} · {}\n", model_text(config), config.get_string("weight_format"),
+             layout_text(mesh), strategy_text(config, model_config(config), mesh));
   print_warnings(config, mesh);
   const std::string of_stage = stages.size() == 1 ? "" : fmt::format(" of stage {}", &plan - &first);
   fmt::print("memory of a rank{}: {} of {} ({})\n", of_stage, gib(plan.peak), gib(topology.memory_bytes),
@@ -257,12 +269,16 @@ nlohmann::json print_search(const SearchResult& found, const Config& config, con
   return list;
 }
 
-void require_training_format(const Config& config) {
+// Error(usage) for weights that no training step starts from.
+void require_trainable(const Config& config, const Mesh& mesh) {
   const std::string& format = config.get_string("weight_format");
-  if (format == "stored" || format == "dense") return;
-  fail_usage(
-      "[plan] weight_format={}: expected stored or dense for a training step; --generate plans the rest",
-      format);
+  if (format != "stored" && format != "dense")
+    fail_usage(
+        "[plan] weight_format={}: expected stored or dense for a training step; --generate plans the rest",
+        format);
+  std::vector<std::string> notes;  // a run prints them
+  if (!config.is_none("load_parameters_path"))
+    require_weights_fit(ModelOnMesh(config, mesh, ModelUse::train), WeightUse::train, &notes);
 }
 
 std::int64_t bytes_sent(const StepPlan& plan) {
@@ -294,12 +310,12 @@ nlohmann::json plan_meshes(const std::vector<std::string>& meshes, const std::ve
   std::set<std::string> said;
   std::string head;
   for (const std::string& keys : meshes) {
-    const Config config = Config::from_args(settings_of(keys, settings));
+    const Config config = config_to_train("plan", 1, settings_of(keys, settings));
     for (const auto& notice : config.notices()) {
       if (said.insert(notice).second) fmt::print("{}\n", notice);
     }
-    require_training_format(config);
     const Mesh mesh = mesh_from_config(config);
+    require_trainable(config, mesh);
     const Topology topology = Topology::read(topology_name, mesh.size());
     const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
     const StepPlan &plan = stages.front(), &largest = stages[largest_stage(stages)];
@@ -315,7 +331,7 @@ nlohmann::json plan_meshes(const std::vector<std::string>& meshes, const std::ve
                : limited ? fmt::format("up to {:.1f}x imbalance", up_to)
                          : "yes"});
     if (head.empty())
-      head = fmt::format("{} · {} parameters · on {}\n", config.get_string("model_name"),
+      head = fmt::format("{} · {} parameters · on {}\n", model_text(config),
                          count_text(json["parameters"].get<double>()), topology.name);
     list.push_back(std::move(json));
   }
@@ -343,19 +359,23 @@ int plan_command(std::span<const std::string> args) {
     if (!options.json_file.empty()) write_file_atomic(options.json_file, json.dump(1) + "\n");
     return 0;
   }
-  const Config config = Config::from_args(options.settings);
+  const bool generates = options.flags.contains("--generate");
+  if (generates && options.flags.contains("--search"))
+    fail_usage("[plan] --generate and --search: expected one of them");
+  const Config config = generates ? config_to_run_fixed("plan", 1, options.settings)
+                                  : config_to_train("plan", 1, options.settings);
   for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
   const Mesh mesh = mesh_from_config(config);
   const Topology topology = Topology::read(topology_name, mesh.size());
+  if (!generates) require_trainable(config, mesh);
   nlohmann::json json;
-  if (options.flags.contains("--generate")) {
-    if (options.flags.contains("--search"))
-      fail_usage("[plan] --generate and --search: expected one of them");
-    const std::vector<GenerationPlan> plans = plan_generation(config, mesh, topology);
+  if (generates) {
+    std::vector<std::string> notes;
+    const std::vector<GenerationPlan> plans = plan_generation(config, mesh, topology, &notes);
+    for (const std::string& note : notes) fmt::print("{}\n", note);
     json = generation_json(config, plans, mesh, topology);
     print_generation(config, plans, mesh, topology);
   } else if (options.flags.contains("--search")) {
-    require_training_format(config);
     const SearchResult found = search_meshes(config, topology, kMostFound);
     json = {{"version", SWITCHYARD_VERSION},
             {"ranks", mesh.size()},
@@ -363,13 +383,12 @@ int plan_command(std::span<const std::string> args) {
             {"legal", found.legal}};
     json["search"] = print_search(found, config, topology);
   } else {
-    require_training_format(config);
     const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
     const StepPlan& plan = stages.front();
     const std::vector<SkewPoint> curve = skew_curve(config, mesh, topology, plan);
     json = plan_json(stages, curve, topology);
     json["strategy"] = strategy_text(config, model_config(config), mesh);
-    fmt::print("{} · {} parameters · {} · {}\n", config.get_string("model_name"),
+    fmt::print("{} · {} parameters · {} · {}\n", model_text(config),
                count_text(json["parameters"].get<double>()), layout_text(mesh),
                json["strategy"].get<std::string>());
     print_warnings(config, mesh);

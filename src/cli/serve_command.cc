@@ -29,11 +29,11 @@ namespace switchyard {
 namespace {
 
 constexpr const char* kServeHelp =
-    R"(switchyard serve FOLDER [key=value ...] [--host ADDRESS] [--port N] [--api-key-file FILE] [--json FILE]
+    R"(switchyard serve FOLDER|FILE.gguf [key=value ...] [--host ADDRESS] [--port N] [--api-key-file FILE] [--json FILE]
 switchyard serve [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--host ADDRESS] [--port N]
 
 Answers chats and requests for text over HTTP, as clients of OpenAI's and Anthropic's APIs make them. FOLDER holds a model's weights: the
-folder of a run (its newest checkpoint), a checkpoint, or a Hugging Face folder. Texts join and leave between two tokens;
+folder of a run (its newest checkpoint), a checkpoint, a Hugging Face folder, or a GGUF file. Texts join and leave between two tokens;
 long prompts are read in chunks between others' tokens.
 
   --host ADDRESS             where it listens; 127.0.0.1 without, which only this machine reaches
@@ -76,6 +76,7 @@ Examples:
   switchyard serve tests/golden/hf/deepseek3-tiny tokenizer_type=byte
   switchyard train configs/examples/small-moe.yml run_name=writer enable_checkpointing=true
   switchyard serve switchyard_output/writer
+  switchyard serve model-Q4_K_M.gguf max_target_length=4096
   curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 50, "temperature": 0.7}'
 )";
 

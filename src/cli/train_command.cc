@@ -14,7 +14,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kTrainHelp = R"(switchyard train [CONFIG.yml | FOLDER] key=value ...
+constexpr const char* kTrainHelp = R"(switchyard train [CONFIG.yml | FOLDER | FILE.gguf] key=value ...
 
 Trains a model. Keys are the reference's: a command line of it works here from CONFIG.yml on.
 `switchyard config --list` prints all keys.
@@ -26,7 +26,8 @@ Trains a model. Keys are the reference's: a command line of it works here from C
       ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
       four ranks in this process, experts split over them
   switchyard train FOLDER data_path=TEXTS steps=100
-      goes on with the model of a Hugging Face folder: its config.json gives the model's keys, its weights the start
+      goes on with the model of a Hugging Face folder or a GGUF file, which gives the model's keys, its tokenizer and the
+      weights to start from
 
 routing_record=FILE writes the experts of every token, routing_replay=FILE takes those that `generate`, `serve` or a training
 wrote for the same texts.
@@ -49,7 +50,7 @@ class TerminalObserver : public RunObserver {
 
 int train(std::span<const std::string> args, Processes& processes) {
   const bool first_process = processes.index() == 0;
-  const Config config = config_to_train(processes.count(), args);
+  const Config config = config_to_train("train", processes.count(), args);
   if (first_process) {
     for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
     if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "config/declaration.h"
+#include "config/meant_keys.h"
 #include "config/not_built.h"
 #include "config/value.h"
 #include "config/variables.h"
@@ -19,6 +20,8 @@ namespace {
 
 const KeyDeclaration& known_key(const std::string& name, const std::string& source) {
   if (const KeyDeclaration* key = find_key(name)) return *key;
+  if (const std::string_view meant = keys_meant_by(name); !meant.empty())
+    fail_usage("[config] unknown key {} ({}); here it is {}", name, source, meant);
   const std::string nearest = nearest_key(name);
   if (nearest.empty())
     fail_usage("[config] unknown key {} ({}); `switchyard config --list` shows all keys", name, source);
@@ -100,6 +103,27 @@ nlohmann::json typed_value_of(const std::string& name, const nlohmann::json& unt
                expected_value(key), source);
   const nlohmann::json value = typed_value(key, untyped, source);
   return value == "qwen3_5" ? nlohmann::json("qwen3_5_moe") : value;
+}
+
+// Words that name a key in another way than key=value: the line says how to write it.
+void refuse_option(std::span<const std::string> arguments, std::size_t at) {
+  const std::string& word = arguments[at];
+  const bool has_value = word.find('=') != std::string::npos;
+  if (has_value && !word.starts_with("-")) return;
+  const std::string setting = setting_meant(arguments, at);
+  const std::string_view meant = keys_meant_by(word);
+  if (setting.empty() && !meant.empty() && !has_value)
+    fail_usage("[config] expected key=value, got {}; here it is {}", word, meant);
+  if (setting.empty()) return;
+  if (has_value)
+    fail_usage("[config] unknown key {} (command line); write {}", word.substr(0, word.find('=')), setting);
+  fail_usage("[config] expected key=value, got {}; write {}", word, setting);
+}
+
+// Refuses a key that is typed for what another key does. A file of the reference's may hold it.
+void refuse_meant_otherwise(const std::string& name, const std::string& value) {
+  const std::string_view acting = acting_keys_for(name);
+  if (!acting.empty()) fail_usage("[config] {}={} changes nothing here; set {}", name, value, acting);
 }
 
 bool describes_model(const UntypedKeys& keys) {
@@ -213,10 +237,12 @@ std::vector<AxisRule> axis_rules_of(const nlohmann::json& rules) {
 
 std::pair<std::string, std::string> split_argument(const std::string& argument) {
   const auto equals = argument.find('=');
-  if (equals == std::string::npos || equals == 0) {
+  const auto begin = std::min(argument.find_first_not_of(' '), argument.size());
+  if (equals == std::string::npos || equals <= begin) {
     fail_usage("[config] expected key=value, got {}", argument.empty() ? "nothing" : argument);
   }
-  return {argument.substr(0, equals), argument.substr(equals + 1)};
+  const auto end = argument.find_last_not_of(' ', equals - 1) + 1;
+  return {argument.substr(begin, end - begin), argument.substr(equals + 1)};
 }
 
 ConfigBuilder::ConfigBuilder() {
@@ -227,8 +253,10 @@ ConfigBuilder::ConfigBuilder() {
 
 void ConfigBuilder::add_arguments(std::span<const std::string> arguments) {
   std::map<std::string, std::string> seen;
-  for (const std::string& argument : arguments) {
-    const auto [name, text] = split_argument(argument);
+  for (std::size_t at = 0; at < arguments.size(); ++at) {
+    refuse_option(arguments, at);
+    const auto [name, text] = split_argument(arguments[at]);
+    refuse_meant_otherwise(name, text);
     add_text(name, text, "command line");
     if (!seen.emplace(name, text).second) given_twice_.insert(name);
   }
@@ -491,7 +519,8 @@ void ConfigBuilder::apply_mesh_file_for_eval() {
       for (const std::string& axis : value.get<std::vector<std::string>>()) {
         check_axis_name(axis);
         if (std::find(axes.begin(), axes.end(), axis) == axes.end())
-          notice(fmt::format("{}={}: the mesh of the run, which evaluations have too, has no axis {}", key, mesh, axis));
+          notice(fmt::format("{}={}: the mesh of the run, which evaluations have too, has no axis {}", key,
+                             mesh, axis));
       }
     }
   }
@@ -557,6 +586,17 @@ void ConfigBuilder::derive_names() {
     notice(fmt::format("{}={} means the local folder {}", name, cloud, local));
     config_.set(name, local, "gs:// means a local folder");
   }
+}
+
+// Data without their kind are text, or what `switchyard data build` made of it.
+void ConfigBuilder::derive_dataset_type() {
+  const std::string &source = config_.entry("dataset_type").source, path = config_.get_string("data_path");
+  if (path.empty() || (source != "default" && source != kBaseFile)) return;
+  const std::filesystem::path first = path.substr(0, path.find(':'));
+  std::error_code problem;  // a folder of `data build` has both
+  const bool tokens = std::filesystem::exists(first / "dataset.json", problem) &&
+                      std::filesystem::exists(first / "train-00001.tokens", problem);
+  config_.set("dataset_type", tokens ? "tokenized" : "text", "data_path=" + path);
 }
 
 // Both names of the reference's plain block mean one. What blocks of the reference have whatever their keys
@@ -629,14 +669,22 @@ void ConfigBuilder::list_inert() {
     notice("inert keys (`switchyard config --list` says why they change nothing here): " + names);
 }
 
-// A path that does not exist but whose last part is one of ours means ours, as in a pasted reference command.
+// A path that does not exist but whose last part is one of ours means ours, as in a pasted reference command;
+// one whose folders are nearly those of ours was mistyped.
 std::filesystem::path ConfigBuilder::resolved_config_path() {
   const std::filesystem::path given = config_path_;
   refuse_model_not_built(given.stem().string(), config_path_);
   std::error_code problem;
   if (std::filesystem::exists(given, problem)) return given;
   const std::filesystem::path ours = config_of_ours(given);
-  if (ours.empty()) fail_usage("[config] there is no file {}", config_path_);
+  if (ours.empty() || is_mistyped(given, ours)) {
+    if (find_key(config_path_) != nullptr)
+      fail_usage("[config] there is no file {}; a setting is written {}=VALUE", config_path_, config_path_);
+    const std::filesystem::path near = nearest_path(given);
+    const std::string meant = near.empty() ? ours.string() : near.string();
+    fail_usage("[config] there is no file {}{}", config_path_,
+               meant.empty() ? "" : "; the nearest is " + meant);
+  }
   notice(fmt::format("there is no file {}; {} is used", config_path_, ours.string()));
   return ours;
 }
@@ -666,6 +714,7 @@ Config ConfigBuilder::build() {
   apply_mesh_file_for_eval();
   complete_rules();
   derive_names();
+  derive_dataset_type();
   derive_block();
   derive_llama3_scaling();
   derive_normalised_scores();

@@ -66,6 +66,7 @@ class ConfigBuilder {
   nlohmann::json completed(const nlohmann::json& rules) const;
   void expand_home();
   void derive_names();
+  void derive_dataset_type();
   void derive_block();
   void derive_llama3_scaling();
   void derive_normalised_scores();

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "config/declaration.h"
 #include "config/value.h"
 #include "config/variables.h"
 #include "core/error.h"
@@ -90,6 +91,19 @@ std::string base_of(const UntypedKeys& keys, const std::string& name) {
   return {};
 }
 
+// Error(usage) for a missing file, a folder, and a model.
+void require_config_file(const std::filesystem::path& file) {
+  std::error_code problem;
+  if (std::filesystem::is_directory(file, problem))
+    fail_usage("[config] there is no file {}: it is a folder; expected CONFIG.yml", file.string());
+  if (!std::filesystem::is_regular_file(file, problem))
+    fail_usage("[config] there is no file {}", file.string());
+  std::string beginning(4, '\0');
+  std::ifstream(file, std::ios::binary).read(beginning.data(), 4);
+  if (beginning == "GGUF")
+    fail_usage("[config] {}: a GGUF file, which holds a model; expected CONFIG.yml", file.string());
+}
+
 // The program is in PREFIX/bin, the library in PREFIX/lib or PREFIX/lib/MACHINE; either finds its configs in
 // PREFIX/share/switchyard/configs. Nothing where that folder does not exist, as in a build folder.
 std::optional<std::filesystem::path> installed_configs() {
@@ -149,8 +163,7 @@ UntypedKeys parse_config_text(const std::string& text, const std::string& name) 
 
 UntypedKeys read_config_file(const std::filesystem::path& file) {
   std::error_code problem;
-  if (!std::filesystem::is_regular_file(file, problem))
-    fail_usage("[config] there is no file {}", file.string());
+  require_config_file(file);
   if (std::filesystem::file_size(file, problem) > largest_file_bytes || problem) {
     fail_usage("[config] {}: expected a config file of at most {} bytes", file.string(), largest_file_bytes);
   }
@@ -194,6 +207,40 @@ std::filesystem::path config_of_ours(const std::filesystem::path& path) {
     if (!name.empty() && std::filesystem::is_regular_file(ours, problem)) return ours;
   }
   return {};
+}
+
+bool is_mistyped(const std::filesystem::path& given, const std::filesystem::path& ours) {
+  std::filesystem::path theirs = given.parent_path(),
+                        right = "configs" / ours.parent_path().lexically_relative(config_folder());
+  if (right.filename() == ".") right = right.parent_path();
+  for (; !theirs.filename().empty() && !right.empty();
+       theirs = theirs.parent_path(), right = right.parent_path()) {
+    const std::vector<std::string> meant = {right.filename().string()};
+    if (theirs.filename() != meant[0]) return !nearest_of(theirs.filename().string(), meant).empty();
+  }
+  return false;
+}
+
+std::filesystem::path nearest_path(const std::filesystem::path& path) {
+  constexpr std::size_t kFewestLetters = 4, kMostNames = 4096;
+  std::filesystem::path found;
+  std::error_code problem;
+  for (const std::filesystem::path& part : path) {
+    if (part.empty() || std::filesystem::exists(found / part, problem)) {
+      found /= part;
+      continue;
+    }
+    std::vector<std::string> names;
+    const std::filesystem::path folder = found.empty() ? "." : found;
+    for (const auto& item : std::filesystem::directory_iterator(folder, problem)) {
+      if (names.size() < kMostNames) names.push_back(item.path().filename().string());
+    }
+    std::ranges::sort(names);
+    const std::string near = part.string().size() < kFewestLetters ? "" : nearest_of(part.string(), names);
+    if (near.empty()) return {};
+    found /= near;
+  }
+  return found;
 }
 
 std::filesystem::path config_folder() {

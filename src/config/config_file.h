@@ -43,6 +43,14 @@ std::vector<ConfigLayer> read_config_layers(const std::filesystem::path& file, c
 // named like the last part of `path`; empty when there is none.
 std::filesystem::path config_of_ours(const std::filesystem::path& path);
 
+// True when the folders of `given`, which does not exist, are nearly those of `ours`, such as
+// configs/exmaples: then the path was mistyped. False for folders of another project, and without any.
+bool is_mistyped(const std::filesystem::path& given, const std::filesystem::path& ours);
+
+// The path that exists and whose parts are those of `path`, or the nearest names in their folders; empty when
+// a part has none near.
+std::filesystem::path nearest_path(const std::filesystem::path& path);
+
 // The folder with base.yml, models/ and mesh/: $SWITCHYARD_CONFIG_DIR, or that in the source tree.
 std::filesystem::path config_folder();
 

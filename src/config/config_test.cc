@@ -8,6 +8,7 @@
 
 #include "config/config_file.h"
 #include "config/declaration.h"
+#include "config/meant_keys.h"
 #include "config/test_support.h"
 #include "config/value.h"
 #include "core/testing.h"
@@ -93,12 +94,11 @@ TEST(Config, DefaultsWork) {
 }
 
 TEST(Config, ReadsValuesAsUsersWriteThem) {
-  const Config config =
-      config_of({"sparse_matmul=False", "packing=0", "vocab_size=32_000", "learning_rate=1e-5", "steps=1e2",
-                 "per_device_batch_size=0.5", "max_num_checkpoints_to_keep=None",
-                 "train_data_columns=['a','b']", "mlp_activations=[silu,linear]",
-                 "weight_decay_exclude=*norm*,bias", "run_name='my run'", "tokenizer_path=None",
-                 "cost_estimate_flops_fwd=5000000000000", "metrics_file=", "log_config=TRUE"});
+  const Config config = config_of(
+      {"sparse_matmul=False", "packing=0", "vocab_size=32_000", "learning_rate=1e-5", "steps=1e2",
+       "per_device_batch_size=0.5", "max_num_checkpoints_to_keep=None", "train_data_columns=['a','b']",
+       "mlp_activations=[silu,linear]", "weight_decay_exclude=*norm*,bias", "run_name='my run'",
+       "tokenizer_path=None", "cost_estimate_flops_fwd=5000000000000", "metrics_file=", "log_config=TRUE"});
   EXPECT_FALSE(config.get_bool("sparse_matmul"));
   EXPECT_FALSE(config.get_bool("packing"));
   EXPECT_TRUE(config.get_bool("log_config"));
@@ -342,7 +342,51 @@ TEST(Config, FindsOursUnderAForeignPath) {
   const Config config = config_of({"src/maxtext/configs/base.yml", "steps=1"});
   EXPECT_TRUE(notices_mention(config, {"src/maxtext/configs/base.yml", "is used"}));
   EXPECT_MENTIONS(problem_of({"no/such.yml"}), "there is no file no/such.yml");
-  EXPECT_MENTIONS(problem_of({testing::TempDir()}), "there is no file");
+  EXPECT_MENTIONS(problem_of({testing::TempDir()}), "there is no file", "it is a folder");
+}
+
+TEST(Config, RefusesAMistypedPathOfOurs) {
+  for (const char* path :
+       {"configs/exmaples/small-moe.yml", "src/maxtext/config/base.yml", "configs/model/mixtral-8x7b.yml"})
+    EXPECT_MENTIONS(problem_of({path}), std::string("there is no file ") + path, "the nearest is ");
+  for (const char* path : {"small-moe.yml", "/nowhere/base.yml", "maxtext/configs/models/mixtral-8x7b.yml"})
+    EXPECT_TRUE(notices_mention(config_of({path}), {"there is no file", path, "is used"})) << path;
+}
+
+TEST(Config, WordsOfOtherProgramsNameKeys) {
+  EXPECT_MENTIONS(problem_of({"lr=1"}), "unknown key lr", "learning_rate");
+  EXPECT_MENTIONS(problem_of({"temperature=1"}), "decode_sampling_temperature");
+  EXPECT_MENTIONS(problem_of({"batch_size=1"}), "per_device_batch_size");
+  EXPECT_MENTIONS(problem_of({"--epochs", "1"}), "got --epochs", "num_epoch");
+  EXPECT_MENTIONS(problem_of({"--epochs=1"}), "unknown key --epochs", "num_epoch");
+  EXPECT_EQ(setting_meant(std::vector<std::string>{"--warmup-ratio", "0.1"}, 0), "warmup_steps_fraction=0.1");
+  EXPECT_EQ(setting_meant(std::vector<std::string>{"--epochs", "1"}, 0), "");  // two keys: which is not known
+  for (const std::string_view meant : all_meant_keys()) {
+    EXPECT_NE(find_key(meant.substr(0, meant.find(','))), nullptr) << meant;
+  }
+  EXPECT_EQ(setting_meant(std::vector<std::string>{"--steps", "dtype=float32"}, 0), "steps=VALUE");
+}
+
+TEST(Config, SpacesAroundAKeyDoNotCount) {
+  EXPECT_EQ(config_of({"steps =5"}).get_int("steps"), 5);
+  EXPECT_EQ(config_of({" steps = 5"}).get_int("steps"), 5);
+  EXPECT_EQ(config_of({"prompt = a"}).get_string("prompt"), " a");
+  EXPECT_MENTIONS(problem_of({"steps=1", " =5"}), "expected key=value");
+}
+
+TEST(Config, DataSaysItsKind) {
+  EXPECT_EQ(config_of({"data_path=texts"}).get_string("dataset_type"), "text");
+  EXPECT_EQ(config_of({}).get_string("dataset_type"), "synthetic");
+  EXPECT_MENTIONS(problem_of({"data_path=texts", "dataset_type=synthetic"}), "dataset_type=synthetic");
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "config_data_kind";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "dataset.json") << "{}";
+  EXPECT_EQ(config_of({"data_path=" + folder.string()}).get_string("dataset_type"), "text");
+  std::ofstream(folder / "train-00001.tokens") << "";
+  EXPECT_EQ(config_of({"data_path=" + folder.string()}).get_string("dataset_type"), "tokenized");
+  std::ofstream(folder / "own.yml") << "data_path: texts\n";
+  EXPECT_EQ(config_of({(folder / "own.yml").string()}).get_string("dataset_type"), "text");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Config, RefusesWrongFilesInOneLine) {

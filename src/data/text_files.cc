@@ -134,7 +134,10 @@ SplitText split_text(const std::vector<std::string>& files, const TextSelection&
     });
   }
   notes.print(selection);
-  if (sections.empty()) fail_usage("[data] data_path: no text in {} files", files.size());
+  if (sections.empty())
+    fail_usage(
+        "[data] data_path: no text in {}",
+        files.size() == 1 ? files[0] : fmt::format("{} files, the first is {}", files.size(), files[0]));
   const auto held_out = [](const Kept& s) { return s.held_out; };
   if (selection.eval_fraction > 0 && std::none_of(sections.begin(), sections.end(), held_out)) {
     const auto hash = [](const Kept& s) { return XXH64(s.text.data(), s.text.size(), 0); };

@@ -199,12 +199,22 @@ std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mes
   if (config.get_string("weight_format") != "stored" || !is_hub_source(folder)) return specs;
   const HubSource source = open_hub_source(folder);
   const ModelFamily& family = family_of(source.config);
+  return specs_stored_as(
+      config, mesh,
+      [&](const ParameterSpec& spec) { return stored_blocks(*source.weights, family, model, spec); },
+      fmt::format("`switchyard inspect {}` says which", folder), std::move(specs), notes);
+}
+
+std::vector<ParameterSpec> specs_stored_as(const Config& config, const Mesh& mesh,
+                                           const StoredType& stored_type, const std::string& where,
+                                           std::vector<ParameterSpec> specs,
+                                           std::vector<std::string>* notes) {
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
   std::map<std::string, ParameterSpec> packed;
   std::int64_t cut = 0, unlike = 0;
   for (const ParameterSpec& spec : specs) {
-    const auto stored = stored_blocks(*source.weights, family, model, spec);
+    const auto stored = stored_type(spec);
     const auto blocks = stored ? packed_spec(spec, *stored) : std::nullopt;
     if (!blocks) continue;
     if (splits_whole_blocks(rules, *blocks))
@@ -228,10 +238,8 @@ std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mes
     ++counts[name_of(spec.dtype)];
   }
   for (const auto& [name, count] : counts)
-    notes->push_back(
-        fmt::format("[weights] {} of {} weights stay as they are stored, in blocks of {} (`switchyard "
-                    "inspect {}` says which)",
-                    count, specs.size(), name, folder));
+    notes->push_back(fmt::format("[weights] {} of {} weights stay as they are stored, in blocks of {} ({})",
+                                 count, specs.size(), name, where));
   if (cut > 0)
     notes->push_back(
         fmt::format("[weights] {} weights become dense, as the mesh would cut their blocks", cut));

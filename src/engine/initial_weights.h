@@ -1,6 +1,8 @@
 // Initial weights: those that a run starts from when load_parameters_path names a folder.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,5 +42,13 @@ std::vector<ParameterSpec> specs_to_train(const Config& config, const ModelConfi
 // their blocks or because gate and up projection of a layer's experts differ in type.
 std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mesh, const ModelConfig& model,
                                            std::vector<ParameterSpec> specs, std::vector<std::string>* notes);
+
+// The packed type that a parameter is stored in; none: dense.
+using StoredType = std::function<std::optional<DType>(const ParameterSpec& spec)>;
+// Does what specs_as_stored() does for weights that are not on this machine: `stored` tells their types, and
+// `where` ends the notes.
+std::vector<ParameterSpec> specs_stored_as(const Config& config, const Mesh& mesh, const StoredType& stored,
+                                           const std::string& where, std::vector<ParameterSpec> specs,
+                                           std::vector<std::string>* notes);
 
 }  // namespace switchyard

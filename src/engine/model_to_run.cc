@@ -49,10 +49,8 @@ void note_context(ModelOnMesh& run, const std::string& command, std::int64_t tok
 
 ModelOnRanks model_to_run(const std::string& command, Processes& processes,
                           std::span<const std::string> settings) {
-  Config config = config_to_run(command, processes.count(), settings);
+  Config config = config_to_run_fixed(command, processes.count(), settings);
   refuse_keys(command, config);
-  if (!config.is_set_by_user("weight_dtype"))
-    config.set("weight_dtype", config.get_string("dtype"), command + ": no optimizer needs them in another");
   ModelOnMesh model(std::move(config), ModelUse::run);
   if (model.config.get_bool("mtp_draft")) require_drafts(command, model);
   std::unique_ptr<Tokenizer> tokenizer = make_tokenizer_of(model.config);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "autograd/ahead.h"
 #include "autograd/remat.h"
 #include "core/offload.h"
 #include "models/decoder_layer.h"
@@ -134,7 +135,7 @@ class LayerRuns {
   Array run(std::int64_t i, const std::function<Array(const LayerCall&)>& input) {
     end_layer();
     open_ = i;
-    before_ = context_.memory.in_use();
+    before_ = bytes_of_layers();
     context_.comm->position().layer = i;
     RematRegion region(context_, policy_);
     const bool chunked = chunk_segments_.defined() && model_.seen_in(model_.layer(i)).chunk > 0;
@@ -182,8 +183,11 @@ class LayerRuns {
   }
 
   // Charges the open layer with the bytes that came into use since it began; what comes now is not its own.
+  // A layer that frees more bytes than it keeps is charged with 0.
   void end_layer() {
-    if (open_ >= 0) result_.layer_bytes[static_cast<std::size_t>(open_)] = context_.memory.in_use() - before_;
+    if (open_ >= 0)
+      result_.layer_bytes[static_cast<std::size_t>(open_)] =
+          std::max<std::int64_t>(0, bytes_of_layers() - before_);
     open_ = -1;
   }
   // Ends the last layer of the pass.
@@ -191,6 +195,11 @@ class LayerRuns {
     end_layer();
     context_.comm->position().layer = -1;
     if (context_.offload) context_.offload->let_go();
+  }
+
+  // Bytes in use, without the weights that are gathered for later layers.
+  std::int64_t bytes_of_layers() const {
+    return context_.memory.in_use() - (context_.ahead == nullptr ? 0 : context_.ahead->held());
   }
 
   const Array& segments() const { return segments_; }

@@ -42,4 +42,26 @@ std::vector<std::string> layout_warnings(const AxisRules& rules, std::span<const
   return texts;
 }
 
+std::vector<std::string> counted_warnings(const std::vector<std::string>& warnings) {
+  struct Kind {
+    std::string ending, first;
+    std::size_t count = 0;
+  };
+  std::vector<Kind> kinds;
+  for (const std::string& warning : warnings) {
+    const std::string ending = warning.substr(std::min(warning.find("is not divisible by"), warning.size()));
+    const auto same = std::ranges::find(kinds, ending, &Kind::ending);
+    if (same == kinds.end() || ending.empty())
+      kinds.push_back({ending, warning, 1});
+    else
+      ++same->count;
+  }
+  std::vector<std::string> texts;
+  for (const Kind& kind : kinds)
+    texts.push_back(kind.count == 1 ? kind.first
+                                    : fmt::format("{} (and {} more; `switchyard explain` names them)",
+                                                  kind.first, kind.count - 1));
+  return texts;
+}
+
 }  // namespace switchyard

@@ -17,4 +17,8 @@ std::string name_without_layer(const std::string& parameter);
 // in the order of the parameters. A line that holds for only some layers says for which.
 std::vector<std::string> layout_warnings(const AxisRules& rules, std::span<const ParameterSpec> specs);
 
+// Returns one line for all warnings that are equal from "is not divisible by" on: the first of them, with the
+// number of the others.
+std::vector<std::string> counted_warnings(const std::vector<std::string>& warnings);
+
 }  // namespace switchyard

@@ -7,6 +7,7 @@
 #include "engine/session.h"
 #include "generate/generator.h"
 #include "plan/plan_clock.h"
+#include "plan/planned_weights.h"
 #include "train/abstract_rank.h"
 
 namespace switchyard {
@@ -47,6 +48,9 @@ GenerationPlan plan_stage(const ModelOnMesh& of, const Topology& topology, int s
   plan.rows = rows_to_generate(config, mesh);
   plan.prompt = config.get_int("max_prefill_predict_length");
   plan.capacity = config.get_int("max_target_length");
+  // A default leaves room for some tokens, as for `generate`.
+  if (plan.prompt >= plan.capacity && !config.is_set_by_user("max_prefill_predict_length"))
+    plan.prompt = std::max<std::int64_t>(1, plan.capacity / 2);
   if (plan.prompt >= plan.capacity)
     fail_usage("[plan] max_target_length={}: expected more than max_prefill_predict_length={}", plan.capacity,
                plan.prompt);
@@ -98,11 +102,14 @@ nlohmann::json per_rank_json(const GenerationPlan& plan) {
 
 }  // namespace
 
-std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh,
-                                            const Topology& topology) {
+std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh, const Topology& topology,
+                                            std::vector<std::string>* notes) {
   if (config.get_bool("mtp_draft"))
     fail_usage("[plan] mtp_draft=true: drafts are not planned; set mtp_draft=false");
-  const ModelOnMesh model(config, mesh, ModelUse::run);
+  ModelOnMesh model(config, mesh, ModelUse::run);
+  model.specs = specs_as_published(config, mesh, std::move(model.specs), &model.notes);
+  require_weights_fit(model, WeightUse::run, &model.notes);
+  if (notes != nullptr) *notes = model.notes;
   std::vector<GenerationPlan> stages;
   for (int stage = 0; stage < mesh.axis_size("stage"); ++stage)
     stages.push_back(plan_stage(model, topology, stage));

@@ -26,9 +26,13 @@ struct GenerationPlan {
 };
 
 // Plans per_device_batch_size sequences a rank, with prompts of max_prefill_predict_length tokens, a cache of
-// max_target_length, and weights as weight_format says. Returns one plan for each pipeline stage; a token
-// passes all stages in turn, so its seconds are their sum. Error(usage) when `generate` would refuse.
-std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh, const Topology& topology);
+// max_target_length, and weights as weight_format says. Weights that are `stored` have the types of
+// load_parameters_path or, for a model_name without it, those that the model is published in. Returns one
+// plan for each pipeline stage; a token passes all stages in turn, so its seconds are their sum. `notes`
+// receives lines on the weights. Error(usage) when `generate` would refuse, such as for weights of another
+// model in load_parameters_path.
+std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh, const Topology& topology,
+                                            std::vector<std::string>* notes = nullptr);
 
 // Total seconds of all stages, for GenerationPlan::read or make.
 double seconds_of(const std::vector<GenerationPlan>& stages, StepPlan GenerationPlan::*part);

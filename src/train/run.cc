@@ -21,6 +21,7 @@
 #include "engine/output_files.h"
 #include "kernels/machine/machine_loops.h"
 #include "metrics/atomic_file.h"
+#include "models/layout_warnings.h"
 #include "parallel/comm/stop_signal.h"
 #include "routing/routing_keys.h"
 #include "texts/generate.h"
@@ -210,7 +211,7 @@ class RankRun {
     Parameters parameters = setup_.ranks.load(context_, nullptr, speaks_ ? &warnings : nullptr);
     wait_for_device();
     startup_.mark("weights");
-    for (const auto& w : warnings) observer_.line("warning: " + w);
+    for (const auto& w : counted_warnings(warnings)) observer_.line("warning: " + w);
     return parameters;
   }
 

@@ -56,8 +56,12 @@ CaseReport run_case(const CaseRequest& request) {
                  request.path);
     if (fs::is_directory(path, problem)) {
       if (fs::exists(path / "config.json", problem) && !fs::exists(path / "io.safetensors", problem))
-        fail_usage("[verify] {}: expected io.safetensors in it, or expected.safetensors and tensors.json",
-                   request.path);
+        fail_usage(
+            "[verify] {}: expected io.safetensors in it, or expected.safetensors and tensors.json: another "
+            "program's numbers, which published folders lack; `switchyard eval {} data_path=FILE` measures "
+            "the "
+            "model, with --against OTHER beside other weights",
+            request.path, request.path);
       return verify_hub_folder(request);
     }
     if (path.extension() == ".json") return verify_training_run(request);

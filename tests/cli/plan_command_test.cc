@@ -101,6 +101,53 @@ TEST_F(PlanCommand, ExplainNamesRules) {
   EXPECT_FALSE(layout["activations"].empty());
 }
 
+// README's example: 13 weights are split alike, and the last layers free what was gathered before them.
+TEST_F(PlanCommand, NoNegativeNumberAndNoRepeatedWarning) {
+  const Finished plan = run({"plan", "model_name=deepseek3-671b", "ranks=4096", "ici_fsdp_parallelism=64",
+                             "ici_expert_parallelism=64", "per_device_batch_size=1", "max_target_length=4096",
+                             "topology=h100", "--json", "plan.json"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_EQ(plan.out.find(" -"), std::string::npos) << plan.out;
+  const std::size_t first = plan.out.find("warning: ");
+  EXPECT_NE(plan.out.find("(and 12 more", first), std::string::npos) << plan.out;
+  EXPECT_EQ(plan.out.find("warning: ", first + 1), std::string::npos) << plan.out;
+  for (const json& layer : json::parse(read("plan.json"))["layers"])
+    EXPECT_GE(layer["activation_bytes"].get<std::int64_t>(), 0) << layer;
+}
+
+// The published files of gpt-oss-120b have 65.3 GB, those of qwen3-30b-a3b 61.1 GB.
+TEST_F(PlanCommand, GenerationTakesTheTypesThatModelsArePublishedIn) {
+  const auto weights = [&](const std::string& model, const Arguments& more = {}) {
+    const Finished plan =
+        run(Arguments{"plan", "--generate", "--json", "plan.json", "model_name=" + model} + more);
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    return json::parse(read("plan.json"))["per_rank"];
+  };
+  const json oss = weights("gpt-oss-120b");
+  EXPECT_NEAR(oss["weights_bytes"].get<double>(), 65.3e9, 1.5e9);
+  EXPECT_GT(oss["packed_weights_bytes"].get<double>(), 60e9);
+  const json qwen = weights("qwen3-30b-a3b");
+  EXPECT_NEAR(qwen["weights_bytes"].get<double>(), 61.1e9, 1e9);
+  EXPECT_EQ(qwen["packed_weights_bytes"], 0);
+  EXPECT_NEAR(weights("qwen3-30b-a3b", {"weight_dtype=float32"})["weights_bytes"].get<double>(), 122.2e9,
+              2e9);
+  EXPECT_NEAR(weights("gpt-oss-120b", {"weight_format=dense"})["weights_bytes"].get<double>(), 233.7e9, 2e9);
+}
+
+TEST_F(PlanCommand, GenerationOfAModelThatIsHere) {
+  train_bytes();
+  const Finished plan = run({"plan", "--generate", "out/run"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_NE(plan.out.find("out/run · weight_format stored"), std::string::npos) << plan.out;
+  std::filesystem::remove_all(path("switchyard_output"));
+  // Weights that the model does not have are no plan of it.
+  std::filesystem::rename(path("out"), path("trained"));
+  for (const Arguments& how : {Arguments{"plan", "--generate"}, Arguments{"plan"}}) {
+    expect_refused(how + tiny_model() + Arguments{"load_parameters_path=trained/run"}, {"trained/run"});
+    expect_refused(how + tiny_model() + Arguments{"load_parameters_path=absent"}, {"absent"});
+  }
+}
+
 TEST_F(PlanCommand, MistakesAreOneLine) {
   expect_refused({"plan", "topology=h10"}, {"topology=h10", "cpu, h100, h200", "nearest is h100"});
   expect_refused({"plan", "--serch"}, {"--serch", "--search"});

@@ -35,6 +35,52 @@ TEST_F(Refused, KeysAndValues) {
   expect_no_training({"steps=-1"}, {"steps=-1", "learning_rate_schedule_steps"});
 }
 
+// Names of other programs, options, spaces: the line says what to write.
+TEST_F(Refused, WhatABeginnerTypes) {
+  expect_no_training({"lr=1e-3"}, {"unknown key lr", "here it is learning_rate"});
+  expect_no_training({"epochs=1"}, {"unknown key epochs", "steps", "num_epoch"});
+  expect_no_training({"batch_size=32"}, {"batch_size=32 changes nothing", "set per_device_batch_size"});
+  expect_no_training({"--steps", "10"}, {"expected key=value, got --steps", "write steps=10"});
+  expect_no_training({"--steps=10"}, {"unknown key --steps", "write steps=10"});
+  expect_no_training({"--learning-rate", "1e-3"}, {"write learning_rate=1e-3"});
+  expect_no_training({"--lr", "1e-3"}, {"write learning_rate=1e-3"});
+  expect_no_training({"steps", "10"}, {"expected key=value, got steps", "write steps=10"});
+  expect_no_training({"steps", "=", "10"}, {"write steps=10"});
+  expect_no_training({"steps", "=10"}, {"write steps=10"});
+  expect_refused({"train", "--steps", "10"}, {"write steps=10"});
+  expect_refused({"train", "steps", "10"}, {"there is no file steps", "steps="});
+  for (const char* command : {"plan", "explain", "config", "generate", "serve", "eval", "chat"}) {
+    expect_refused({command, "--steps", "10"}, {"--steps", "write steps=10"});
+    expect_refused({command, "x.yml", "--batch-size=8"}, {"--batch-size=8", "write per_device_batch_size=8"});
+  }
+}
+
+TEST_F(Refused, PathsThatAreMistyped) {
+  write("configs/mine/small.yml", "steps: 1\n");
+  for (const char* command : {"train", "plan", "explain", "config", "generate"}) {
+    expect_refused({command, "configs/mine/smal.yml"},
+                   {"no file configs/mine/smal.yml", "the nearest is configs/mine/small.yml"});
+    expect_refused({command, "configs/exmaples/small-moe.yml"},
+                   {"no file configs/exmaples/small-moe.yml", "the nearest is ", "/examples/small-moe.yml"});
+    expect_refused({command, "config/base.yml"}, {"no file config/base.yml", "the nearest is "});
+  }
+}
+
+TEST_F(Refused, AModelWhereAConfigIsMeantAndTheReverse) {
+  std::filesystem::create_directory(path("empty"));
+  for (const char* command : {"plan", "explain", "config", "train"})
+    expect_refused({command, "empty"}, {"empty: expected CONFIG.yml or a Hugging Face folder"});
+  write("download/model-Q4_K_M.gguf", "GGUF and more");
+  for (const char* command : {"plan", "train", "generate", "serve", "chat"})
+    expect_refused({command, "download"}, {"it holds a GGUF file, give that: download/model-Q4_K_M.gguf"});
+  write("layout.gguf", "GGUF and more");
+  expect_no_training({"custom_mesh_and_rule=./layout.gguf"}, {"layout.gguf: a GGUF file"});
+  expect_no_training({"custom_mesh_and_rule=./download"}, {"download", "it is a folder"});
+  expect_refused({"convert", "download", "out.gguf"}, {"out.gguf", "GGUF files are read, not written"});
+  write("published/config.json", "{}");
+  expect_refused({"verify", "published"}, {"io.safetensors", "switchyard eval published data_path=FILE"});
+}
+
 TEST_F(Refused, LinesStayLinesWhateverIsQuoted) {
   expect_no_training({"new\nkey=3"}, {"new key"});
   expect_no_training({"steps=1\n2"}, {"steps", "1 2"});
@@ -148,6 +194,8 @@ TEST_F(Refused, Text) {
   fs::create_directory(path("empty"));
   write("empty/.hidden", "some text");
   expect_no_training(text + Arguments{"data_path=empty"}, {"data_path=empty", "found none"});
+  write("nothing.txt", "");
+  expect_no_training(text + Arguments{"data_path=nothing.txt"}, {"no text in nothing.txt"});
   write("small.txt", "short");
   expect_no_training(text + Arguments{"data_path=small.txt"}, {"small.txt", "tokens", "17", "2 rows of 8"});
   write("text.txt", std::string(5000, 'x'));
@@ -164,7 +212,8 @@ TEST_F(Refused, Text) {
 
 // Random tokens where text was meant would look like a run that does not learn.
 TEST_F(Refused, TextKeysWithRandomTokens) {
-  expect_no_training({"data_path=text.txt"}, {"data_path=text.txt", "dataset_type=text", "synthetic"});
+  expect_no_training({"data_path=text.txt", "dataset_type=synthetic"},
+                     {"data_path=text.txt", "dataset_type=text", "synthetic"});
   expect_no_training({"eval_interval=2"}, {"eval_interval=2", "synthetic", "dataset_type=text"});
 }
 
