@@ -19,6 +19,7 @@
 #include "metrics/atomic_file.h"
 #include "models/layout_warnings.h"
 #include "plan/generation_plan.h"
+#include "plan/machine_topology.h"
 #include "plan/memory_text.h"
 #include "plan/planned_weights.h"
 #include "plan/planner.h"
@@ -39,7 +40,8 @@ by kind, axis, count and bytes, FLOPs, and the estimated time of a step with wha
 memory and time as the load of the experts gets uneven. The counts are those of a run. FOLDER is a Hugging Face
 folder or a GGUF file, with --generate also a checkpoint or a run: the model is planned that it holds.
 
-  topology=NAME  what the ranks run on: a file of configs/topology (cpu, h100, h200, b200) or a path; default cpu
+  topology=NAME  what the ranks run on: a file of configs/topology (cpu, h100, h200, b200), a path, or machine: the
+                 processor here, measured in some seconds; default cpu
   --mesh "KEYS"  given several times: compares layouts of one model, a line each. KEYS are what makes a layout (ranks,
                  axes, custom_mesh_and_rule, strategy) and come before the same keys outside of --mesh
   --search       try every mesh of the given number of ranks and list the fastest that fit
@@ -94,12 +96,6 @@ std::string count_text(double count) {
   if (count < 1e3) return fmt::format("{:.0f}", count);
   if (count < 1e6) return fmt::format("{:.4g} K", count * 1e-3);
   return count < 1e9 ? fmt::format("{:.4g} M", count * 1e-6) : fmt::format("{:.4g} B", count * 1e-9);
-}
-
-// The model's name, or where its weights are.
-const std::string& model_text(const Config& config) {
-  const bool named = config.get_string("model_name") != "default" || config.is_none("load_parameters_path");
-  return config.get_string(named ? "model_name" : "load_parameters_path");
 }
 
 // "8 ranks: expert=8", "1 rank".
@@ -222,7 +218,7 @@ void print_time(const StepPlan& plan, const Topology& topology) {
 void print_generation(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
                       const Topology& topology) {
   const GenerationPlan &first = stages.front(), &plan = largest_stage(stages);
-  fmt::print("{} · weight_format {} · {} · {}\n", model_text(config), config.get_string("weight_format"),
+  fmt::print("{} · weight_format {} · {} · {}\n", model_title(config), config.get_string("weight_format"),
              layout_text(mesh), strategy_text(config, model_config(config), mesh));
   print_warnings(config, mesh);
   const std::string of_stage = stages.size() == 1 ? "" : fmt::format(" of stage {}", &plan - &first);
@@ -317,6 +313,7 @@ nlohmann::json plan_meshes(const std::vector<std::string>& meshes, const std::ve
     const Mesh mesh = mesh_from_config(config);
     require_trainable(config, mesh);
     const Topology topology = Topology::read(topology_name, mesh.size());
+    if (topology.name == "machine" && list.empty()) fmt::print("{}\n", machine_text(topology, mesh.size()));
     const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
     const StepPlan &plan = stages.front(), &largest = stages[largest_stage(stages)];
     nlohmann::json json = plan_json(stages, skew_curve(config, mesh, topology, plan), topology);
@@ -331,7 +328,7 @@ nlohmann::json plan_meshes(const std::vector<std::string>& meshes, const std::ve
                : limited ? fmt::format("up to {:.1f}x imbalance", up_to)
                          : "yes"});
     if (head.empty())
-      head = fmt::format("{} · {} parameters · on {}\n", model_text(config),
+      head = fmt::format("{} · {} parameters · on {}\n", model_title(config),
                          count_text(json["parameters"].get<double>()), topology.name);
     list.push_back(std::move(json));
   }
@@ -367,6 +364,7 @@ int plan_command(std::span<const std::string> args) {
   for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
   const Mesh mesh = mesh_from_config(config);
   const Topology topology = Topology::read(topology_name, mesh.size());
+  if (topology.name == "machine") fmt::print("{}\n", machine_text(topology, mesh.size()));
   if (!generates) require_trainable(config, mesh);
   nlohmann::json json;
   if (generates) {
@@ -388,7 +386,7 @@ int plan_command(std::span<const std::string> args) {
     const std::vector<SkewPoint> curve = skew_curve(config, mesh, topology, plan);
     json = plan_json(stages, curve, topology);
     json["strategy"] = strategy_text(config, model_config(config), mesh);
-    fmt::print("{} · {} parameters · {} · {}\n", model_text(config),
+    fmt::print("{} · {} parameters · {} · {}\n", model_title(config),
                count_text(json["parameters"].get<double>()), layout_text(mesh),
                json["strategy"].get<std::string>());
     print_warnings(config, mesh);

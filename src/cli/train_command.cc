@@ -76,10 +76,8 @@ int train(std::span<const std::string> args, Processes& processes) {
   if (!report.sample.empty() && config.get_bool("enable_checkpointing") &&
       config.get_bool("save_checkpoint_on_completion"))
     std::printf("text from it: switchyard generate %s prompt=\"The \"\n", report.folder.c_str());
-  std::printf(
-      "next: open %s/plots/loss.svg, or train on your own text: switchyard train "
-      "configs/examples/small-moe.yml data_path=FOLDER\n",
-      report.folder.c_str());
+  std::printf("next: open %s/plots/loss.svg%s\n", report.folder.c_str(),
+              config.get_bool("enable_checkpointing") ? "" : "; enable_checkpointing=true keeps the weights");
   return 0;
 }
 

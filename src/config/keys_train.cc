@@ -98,6 +98,9 @@ std::vector<KeyDeclaration> train_keys() {
       may_change(
           boolean_key("abort_on_inf_loss", true, "stop when the loss is infinite; else skip the step")),
       with_role(KeyRole::output,
+                integer_key("step_line_period", 1, at_least(1),
+                            "a line is printed after every so many steps, and after the last")),
+      with_role(KeyRole::output,
                 inert(integer_key("log_period", 100, at_least(1), "metrics are written every step here"))),
       with_role(KeyRole::output, inert(integer_key("record_internal_nn_metrics", 0, at_least(0),
                                                    "router statistics are always measured here"))),

@@ -13,6 +13,7 @@ struct Work {
   DType dtype = DType::f32;      // dtype of the operands
   double flops = 0;              // 2 per multiply-add
   double bytes = 0;              // bytes read and written: each operand once, each result once
+  DType weights = DType::f32;    // of a product: dtype of the right operand, which may be a packed one
 };
 
 class WorkCounter {

@@ -460,6 +460,11 @@ void add_predictions(const Config& c, ModelConfig& m) {
 
 }  // namespace
 
+std::string model_title(const Config& config) {
+  if (const std::string& name = config.get_string("model_name"); name != "default") return name;
+  return config.get_string(config.is_none("load_parameters_path") ? "decoder_block" : "load_parameters_path");
+}
+
 std::int64_t number_of_layers(const Config& c) {
   return c.get_int("base_num_decoder_layers") * scales_of(c.get_int("global_parameter_scale")).layers;
 }
@@ -472,7 +477,7 @@ ModelConfig for_evaluation(ModelConfig model) {
 
 ModelConfig model_config(const Config& c) {
   ModelConfig m;
-  m.name = c.get_string("model_name");
+  m.name = model_title(c);
   m.block = &decoder_block(c.get_string("decoder_block"));
   m.latent_experts = m.block->latent_experts;
   m.compat = c.follows_maxtext();

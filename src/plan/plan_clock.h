@@ -29,7 +29,9 @@ class PlanClock : public WorkCounter, public TransferClock {
     (compute > memory ? plan_.compute_seconds : plan_.memory_seconds) += std::max(compute, memory);
     plan_.flops += work.flops;
     ++plan_.kernels;
-    add_seconds(std::max(compute, memory));
+    const double start = topology_.gpu_major > 0 ? 0 : topology_.kernel_start_seconds;
+    plan_.start_seconds += start;
+    add_seconds(std::max(compute, memory) + start);
     if (layer() >= 0) plan_.layer_flops[static_cast<std::size_t>(layer())] += work.flops;
   }
   double transfer(const Transfer& transfer) override { return wait(start(transfer)); }

@@ -11,6 +11,7 @@
 #include "config/config_file.h"
 #include "config/declaration.h"
 #include "core/error.h"
+#include "plan/machine_topology.h"
 
 namespace switchyard {
 namespace {
@@ -21,7 +22,8 @@ fs::path find_file(const std::string& name) {
   const fs::path ours = config_folder() / "topology" / (name + ".yml");
   if (fs::exists(ours)) return ours;
   if (fs::exists(name)) return name;
-  const std::vector<std::string> known = config_names("topology");
+  std::vector<std::string> known = config_names("topology");
+  known.push_back("machine");
   fail_usage("[topology] topology={}: expected one of {} or a file, got neither{}", name,
              fmt::format("{}", fmt::join(known, ", ")), nearest_hint(name, known));
 }
@@ -75,6 +77,7 @@ double machine_memory_gib() {
 }  // namespace
 
 Topology Topology::read(const std::string& name, int ranks) {
+  if (name == "machine") return machine_topology(ranks);
   const fs::path file = find_file(name);
   Keys keys(file);
   Topology t;
@@ -121,7 +124,9 @@ double Topology::compute_seconds(const Work& work) const {
 }
 
 double Topology::memory_seconds(const Work& work) const {
-  return work.bytes / (memory_bytes_per_second * memory_efficiency);
+  const auto measured = weight_bytes_per_second.find(work.weights);
+  const double rate = measured == weight_bytes_per_second.end() ? memory_bytes_per_second : measured->second;
+  return work.bytes / (rate * memory_efficiency);
 }
 
 // An exchange between nodes: every rank has a link of its own out of the node. A gather or a sum crosses it

@@ -1,7 +1,7 @@
 // Topology: the machine that ranks run on, as far as a step's estimated time depends on it.
 //
-// Read from configs/topology/NAME.yml or a file of the user's. Rates are peak rates per rank; `efficiency` is
-// the share of the peak that long kernels and transfers reach.
+// Read from configs/topology/NAME.yml or a file of the user's, or measured (machine). Rates are peak rates
+// per rank; `efficiency` is the share of the peak that long kernels and transfers reach.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,15 @@ struct Topology {
   int ranks_per_process() const { return gpu_major > 0 ? 1 : ranks_per_node; }
   WorkspaceOf workspace() const { return host ? WorkspaceOf::cpu : WorkspaceOf::none; }
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
-  double kernel_start_seconds = 0;  // of a GPU, from the end of a kernel to the begin of the next one
+  // Of weights by their type, in a product of few rows; without: as other memory.
+  std::map<DType, double> weight_bytes_per_second;
+  double kernel_start_seconds = 0;  // from the end of a kernel to the begin of the next one
   double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;
   Link inside, between;  // between ranks of one node; between ranks of different nodes
 
-  // `name` is the name of a file in configs/topology or a path. Rates that the file states for a whole
-  // machine are shared by its ranks. Error(usage), one line, for a file that is missing or wrong.
+  // `name` is the name of a file in configs/topology, a path, or `machine`: this one, measured in seconds.
+  // Rates that the file states for a whole machine are shared by its ranks. Error(usage), one line, for a
+  // file that is missing or wrong.
   static Topology read(const std::string& name, int ranks);
 
   double compute_seconds(const Work& work) const;

@@ -16,7 +16,7 @@ std::string megabytes(std::size_t bytes) {
 }  // namespace
 
 void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
-                      const BatchSizes& sizes) {
+                      const BatchSizes& sizes, bool shown) {
   const double ranks = trainer.context().comm->size(),
                tokens = static_cast<double>(sizes.step * sizes.sequence);
   const double flops = train_flops_per_token(trainer.model(), sizes.sequence) * tokens;
@@ -29,14 +29,15 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
     worst = std::max(worst, layer.max_over_mean());
     dropped += layer.rows_dropped();
   }
-  const std::string share = peak_ > 0 ? fmt::format(" ({:.0f}% of peak)", 100 * flops / seconds / peak_) : "";
+  const std::string share = peak_ > 0 ? fmt::format(" {:.0f}%", 100 * flops / seconds / peak_) : "";
   std::string text = fmt::format(
-      "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s{}  grad norm {:.3f}", step,
-      r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12, share, r.raw_grad_norm);
-  if (!r.layers.empty()) text += fmt::format("  worst expert load {:.2f}x  dropped {:.0f}", worst, dropped);
+      "step {:>5}  loss {:.4f} ppl {:.4g}  {:.0f} tok/s {:.3g} TFLOP/s{}  grad {:.3g}", step, r.loss,
+      std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12, share, r.raw_grad_norm);
+  if (!r.layers.empty()) text += fmt::format("  load {:.2f} dropped {:.0f}", worst, dropped);
   if (passes > 1) text += fmt::format("  {} passes", passes);
   if (r.routing) text += fmt::format("  routing agreement {:.4f}", r.routing->share());
-  observer_.line(text + fmt::format("  {:.2f} s  memory {}", seconds, megabytes(memory_peak())));
+  if (shown || !r.bad.empty() || r.total_weights == 0)
+    observer_.line(text + fmt::format("  {}", megabytes(memory_peak())));
   if (!r.bad.empty()) observer_.line("warning: " + r.bad);
   if (r.total_weights == 0)
     observer_.line(
@@ -49,15 +50,16 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
 }
 
 std::string legend_of_steps(const ModelConfig& model, double peak) {
-  std::string text = "columns: ";
+  std::string text = "columns: ppl: perplexity";
   if (peak > 0)
-    text += fmt::format("peak {:.3g} TFLOP/s ({} products in registers, all cores); ", peak * 1e-12,
-                        name_of(model.dtype));
+    text += fmt::format("; %: of a peak of {:.3g} TFLOP/s ({} products in registers, all cores)",
+                        peak * 1e-12, name_of(model.dtype));
+  text += "; grad: norm of the gradients";
   if (model.moe.experts > 0)
     text +=
-        "load: the busiest expert over the mean, worst layer, 1 is even; dropped: (token, expert) "
-        "assignments; ";
-  return text + "memory: the most that this process's tensors took";
+        "; load: the busiest expert over the mean, worst layer, 1 is even; dropped: (token, expert) "
+        "assignments";
+  return text + "; the last: the most memory that this process's tensors took";
 }
 
 void Recorder::record_eval(std::int64_t step, std::optional<double> mean_loss) {

@@ -274,12 +274,13 @@ class RankRun {
              std::move(result.layer_bytes), context_.host_reads};
     trace_.after(step);
     if (speaks_ && setup_.routing_record) setup_.routing_record->append(result.routing_records);
-    if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);
+    const bool last = step + 1 == setup_.steps || rows_ + setup_.sizes.step >= setup_.data.end;
+    const bool shown = last || step % config_.get_int("step_line_period") == 0;
+    if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes, shown);
     trainer_.bad_steps().stop_if_hopeless(step, result.loss);
     const std::int64_t digests = config_.get_int("weight_digest_interval");
     if (digests > 0 && (step + 1) % digests == 0) compare_replicas(context_, trainer_.parameters(), step);
     const std::int64_t interval = setup_.eval_interval;
-    const bool last = step + 1 == setup_.steps || rows_ + setup_.sizes.step >= setup_.data.end;
     if (interval > 0 && ((step + 1) % interval == 0 || last)) {
       const std::optional<double> loss =
           evaluate_all(trainer_, *setup_.data.eval, setup_.sizes, config_.get_int("eval_steps"), eval_rules_);

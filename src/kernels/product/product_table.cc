@@ -167,7 +167,8 @@ constexpr Implementation<ProductCall> kProducts[] = {
 using Row = Implementation<ProductCall>;
 
 Work work_of(const char* op, std::span<const GemmProblem> problems) {
-  Work work{op, problems.front().dtype};
+  const GemmProblem& first = problems.front();
+  Work work{.kernel = op, .dtype = first.dtype, .weights = first.packed() ? first.weight_dtype : first.dtype};
   for (const auto& p : problems) {
     const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.depth());
     const double products = p.b_next == nullptr ? 1 : 2,
