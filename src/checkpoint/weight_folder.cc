@@ -79,7 +79,10 @@ WeightFolder WeightFolder::open(const std::string& folder) {
   }
   const fs::path index = root / "model.safetensors.index.json";
   if (!fs::exists(index, ignored)) {
-    fail_usage("[checkpoint] {}: expected model.safetensors or model.safetensors.index.json in it", folder);
+    fail_usage("[checkpoint] {}: expected model.safetensors or model.safetensors.index.json in it{}", folder,
+               fs::exists(fs::path(folder) / "pytorch_model.bin")
+                   ? "; pytorch_model.bin is not read: save the model as safetensors"
+                   : "");
   }
   // A tensor is taken from the file that holds it, whichever of them the index names.
   const auto placed = read_index(index.string());

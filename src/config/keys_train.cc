@@ -18,7 +18,7 @@ std::vector<KeyDeclaration> optimizer_keys() {
       text_list_key("adamw_mask", {},
                     "regular expressions; parameters in whose names one is found do not decay"),
       must_stay(choice_key("mu_dtype", "", one_of({"", "float32", "bfloat16"}),
-                           "type of the moments; empty: weight_dtype")),
+                           "type of the first moments; empty: weight_dtype. The second have weight_dtype")),
       choice_key("grad_dtype", "float32", one_of({"float32", "bfloat16"}),
                  "type of gradients that are summed over ranks"),
       float_key("gradient_clipping_threshold", 1.0, at_least(0),
