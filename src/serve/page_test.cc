@@ -21,7 +21,7 @@ TEST(Page, IsTheFileByteForByte) {
   const std::string source{std::istreambuf_iterator<char>(file), {}};
   ASSERT_FALSE(source.empty());
   EXPECT_EQ(page_html(), source);
-  EXPECT_LE(source.size(), 48U << 10);
+  EXPECT_LE(source.size(), 80U << 10);
 }
 
 TEST(Page, AsksNoOtherPlaceForAnything) {

@@ -1,6 +1,6 @@
 """A server without a model: gives the chat page, and streams answers that the last message asks for by a word.
 
-python3 tests/peers/mock_chat_server.py --port 8765 [--api-key KEY] [--delay 0.01]
+python3 tests/peers/mock_chat_server.py --port 8765 [--api-key KEY] [--delay 0.01] [--completes]
 """
 
 import argparse
@@ -53,11 +53,17 @@ def pieces(text):
 
 def answer_to(body):
     """The deltas of an answer, and its finish_reason."""
+    if "prompt" in body:
+        return [" word"] * (5000 if "slow" in body["prompt"] else 5), "length"
     last = body["messages"][-1]
     text = last.get("content") or ""
     said = lambda words, key="content": [{key: part} for part in pieces(words)]
     if last["role"] == "tool":
         return said(f"The tool says: **{text}**. So take a coat."), "stop"
+    if body.get("continue_final_message"):
+        return said(" and its end."), "stop"
+    if "cut" in text:
+        return said("A beginning"), "length"
     if "reason" in text or "switchyard" in text:
         return [{"reasoning_content": part, "reasoning": part} for part in pieces(REASONING)] + said(SWITCH), "stop"
     if "weather" in text:
@@ -107,6 +113,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return False
         return True
 
+    def meta(self):
+        chats = self.server.options.chats
+        return {"context_length": 4096, "chat_template": chats, "tool_format": "hermes" if chats else None, "reasoning_format": "think" if chats else None}
+
     def do_GET(self):
         if self.path == "/":
             page = PAGE.read_bytes()
@@ -117,19 +127,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.give_json(200, self.server.last)
         elif self.path == "/v1/models":
             if self.has_key():
-                meta = {"context_length": 4096, "chat_template": True, "tool_format": "hermes", "reasoning_format": "think"}
-                self.give_json(200, {"object": "list", "data": [{"id": "small-moe", "object": "model", "meta": meta}]})
+                self.give_json(200, {"object": "list", "data": [{"id": "small-moe", "object": "model", "meta": self.meta()}]})
+        elif self.path == "/props":
+            if self.has_key():
+                template = "{{ messages }}{{ enable_thinking }}{{ reasoning_effort }}" if self.server.options.chats else None
+                self.give_json(200, {**self.meta(), "version": "1.2.3", "model": "small-moe", "chat_template": template})
         else:
             self.fail(404, "There is no such path.")
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path != "/v1/chat/completions":
+        if self.path != ("/v1/chat/completions" if self.server.options.chats else "/v1/completions"):
             return self.fail(404, "There is no such path.")
         if not self.has_key():
             return None
         self.server.last = body
-        text = body["messages"][-1].get("content") or ""
+        text = body["prompt"] if "prompt" in body else body["messages"][-1].get("content") or ""
         if "refuse" in text:
             return self.fail(400, "This model's maximum context length is 4096 tokens. However, the messages have 5000.")
         return self.stream(body, breaks="break" in text)
@@ -147,10 +160,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         chunk = lambda choices, usage=None: {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "small-moe",
                                              "choices": choices, "usage": usage}
-        choice = lambda delta, finish=None: [{"index": 0, "delta": delta, "finish_reason": finish}]
+        part = (lambda delta: {"text": delta or ""}) if "prompt" in body else lambda delta: {"delta": delta}
+        choice = lambda delta, finish=None: [{"index": 0, **part(delta), "finish_reason": finish}]
         deltas, finish = answer_to(body)
         try:
-            self.event(chunk(choice({"role": "assistant", "content": ""})))
+            if "prompt" not in body:
+                self.event(chunk(choice({"role": "assistant", "content": ""})))
             for count, delta in enumerate(deltas):
                 time.sleep(self.server.options.delay)
                 self.event(chunk(choice(delta)))
@@ -169,11 +184,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def start(port=0, api_key="", delay=0.002):
+def start(port=0, api_key="", delay=0.002, chats=True):
     """Serves from a thread; `server.server_address[1]` is the port, `server.last` the last request's body."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
-    server.options = argparse.Namespace(api_key=api_key, delay=delay)
+    server.options = argparse.Namespace(api_key=api_key, delay=delay, chats=chats)
     server.last, server.stopped = {}, threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
@@ -184,6 +199,7 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--api-key", default="")
     parser.add_argument("--delay", type=float, default=0.02)
+    parser.add_argument("--completes", action="store_true", help="a model without a chat template")
     options = parser.parse_args()
-    print(f"http://127.0.0.1:{start(options.port, options.api_key, options.delay).server_address[1]}/", flush=True)
+    print(f"http://127.0.0.1:{start(options.port, options.api_key, options.delay, not options.completes).server_address[1]}/", flush=True)
     threading.Event().wait()

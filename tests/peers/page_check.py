@@ -38,6 +38,8 @@ class Page:
         self.page = self.context.new_page()
         self.complaints = []
         self.allowed = []
+        self.foreign = []
+        self.page.on("request", lambda request: self.foreign.append(request.url) if not request.url.startswith((url, "blob:")) else None)
         self.page.on("console", lambda message: self.complain(message.text) if message.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.complain(str(error)))
         self.page.add_init_script("document.addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.violatedDirective));")
@@ -62,8 +64,13 @@ class Page:
 
     def set(self, **fields):
         self.page.click("#open-settings")
+        self.page.evaluate("document.querySelector('#settings details').open = true")
         for name, value in fields.items():
-            self.page.fill("#" + name.replace("_", "-"), value)
+            field = self.page.locator("#" + name)
+            if field.evaluate("(node) => node.tagName") == "SELECT":
+                field.select_option(value)
+            else:
+                field.fill(value)
         self.page.click("#close-settings")
 
     def check_fits(self):
@@ -80,6 +87,7 @@ class Page:
 
     def close(self):
         assert not self.complaints, self.complaints
+        assert not self.foreign, f"asked of other places: {self.foreign}"
         self.context.close()
 
 
@@ -202,7 +210,6 @@ def check_conversations(tab):
     tab.ask("a second one")
     expect(page.locator("#list li")).to_have_count(count + 1)
     page.reload()
-    page.locator("#list .pick").first.click()
     expect(page.locator("article.user .said")).to_have_text("a second one")
     with page.expect_download() as event:
         page.click("#export-all")
@@ -248,6 +255,228 @@ def check_key(browser):
     tab.close()
 
 
+def check_versions(tab, server):
+    page = tab.page
+    page.click("#new")
+    tab.set(system="", tools="", temperature="", length="")
+    tab.ask("cut")
+    expect(tab.answer().locator(".text")).to_have_text("A beginning")
+    tab.answer().get_by_role("button", name="Continue").click()
+    tab.done()
+    assert server.last["continue_final_message"] and not server.last["add_generation_prompt"]
+    assert server.last["messages"][-1] == {"role": "assistant", "content": "A beginning"}
+    expect(tab.answer().locator(".text")).to_have_text("A beginning and its end.")
+    expect(tab.answer().get_by_role("button", name="Continue")).to_have_count(0)
+    tab.answer().get_by_role("button", name="Again").click()
+    tab.done()
+    assert [m["role"] for m in server.last["messages"]] == ["user"]
+    expect(tab.answer().locator(".text")).to_have_text("A beginning")
+    expect(tab.answer()).to_contain_text("2/2")
+    page.get_by_role("button", name="Version before").focus()
+    page.keyboard.press("Enter")
+    expect(tab.answer().locator(".text")).to_have_text("A beginning and its end.")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Version after"
+    page.reload()
+    expect(tab.answer()).to_contain_text("1/2")
+    tab.ask("goes on")
+    assert server.last["messages"][1] == {"role": "assistant", "content": "A beginning and its end."}
+
+
+def check_fork_and_delete(tab, server):
+    page = tab.page
+    count = page.locator("#list li").count()
+    page.locator("article.assistant").first.hover()
+    page.locator("article.assistant").first.get_by_role("button", name="Fork").click()
+    expect(page.locator("#list li")).to_have_count(count + 1)
+    expect(page.locator("#list .current")).to_contain_text("cut (fork)")
+    expect(page.locator("article")).to_have_count(2)
+    tab.ask("elsewhere")
+    page.locator("article.assistant").first.get_by_role("button", name="Delete").click()
+    expect(page.locator("article")).to_have_count(3)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("article")).to_have_count(4)
+    page.locator("article.assistant").first.get_by_role("button", name="Delete").click()
+    tab.ask("after it")
+    assert [m["content"] for m in server.last["messages"]] == ["cut", "elsewhere", "You said: elsewhere", "after it"]
+
+
+def check_names_and_search(tab):
+    page = tab.page
+    page.get_by_role("button", name="Rename cut (fork)").click()
+    page.get_by_label("Name", exact=True).fill("A branch")
+    page.keyboard.press("Escape")
+    expect(page.locator("#list .current")).to_contain_text("cut (fork)")
+    page.get_by_role("button", name="Rename cut (fork)").click()
+    page.get_by_label("Name", exact=True).fill("A branch")
+    page.keyboard.press("Enter")
+    expect(page.locator("#list .current .pick")).to_be_focused()
+    page.reload()
+    expect(page.locator("#list .current")).to_contain_text("A branch")
+    page.fill("#search", "GOES on")
+    expect(page.locator("#list li")).to_have_count(1)
+    page.fill("#search", "no such words")
+    expect(page.locator("#list")).to_contain_text("Nothing")
+    page.fill("#search", "")
+
+
+def check_settings(tab, server):
+    page = tab.page
+    page.click("#new")
+    numbers = {"temperature": "0.5", "top_p": "0.9", "top_k": "40", "min_p": "0.05", "repetition_penalty": "1.1",
+               "presence_penalty": "0.2", "frequency_penalty": "-0.3", "seed": "7"}
+    tab.set(**numbers, thinking="off", effort="low", schema="[1]")
+    tab.ask("settings")
+    expect(page.locator("#notice")).to_contain_text("must be an object")
+    tab.set(schema='{"type": "object"}')
+    page.get_by_role("button", name="Try again").click()
+    tab.done()
+    assert {name: server.last[name] for name in numbers} == {name: float(value) for name, value in numbers.items()}
+    assert server.last["chat_template_kwargs"] == {"enable_thinking": False} and server.last["reasoning_effort"] == "low"
+    assert server.last["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+    tab.set(**{name: "" for name in numbers}, thinking="", effort="", schema="")
+    tab.ask("without")
+    assert not set(server.last) & {*numbers, "chat_template_kwargs", "reasoning_effort", "response_format"}, server.last
+    page.click("#about")
+    for text in ("small-moe", "4,096 tokens", "hermes", "1.2.3"):
+        expect(page.locator("#facts")).to_contain_text(text)
+    page.keyboard.press("Escape")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+    tab.set(theme="dark")
+    page.reload()
+    assert page.evaluate(paper) != light, "the theme was not kept"
+    tab.set(theme="")
+    assert page.evaluate(paper) == light
+
+
+DROP = """(name) => {
+  const data = new DataTransfer();
+  data.items.add(new File(["dropped ```` text"], name));
+  window.dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true}));
+}"""
+
+
+def check_files(tab, server):
+    page = tab.page
+    page.click("#new")
+    page.set_input_files("#attached", {"name": "notes.py", "mimeType": "text/plain", "buffer": b"print(1)\n"})
+    expect(page.locator("#files")).to_contain_text("notes.py")
+    page.set_input_files("#attached", {"name": "large.txt", "mimeType": "text/plain", "buffer": b"a" * 300000})
+    expect(page.locator("#notice")).to_contain_text("large.txt is too large")
+    page.set_input_files("#attached", {"name": "picture.png", "mimeType": "image/png", "buffer": b"\x89PNG\0"})
+    expect(page.locator("#notice")).to_contain_text("picture.png is not a text file")
+    page.evaluate(DROP, "left.txt")
+    page.get_by_role("button", name="Leave out left.txt").click()
+    page.evaluate(DROP, "dropped.txt")
+    expect(page.locator("#files .chip")).to_have_count(2)
+    tab.ask("read them")
+    assert server.last["messages"][0]["content"] == "read them\n\nnotes.py:\n```py\nprint(1)\n```\n\ndropped.txt:\n`````txt\ndropped ```` text\n`````"
+    expect(page.locator("#files")).to_be_hidden()
+    page.reload()
+    expect(page.locator("article.user .chip")).to_have_count(2)
+    expect(page.locator("article.user .said")).to_have_text("read them")
+
+
+def check_end_button(tab):
+    tab.ask("code")
+    tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
+    tab.page.click("#down")
+    expect(tab.page.locator("#down")).to_be_hidden()
+    assert tab.page.locator("#log").evaluate("(log) => log.scrollTop + log.clientHeight > log.scrollHeight - 60")
+    assert tab.answer().locator("pre .number").count() > 400, "the code has no colours"
+
+
+def check_texts(browser, scheme):
+    server = mock_chat_server.start(chats=False)
+    tab = Page(browser, f"http://127.0.0.1:{server.server_address[1]}/", width=390, height=780, scheme=scheme)
+    page = tab.page
+    expect(page.locator("#text")).to_be_focused()
+    expect(page.locator("#notice")).to_be_hidden()
+    expect(page.locator("#input")).to_be_hidden()
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#notice")).to_contain_text("Write a beginning")
+    page.keyboard.type("Once upon")
+    page.keyboard.press("Control+Enter")
+    tab.done()
+    assert {**server.last, "stream_options": 0} == {"model": "small-moe", "prompt": "Once upon", "max_tokens": 200, "stream": True, "stream_options": 0}
+    once = "Once upon" + " word" * 5
+    expect(page.locator("#text")).to_have_value(once)
+    expect(page.locator("#status")).to_contain_text("5 tokens")
+    tab.set(length="30", seed="3")
+    page.click("#send")
+    tab.done()
+    assert server.last["prompt"] == once and server.last["max_tokens"] == 30 and server.last["seed"] == 3
+    page.click("#undo")
+    expect(page.locator("#text")).to_have_value(once)
+    page.reload()
+    expect(page.locator("#text")).to_have_value(once)
+    page.fill("#text", "slow")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function("document.getElementById('text').value.includes('word word')")
+    page.keyboard.press("Escape")
+    tab.done()
+    assert server.stopped.wait(5), "the server was not told"
+    expect(page.locator("#notice")).to_be_hidden()
+    page.click("#undo")
+    expect(page.locator("#text")).to_have_value("slow")
+    tab.allowed = ["400 (Bad Request)"]
+    page.fill("#text", "refuse")
+    page.click("#send")
+    expect(page.locator("#notice")).to_contain_text("maximum context length")
+    tab.check_fits()
+    with page.expect_download() as event:
+        page.click("#export")
+    assert pathlib.Path(event.value.path()).read_text() == "refuse"
+    page.click("#menu")
+    page.click("#new")
+    expect(page.locator("#text")).to_have_value("")
+    tab.close()
+
+
+KEY_TIME = """async () => {
+  const field = document.getElementById("input"), times = [];
+  for (let at = 0; at < 20; ++at) {
+    const begin = performance.now();
+    field.value += "word ";
+    field.dispatchEvent(new Event("input"));
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    times.push(performance.now() - begin);
+  }
+  field.value = "";
+  return times.sort((a, b) => a - b)[10];
+}"""
+OPENING_TIME = """async () => {
+  const begin = performance.now();
+  document.querySelector("#list .pick").click();
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  return performance.now() - begin;
+}"""
+
+
+def check_long(browser, url):
+    """A conversation of 1,000 messages opens soon, and a key costs little more than in an empty one."""
+    tab = Page(browser, url)
+    messages = [{"role": role, "content": f"**{at}**: " + "some words of a message. " * 20 + "\n\n- a\n- b\n\n```py\nx = 1\n```\n"}
+                for at in range(500) for role in ("user", "assistant")]
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "messages.json"
+        path.write_text(json.dumps(messages))
+        tab.page.set_input_files("#file", path)
+        expect(tab.page.locator("article")).to_have_count(1000, timeout=30000)
+    tab.page.click("#new")
+    tab.page.reload()
+    empty = tab.page.evaluate(KEY_TIME)
+    opening = tab.page.evaluate(OPENING_TIME)
+    expect(tab.page.locator("article")).to_have_count(1000)
+    expect(tab.page.locator("#down")).to_be_hidden()
+    full = tab.page.evaluate(KEY_TIME)
+    tab.ask("and one more")
+    expect(tab.page.locator("#down")).to_be_hidden()
+    print(f"1,000 messages: opened in {opening:.0f} ms; a key takes {full:.0f} ms, {empty:.0f} ms without messages")
+    assert opening < 4000 and full < 3 * empty + 50
+    tab.close()
+
+
 def check_phone(browser, url, pictures, talk):
     tab = Page(browser, url, width=360, height=740, scheme="dark")
     talk(tab)
@@ -289,10 +518,18 @@ def check_key_of_server(tab, api_key):
 
 
 def check_any_server(browser, url, api_key):
-    """What holds of a server with whatever model."""
+    """What holds of a server with whatever model; one that has a key must have a model that chats."""
     check_policy(url)
     for scheme in ("light", "dark"):
         tab = Page(browser, url, scheme=scheme, height=900)
+        if tab.page.locator("#text").is_visible():
+            tab.page.fill("#text", "The ")
+            tab.page.keyboard.press("Control+Enter")
+            tab.done()
+            expect(tab.page.locator("#status")).to_contain_text("token")
+            tab.check_fits()
+            tab.close()
+            continue
         if api_key:
             tab.allowed = ["401 (Unauthorized)"]
             tab.complaints = [text for text in tab.complaints if "401" not in text]
@@ -367,7 +604,16 @@ def check_mock(browser, pictures):
     check_tools(tab, server)
     check_errors(tab)
     check_conversations(tab)
+    check_versions(tab, server)
+    check_fork_and_delete(tab, server)
+    check_names_and_search(tab)
+    check_settings(tab, server)
+    check_files(tab, server)
+    check_end_button(tab)
     tab.close()
+    for scheme in ("light", "dark"):
+        check_texts(browser, scheme)
+    check_long(browser, url)
     check_key(browser)
     check_colours(browser, pictures)
     check_phone(browser, url, pictures, lambda tab: tab.ask(QUESTION))

@@ -15,6 +15,7 @@ class Node {
   }
   append(...nodes) { this.set([...this.childNodes, ...nodes]); }
   prepend(...nodes) { this.set([...nodes, ...this.childNodes]); }
+  replaceChildren(...nodes) { this.set(nodes); }
   appendChild(node) { this.append(node); return node; }
   replaceChild(node, old) { this.set(this.childNodes.map((child) => child === old ? node : child)); }
   remove() { this.parent.set(this.parent.childNodes.filter((child) => child !== this)); }
@@ -95,7 +96,22 @@ for (const [text, expected] of Object.entries(fences)) {
   const got = shown(text);
   check(text, [got.all("code").map((code) => code.textContent), got.all("li").length], expected);
 }
-for (const text of ["*".repeat(20000), "[".repeat(19000), "[a](https://x".repeat(1400), "$a".repeat(9000), "https://x(".repeat(1900), "\\(".repeat(9000)]) {
+// What is coloured, by kind; the text stays as it is.
+const coloured = {
+  "```cpp\n#include <a>\nint x = 0x1F; // int\nauto s = \"if\";\n```": ["keyword #include", "keyword int", "number 0x1F", "comment // int", "keyword auto", 'string "if"'],
+  "```python\ndef f(): return 'a' # b\nx = d#e\n```": ["keyword def", "keyword return", "string 'a'", "comment # b"],
+  "```SQL\nselect 1 FROM t -- c\n```": ["keyword select", "number 1", "keyword FROM", "comment -- c"],
+  "```html\n<a href=\"x\">if</a>\n```": ["keyword <a", 'string "x"', "keyword >", "keyword </a", "keyword >"],
+  "```js\nreturn `a\n${b}`; /* open\n```": ["keyword return", "string `a\n${b}`", "comment /* open"],
+  "```cpp\nint x;": [],
+  "```\nint x;\n```": [],
+};
+for (const [text, expected] of Object.entries(coloured)) {
+  const code = shown(text).all("code")[0];
+  check(text, code.all("span").map((node) => node.attributes.class + " " + node.textContent), expected);
+  check(text, code.textContent, text.replace(/^.*\n/, "").replace(/\n```$/, ""));
+}
+for (const text of ["```c\n" + "\"a ".repeat(12000) + "\n```", "```c\n" + "/*".repeat(20000) + "\n```", "```py\n" + "`'".repeat(20000) + "\n```", "*".repeat(20000), "[".repeat(19000), "[a](https://x".repeat(1400), "$a".repeat(9000), "https://x(".repeat(1900), "\\(".repeat(9000)]) {
   const begin = Date.now();
   shown(text);
   if (Date.now() - begin > 3000) { ++faults; console.log(`${text.slice(0, 20)}…: ${Date.now() - begin} ms`); }
