@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 class EngineSaves : public testing::Test {
  protected:
   EngineSaves() {
-    std::string name = testing::TempDir() + "/engine_saves.XXXXXX";
+    std::string name = (fs::path(testing::TempDir()) / "engine_saves.XXXXXX").string();
     folder_ = ::mkdtemp(name.data());
   }
   ~EngineSaves() override { fs::remove_all(folder_); }
