@@ -4,7 +4,8 @@
 #   make test-quick the quick tests                       make install    to PREFIX (/usr/local)
 #   make cuda       build/cuda/switchyard with a GPU's kernels (needs the CUDA toolkit, no GPU)
 #   make train      install, build, train a small model   make test-tsan  tests under TSan
-#   make test       install, build, run all tests         make soak       long tests, then the fuzzers
+#   make deb        a Debian package, in build/release    make soak       long tests, then the fuzzers
+#   make test       install, build, run all tests
 #   make fuzz       libFuzzer targets, FUZZ_SECONDS each  make format     clang-format in place
 #   make clean      remove build/                         make tidy       clang-tidy over src/
 #
@@ -25,14 +26,20 @@ comma := ,
 # $(call configure,folder,options): once, as CMake itself notices later changes, or whenever warnings are spoken of.
 WARNINGS := $(addprefix -DSWITCHYARD_WARNINGS_AS_ERRORS=,$(SWITCHYARD_WARNINGS_AS_ERRORS))
 define configure
-	@{ test -z '$(WARNINGS)' && test -f $(1)/build.ninja; } || cmake -S . -B $(1) -G Ninja $(2) $(WARNINGS)
+	@{ test -z '$(WARNINGS)' && test -f $(1)/build.ninja; } || cmake -S . -B $(1) -G Ninja $(2) $(WARNINGS) >/dev/null
 endef
 
-.PHONY: build cuda dependencies train test test-quick test-asan test-tsan soak fuzz install format tidy clean
+# $(call build_release,targets): all of them without.
+define build_release
+	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
+	@scripts/build_time.sh $(RELEASE) $(1)
+	@cmake --build $(RELEASE) $(addprefix --target ,$(1))
+endef
+
+.PHONY: build cuda deb dependencies train test test-quick test-asan test-tsan soak fuzz install format tidy clean
 
 build:
-	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
-	@cmake --build $(RELEASE)
+	$(call build_release)
 
 cuda:
 	$(call configure,build/cuda,-DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_CUDA=ON)
@@ -42,8 +49,7 @@ dependencies:
 	@scripts/install_dependencies.sh
 
 train: dependencies
-	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
-	@cmake --build $(RELEASE) --target switchyard
+	$(call build_release,switchyard)
 	$(RELEASE)/switchyard train $(CONFIG)
 
 test: dependencies
@@ -82,8 +88,14 @@ fuzz:
 	@scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
 
 PREFIX ?= /usr/local
-install: build
+install:
+	$(call build_release,switchyard switchyard_shared)
 	@cmake --install $(RELEASE) --prefix $(PREFIX)
+
+deb:
+	@scripts/install_dependencies.sh --deb
+	$(call build_release,switchyard switchyard_shared)
+	@cd $(RELEASE) && cpack -G DEB
 
 format:
 	@scripts/install_dependencies.sh --dev

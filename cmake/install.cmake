@@ -12,6 +12,10 @@ set_target_properties(switchyard_shared PROPERTIES OUTPUT_NAME switchyard EXPORT
 target_include_directories(switchyard_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_features(switchyard_shared INTERFACE cxx_std_20)
 
+# After `make train` the program is built and the library not yet.
+install(CODE "if(NOT EXISTS \"$<TARGET_FILE:switchyard>\" OR NOT EXISTS \"$<TARGET_FILE:switchyard_shared>\")
+  execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${CMAKE_BINARY_DIR}\" --target switchyard switchyard_shared COMMAND_ERROR_IS_FATAL ANY)
+endif()")
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/switchyard)
 install(TARGETS switchyard RUNTIME)
 install(TARGETS switchyard_shared EXPORT switchyardShared LIBRARY)

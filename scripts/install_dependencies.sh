@@ -3,6 +3,7 @@
 #
 #   scripts/install_dependencies.sh          what `make`, `make test` and `make train` need
 #   scripts/install_dependencies.sh --fuzz   also clang and its run-time library, for `make fuzz`
+#   scripts/install_dependencies.sh --deb    also what finds a package's dependencies, for `make deb`
 #   scripts/install_dependencies.sh --dev    also clang-format and clang-tidy
 #
 # The list mirrors the find_package and pkg_check_modules lines of CMakeLists.txt.
@@ -53,8 +54,9 @@ PYTHON
 for option in "$@"; do
   case "$option" in
     --fuzz) packages+=(clang) ;;
+    --deb) packages+=(dpkg-dev file) ;;
     --dev) packages+=(clang-format clang-tidy) ;;
-    *) fail "expected --fuzz or --dev, got $option" ;;
+    *) fail "expected --fuzz, --deb or --dev, got $option" ;;
   esac
 done
 

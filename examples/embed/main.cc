@@ -1,4 +1,4 @@
-// An example of the library: two engines train three steps, one makes tokens, and an error is caught.
+// An example of the library: two engines train three steps, one makes tokens, one is saved, and an error is caught.
 #include <switchyard/engine.h>
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 using namespace switchyard;
 
-int main() {
+int main(int argc, char** argv) {
   const std::vector<std::string> model = {
       "decoder_block=mixtral",   "base_emb_dim=64",           "base_num_query_heads=4",
       "base_num_kv_heads=2",     "base_mlp_dim=96",           "num_experts=8",
@@ -29,14 +29,20 @@ int main() {
                   two.train_step(batch).loss);
 
     const std::vector<std::int32_t> prompt = one.encode("A switch");
-    std::vector<std::int32_t> made;
-    for (const std::int32_t token : one.generate(prompt, {.most_tokens = 20, .ends_by_model = false}))
-      made.push_back(token);
-    std::printf("%zu tokens after \"A switch\"\n", made.size());
+    TextDecoder decoder = one.text_decoder(prompt);
+    std::string made;
+    int tokens = 0;
+    for (const std::int32_t token : one.generate(prompt, {.most_tokens = 20, .ends_by_model = false})) {
+      made += decoder.add(token);  // whole characters
+      ++tokens;
+    }
+    std::printf("%d tokens after \"A switch\": %s\n", tokens, (made + decoder.rest()).c_str());
 
     const ParameterInfo experts = two.parameter("layers.0.moe.wi_0");
     std::printf("%s: [%lld, %lld, %lld], split over %s\n", experts.name.c_str(), (long long)experts.shape[0],
                 (long long)experts.shape[1], (long long)experts.shape[2], experts.axes[0].c_str());
+
+    if (argc > 1) two.save(argv[1]);  // `switchyard generate FOLDER` opens it
 
     one.generate({99999});  // there is no such token
   } catch (const Error& error) {

@@ -164,12 +164,32 @@ class TokenStream {
   std::unique_ptr<State> state_;
 };
 
+// The text of tokens that come one by one, where one token may be a part of a character.
+class TextDecoder {
+ public:
+  TextDecoder(TextDecoder&&) noexcept;
+  TextDecoder& operator=(TextDecoder&&) = delete;
+  ~TextDecoder();
+
+  // Returns the text that is certain with this token and was not before: whole characters, or "".
+  std::string add(std::int32_t token);
+  // The text of a character that no further token completes. All texts together are Engine::decode()'s.
+  std::string rest() const;
+
+ private:
+  friend class Engine;
+  struct State;
+  explicit TextDecoder(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
 // Calls from several threads run one after the other. A process may have several engines; their ranks share
 // its cores. After an Error(runtime) or Error(internal) on a mesh of several ranks, every further call to the
 // engine throws, because ranks that wait for each other cannot recover.
 class Engine {
  public:
-  // Builds the mesh and the weights: random, or from the settings' folder or from load_parameters_path.
+  // Builds the mesh and the weights: random, from the settings' folder, from load_parameters_path, or, with
+  // optimizer state and step, from load_full_state_path.
   static Engine open(const Settings& settings);
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) = delete;
@@ -201,14 +221,26 @@ class Engine {
   // Encodes and decodes with the model's tokenizer. Error(usage) when the settings name none.
   std::vector<std::int32_t> encode(std::string_view text) const;
   std::string decode(const std::vector<std::int32_t>& tokens) const;
+  // Decodes tokens that come after the tokens `before`, such as a prompt, and not these.
+  TextDecoder text_decoder(const std::vector<std::int32_t>& before = {}) const;
 
   std::vector<ParameterInfo> parameters();
   ParameterView parameter(std::string_view name);
   // A whole parameter in float32, with the last dim contiguous. Error(usage) for a packed parameter.
   std::vector<float> read_parameter(std::string_view name);
 
+  // Writes a checkpoint to a new folder: the weights and, after a train_step(), optimizer state and step. It
+  // opens as any folder with weights does; load_full_state_path goes on with its state. Returns notes for a
+  // user. Error(usage) for packed weights and for a folder that exists and is not empty.
+  std::vector<std::string> save(const std::string& folder);
+  // Writes a Hugging Face folder, as `convert` does, by way of a checkpoint beside it that is then removed.
+  // `dtype`: "float32" or "bfloat16"; "": as the weights are. Error(usage) also for a model that no Hugging
+  // Face family can state.
+  std::vector<std::string> export_weights(const std::string& folder, std::string_view dtype = "");
+
  private:
   friend class TokenStream;
+  friend class TextDecoder;
   struct Impl;
   explicit Engine(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;

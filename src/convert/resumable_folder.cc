@@ -23,15 +23,6 @@ namespace fs = std::filesystem;
 constexpr const char* kJournal = ".conversion.json";
 constexpr const char* kWriting = ".writing";
 
-SavePlace place_of(const std::string& destination) {
-  fs::path path = fs::path(destination).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // a trailing slash
-  const std::string parent = path.parent_path().string();
-  if (path.filename().empty() || path.filename() == "." || path.filename() == "..")
-    fail_usage("[convert] {}: expected the name of a new folder", destination);
-  return {parent.empty() ? "." : parent, path.filename().string()};
-}
-
 bool is_empty_folder(const fs::path& path) {
   std::error_code error;
   return fs::is_directory(path, error) && fs::is_empty(path, error);
@@ -39,12 +30,22 @@ bool is_empty_folder(const fs::path& path) {
 
 }  // namespace
 
+SavePlace new_place(const std::string& prefix, const std::string& destination) {
+  fs::path path = fs::path(destination).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // a trailing slash
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  if (path.filename().empty() || path.filename() == "." || path.filename() == "..")
+    fail_usage("{} {}: expected the name of a new folder", prefix, destination);
+  std::error_code error;
+  if (!fs::is_directory(parent, error))
+    fail_usage("{} {}: there is no folder {} to put it in", prefix, destination, parent.string());
+  return {parent.string(), path.filename().string()};
+}
+
 ResumableFolder::ResumableFolder(FileSystem& files, const std::string& destination, const nlohmann::json& job,
                                  const std::string& marker)
-    : files_(files), place_(place_of(destination)) {
+    : files_(files), place_(new_place("[convert]", destination)) {
   std::error_code error;
-  if (!fs::is_directory(place_.parent, error))
-    fail_usage("[convert] {}: there is no folder {} to put it in", destination, place_.parent);
   const std::string journal = job.dump(1) + "\n";
   if (fs::exists(fs::symlink_status(place_.final(), error)) && !is_empty_folder(place_.final())) {
     if (!take_over(journal, marker))

@@ -33,6 +33,10 @@ struct PlannedFile {
   std::vector<Place> tensors;  // in the order of their offsets
 };
 
+// The place of a folder that is to be written. Error(usage) that begins with `prefix` where the path names
+// no folder, or one in a folder that does not exist.
+SavePlace new_place(const std::string& prefix, const std::string& destination);
+
 class ResumableFolder {
  public:
   // `job` is the journal: any data by which two conversions differ. `marker`: the file to write last into the

@@ -1,71 +1,22 @@
 // Tests the engine as a calling program uses it.
-#include "switchyard/engine.h"
-
-#include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
 
-#include "core/testing.h"
+#include "engine/engine_testing.h"
 
 namespace switchyard {
 namespace {
-
-using Arguments = std::vector<std::string>;
-
-Arguments tiny(const Arguments& more = {}) {
-  Arguments keys{"decoder_block=mixtral",
-                 "base_emb_dim=32",
-                 "base_num_query_heads=4",
-                 "base_num_kv_heads=2",
-                 "head_dim=8",
-                 "base_mlp_dim=24",
-                 "base_moe_mlp_dim=24",
-                 "base_num_decoder_layers=2",
-                 "num_experts=4",
-                 "num_experts_per_tok=2",
-                 "vocab_size=64",
-                 "max_target_length=16",
-                 "dtype=float32",
-                 "learning_rate=0.01",
-                 "steps=10",
-                 "per_device_batch_size=4",
-                 "init_weights_seed=3"};
-  keys.insert(keys.end(), more.begin(), more.end());
-  return keys;
-}
-
-Engine open(const Arguments& more = {}) {
-  return Engine::open(Settings::parse(tiny(more)));
-}
-
-TokenBatch batch_of(std::int64_t rows, std::int64_t length) {
-  TokenBatch batch{rows, length, {}};
-  for (std::int64_t i = 0; i < rows * length; ++i)
-    batch.tokens.push_back(static_cast<std::int32_t>((i * 7 + i / 3) % 64));
-  return batch;
-}
 
 void expect_near(const std::vector<float>& a, const std::vector<float>& b, float most) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], most) << i;
 }
-
-template <typename Call>
-void expect_error(const Call& call, const std::string& words) {
-  try {
-    call();
-    ADD_FAILURE() << "no error: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::usage);
-    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-  }
-}
-
-const Arguments kMesh{"ranks=4", "ici_expert_parallelism=2", "ici_fsdp_parallelism=2",
-                      "per_device_batch_size=1"};
 
 TEST(Engine, OneAnswerOnAnyMesh) {
   Engine one = open(), four = open(kMesh);  // two engines in one process
@@ -340,6 +291,9 @@ TEST(Engine, TwoRanksWhereverTheyAre) {
   std::vector<float> logits, weights;
   std::vector<std::int32_t> text;
   double loss = 0;
+  const char* const job = std::getenv("PMIX_NAMESPACE");  // of the processes of one mpirun
+  const std::string saved =
+      testing::TempDir() + "/two_ranks." + (job != nullptr ? job : std::to_string(::getpid()));
   for (int again = 0; again < 2; ++again) {  // an engine after another
     Engine engine = open(mesh);
     expect_error([&] { engine.forward({1, 1, {64}}); }, "token 64 is outside");
@@ -351,7 +305,20 @@ TEST(Engine, TwoRanksWhereverTheyAre) {
     EXPECT_EQ(text.size(), 6u);
     EXPECT_TRUE(std::ranges::all_of(weights, [](float v) { return v != 0; }));
     EXPECT_FALSE(engine.parameter("layers.1.moe.wi_0").shards.empty());
+    if (again == 1) continue;
+    engine.save(saved);
+    engine.export_weights(saved + "-exported");
+    EXPECT_TRUE(std::filesystem::exists(saved + "-exported/config.json"));
+    expect_error([&] { engine.save(saved); }, "exists already");
   }
+  {
+    Arguments keys = mesh;
+    keys.push_back("load_full_state_path=" + saved);
+    Engine resumed = open(keys);
+    EXPECT_EQ(resumed.read_parameter("layers.1.moe.wi_0"), weights);
+    EXPECT_EQ(resumed.train_step(batch).step, 1);
+  }
+  for (const char* end : {"", "-exported"}) std::filesystem::remove_all(saved + end);
   double sum = 0;
   for (const float v : logits) sum += std::abs(v);
   for (const float v : weights) sum += std::abs(v);

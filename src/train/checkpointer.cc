@@ -65,7 +65,28 @@ Manifest manifest_of(const Config& config, const Mesh& mesh, int ranks) {
 
 Checkpointer::Checkpointer(Trainer& trainer, CheckpointPlan plan, const CheckpointLayout& layout,
                            std::string folder)
-    : trainer_(trainer), context_(trainer.context()), plan_(plan), folder_(std::move(folder)) {
+    : Checkpointer(trainer.context(), trainer.updater().shares(),
+                   std::static_pointer_cast<BackgroundSave>(trainer.context().comm->shared(
+                       "checkpoints",
+                       [&]() -> std::shared_ptr<void> {
+                         return std::make_shared<BackgroundSave>(FileSystem::real(), layout);
+                       })),
+                   {std::move(folder), ""}, plan, &trainer) {}
+
+Checkpointer::Checkpointer(Context& context, const std::vector<Updater::Share>& shares,
+                           std::shared_ptr<BackgroundSave> saver, SavePlace place)
+    : Checkpointer(context, shares, std::move(saver), std::move(place), {.in_background = false}, nullptr) {}
+
+Checkpointer::Checkpointer(Context& context, const std::vector<Updater::Share>& shares,
+                           std::shared_ptr<BackgroundSave> saver, SavePlace place, CheckpointPlan plan,
+                           Trainer* trainer)
+    : context_(context),
+      trainer_(trainer),
+      plan_(plan),
+      in_background_(plan.in_background),
+      saver_(std::move(saver)),
+      is_of_run_(place.name.empty()),
+      place_(std::move(place)) {
   Communicator& comm = *context_.comm;
   all_ = everyone(comm, "run");
   const int here = comm.process_of(comm.rank());
@@ -73,17 +94,13 @@ Checkpointer::Checkpointer(Trainer& trainer, CheckpointPlan plan, const Checkpoi
                           [&](int rank) { return comm.process_of(rank) == here; });
   one_process_ = std::all_of(all_.ranks.begin(), all_.ranks.end(),
                              [&](int rank) { return comm.process_of(rank) == here; });
-  saver_ =
-      std::static_pointer_cast<BackgroundSave>(comm.shared("checkpoints", [&]() -> std::shared_ptr<void> {
-        return std::make_shared<BackgroundSave>(FileSystem::real(), layout);
-      }));
-  sources_ = find_sources();
-  in_background_ = plan_.in_background;
+  sources_ = find_sources(shares);
 }
 
-std::vector<Checkpointer::Source> Checkpointer::find_sources() const {
+std::vector<Checkpointer::Source> Checkpointer::find_sources(
+    const std::vector<Updater::Share>& shares) const {
   std::vector<Source> sources;
-  for (const Updater::Share& share : trainer_.updater().shares()) {
+  for (const Updater::Share& share : shares) {
     const ParameterSpec& spec = share.parameter->spec;
     const Tensor& weight = share.parameter->array.tensor();
     const Box block{
@@ -168,12 +185,11 @@ void Checkpointer::barrier() {
 }
 
 void Checkpointer::save(std::int64_t step, const Notes& notes) {
-  auto phase = trainer_.timer().scope("checkpoint");
   const PhaseMark mark(context_.comm->position(), "checkpoint");
   finish();
   if (in_background_ && !staging_.defined()) in_background_ = copies_fit();
   add_pieces();
-  place_ = {folder_, std::to_string(step)};
+  if (is_of_run_) place_.name = std::to_string(step);
   if (context_.comm->rank() == 0) {
     notes_ = notes;
     notes_.manifest.step = step;
@@ -190,12 +206,12 @@ void Checkpointer::save(std::int64_t step, const Notes& notes) {
 }
 
 BackgroundSave::Work Checkpointer::commit_work(std::vector<WrittenChunk> chunks) const {
-  return [saver = saver_.get(), notes = notes_, place = place_, folder = folder_, keep = plan_.keep,
+  return [saver = saver_.get(), notes = notes_, place = place_, is_of_run = is_of_run_, keep = plan_.keep,
           one_process = one_process_, chunks = std::move(chunks)] {
     if (notes.first) notes.first();
     commit(saver->files(), place, saver->layout(), notes.manifest, one_process ? saver->chunks() : chunks,
            notes.extras);
-    prune(saver->files(), folder, keep);
+    if (is_of_run) prune(saver->files(), place.parent, keep);
   };
 }
 
@@ -273,7 +289,7 @@ void Checkpointer::finish() {
 }
 
 bool Checkpointer::restore(const std::string& path, std::string& problem) {
-  auto phase = trainer_.timer().scope("checkpoint");
+  CHECK(trainer_ != nullptr);
   const PhaseMark mark(context_.comm->position(), "checkpoint");
   std::string own;
   try {
@@ -314,8 +330,8 @@ bool Checkpointer::restore(const std::string& path, std::string& problem) {
     problem = text.data();
     return false;
   }
-  trainer_.updater().publish();
-  trainer_.parameters().raise_version();
+  trainer_->updater().publish();
+  trainer_->parameters().raise_version();
   barrier();
   return true;
 }

@@ -32,8 +32,11 @@ Manifest manifest_of(const Config& config, const Mesh& mesh, int ranks);
 
 class Checkpointer {
  public:
-  // `folder` is RUN/checkpoints. The trainer must outlive it.
+  // For a run's checkpoints, in `folder`, RUN/checkpoints. The trainer must outlive it.
   Checkpointer(Trainer& trainer, CheckpointPlan plan, const CheckpointLayout& layout, std::string folder);
+  // For one checkpoint of these shares, at `place`. The ranks of a process share a `saver`.
+  Checkpointer(Context& context, const std::vector<Updater::Share>& shares,
+               std::shared_ptr<BackgroundSave> saver, SavePlace place);
 
   // The data that rank 0 adds to a save.
   struct Notes {
@@ -57,8 +60,9 @@ class Checkpointer {
   std::int64_t last_saved() const { return last_saved_; }  // in steps; -1: none
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 
-  // Loads the state of a checkpoint into the trainer. Returns false, the same on all ranks, when the
-  // checkpoint is unreadable or damaged: `problem` then says why, and the state is undefined.
+  // Loads the state of a checkpoint into the trainer, which must be there (CHECK). Returns false, the same on
+  // all ranks, when the checkpoint is unreadable or damaged: `problem` then says why, and the state is
+  // undefined.
   bool restore(const std::string& path, std::string& problem);
 
  private:
@@ -67,7 +71,9 @@ class Checkpointer {
     Tensor memory;
     std::vector<std::pair<std::size_t, Box>> boxes;  // index of the tensor in the layout
   };
-  std::vector<Source> find_sources() const;
+  Checkpointer(Context& context, const std::vector<Updater::Share>& shares,
+               std::shared_ptr<BackgroundSave> saver, SavePlace place, CheckpointPlan plan, Trainer* trainer);
+  std::vector<Source> find_sources(const std::vector<Updater::Share>& shares) const;
   bool copies_fit() const;  // the same on all ranks
   std::vector<Tensor> copied_sources();
   void add_pieces();
@@ -77,19 +83,19 @@ class Checkpointer {
   void barrier();
   bool is_leader() const { return leader_ == context_.comm->rank(); }
 
-  Trainer& trainer_;
   Context& context_;
+  Trainer* const trainer_;
   const CheckpointPlan plan_;
-  const std::string folder_;
   ProcessGroup all_;  // all ranks of the run
   int leader_;        // first rank of this process
   bool one_process_;
   bool in_background_;
   std::shared_ptr<BackgroundSave> saver_;  // shared by this process's ranks
   std::vector<Source> sources_;
-  Tensor staging_;  // the copy that is written in the background; reused
-  Notes notes_;     // for the save in progress, on rank 0
-  SavePlace place_;
+  Tensor staging_;        // the copy that is written in the background; reused
+  Notes notes_;           // for the save in progress, on rank 0
+  const bool is_of_run_;  // named by their steps; old ones are removed
+  SavePlace place_;       // of the save in progress
   enum class Stage { idle, writing, committing } stage_ = Stage::idle;
   std::int64_t last_saved_ = -1;
 };

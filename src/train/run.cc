@@ -223,7 +223,10 @@ class RankRun {
   void start() {
     if (!setup_.resume.candidates.empty()) {
       std::vector<std::string> skipped;
-      const Manifest manifest = restore_newest(saves_, setup_.resume, &skipped);
+      const Manifest manifest = [&] {
+        auto phase = trainer_.timer().scope("checkpoint");
+        return restore_newest(saves_, setup_.resume, &skipped);
+      }();
       done_ = manifest.step;
       rows_ = manifest.data.value("rows", done_ * setup_.sizes.step);
       if (const auto bad = manifest.data.find("bad_steps"); bad != manifest.data.end())
@@ -312,7 +315,10 @@ class RankRun {
       };
     }
     const bool background = saves_.in_background();
-    saves_.save(done_, notes);
+    {
+      auto phase = trainer_.timer().scope("checkpoint");
+      saves_.save(done_, notes);
+    }
     if (speaks_ && background && !saves_.in_background())
       observer_.line(
           "warning: memory has no room for a copy of weights and optimizer state: checkpoints are waited "

@@ -1,0 +1,101 @@
+// What the files of the public Engine share: engine.cc has its tensors and training, engine_texts.cc its
+// texts, engine_saves.cc its checkpoints and exports, engine_settings.cc its settings.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/model.h"
+#include "engine/rank_loop.h"
+#include "switchyard/engine.h"
+#include "texts/generate.h"
+#include "train/resume.h"
+#include "train/trainer.h"
+
+namespace switchyard {
+
+struct Settings::Checked {
+  Config config;
+};
+
+// Error(usage) that names `what`, the call, for a batch that is not whole or has an unknown token.
+void require_whole(const char* what, const TokenBatch& batch, std::int64_t vocabulary);
+
+struct Engine::Impl {
+  // A rank's own, from the first job on.
+  struct RankState {
+    explicit RankState(Parameters made) : parameters(std::move(made)) {}
+    Parameters parameters;
+    std::optional<Trainer> trainer;      // from the first step on
+    std::int64_t steps = 0;              // that were trained
+    std::optional<Generator> generator;  // from the first text on
+    std::optional<texts::Loop> texts;    // on it
+  };
+
+  const std::shared_ptr<Processes> processes;
+  ModelOnRanks on_ranks;
+  const Config& config = on_ranks.config;
+  const Mesh& mesh = on_ranks.mesh;
+  const ModelConfig &model = on_ranks.model, without;  // with prediction layers, and without them
+  const std::int64_t text_rows;
+  const texts::Limits limits;
+  texts::Inbox inbox{limits};  // rank 0 takes from it: other processes leave theirs empty
+
+  std::mutex texts_mutex;
+  std::int64_t streams = 0;                               // guarded by texts_mutex; at most text_rows
+  std::shared_ptr<const grammar::Vocabulary> vocabulary;  // from the first schema on; guarded by texts_mutex
+
+  ResumePoint resume;  // of load_full_state_path
+  std::vector<std::optional<RankState>> ranks;
+  std::optional<RankLoop> loop;  // ends first
+
+  Impl(const Config& of, std::shared_ptr<Processes> with);
+
+  // Starts the ranks and makes the weights, or what load_full_state_path names.
+  void start();
+
+  // One rank of each process speaks for it.
+  bool speaks(const Context& context) const {
+    return context.comm->rank() % (mesh.size() / processes->count()) == 0;
+  }
+
+  std::optional<RankState>& state(Context& context) {
+    return ranks[static_cast<std::size_t>(context.comm->rank())];
+  }
+
+  // Ids from here on have no text.
+  std::int64_t ids_to_pick() const;
+  const Tokenizer& tokenizer_for(const char* what) const;  // Error(usage) without one
+
+  void require_layout(std::int64_t rows) const;
+  void refuse_packed(const char* what, const char* advice) const;
+  TrainConfig training() const;
+
+  const ParameterSpec& spec(std::string_view name) const;
+  // Adds the blocks that ranks of other processes placed in their tensors, zeros elsewhere: sums of bits,
+  // which are exact.
+  void add_of_other_processes(Context& context, const Tensor& whole) const;
+  ParameterInfo info(const ParameterSpec& of) const;
+
+  // The loop of all texts that the engine makes.
+  texts::Loop& loop_of_texts(Context& context);
+  texts::TextRequest request(const char* what, const std::vector<std::int32_t>& prompt,
+                             const Sampling& sampling);
+  void take_stream(const char* what);
+  void end_stream();
+  [[noreturn]] void fail_of(const GeneratedText& made, const std::string& broken_layer) const;
+
+  // Collective: restores this rank's weights, optimizer state and steps.
+  void restore(Context& context);
+  // Runs `work` on process 0; an Error of it is thrown in all processes.
+  void on_first_process(const std::function<void()>& work);
+  // Writes a checkpoint of the weights; `with_state`: also of the optimizer's state, if there is any.
+  void write_checkpoint(const SavePlace& place, bool with_state, const std::vector<ExtraFile>& extras);
+};
+
+}  // namespace switchyard
