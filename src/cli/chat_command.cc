@@ -43,9 +43,9 @@ Where standard input is no terminal, each line is a message, and only answers ar
 Exit status: 0 ended, 1 failed or, in a pipe, an answer or a command was an error, 2 wrong command line, config or file, 130 Ctrl-C twice.
 
 Examples:
-  switchyard chat switchyard_output/mine
+  switchyard chat switchyard_output/small-chat
   switchyard chat --url http://127.0.0.1:8000 system="Be brief."
-  echo "Hello!" | switchyard chat switchyard_output/mine
+  echo "Hello!" | switchyard chat switchyard_output/small-chat
 )";
 
 // Settings that are the terminal's own, taken out of those for the model.
