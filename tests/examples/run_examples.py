@@ -4,11 +4,10 @@
 
 With WORD it runs those pages alone whose name has it. A page's examples run in their order in a folder of their own,
 where the sources are links and `switchyard` is the built program. An example fails unless its exit status is 0. RULES
-says which examples run in another form, and why; STAND_INS has the files that pages take for granted.
+says which examples run in another form, and why; prepare() makes the files that pages take for granted.
 """
 
 import argparse
-import collections
 import concurrent.futures
 import os
 import pathlib
@@ -25,9 +24,9 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINKED = ["Makefile", "README.md", "bench", "configs", "docs", "examples", "scripts", "tests"]
-LEAST_EXAMPLES = 120
+LEAST_EXAMPLES = 150
 SECONDS, SERVER_SECONDS = 300, 120  # of machines with other work, too
-SMALL = " per_device_batch_size=2 max_target_length=32 eval_interval=-1"
+SMALL = " per_device_batch_size=2 max_target_length=64 eval_interval=-1"
 PROGRAM = r"(?:build/release/)?switchyard"
 
 # (pattern, what takes its place, why), each applied in turn; None: the example is not run. A row without a match fails.
@@ -48,6 +47,7 @@ RULES = [
     (r"--list WORD$", "--list expert", "a placeholder"),
     (r"selftest device=NAME$", "selftest swiglu device=cuda_emulated", "a placeholder"),
     (r"^switchyard (data build --out DIR|data show --json|serve --json FILE)$", None, "names an option"),
+    (r"(inspect (?:checkpoint exported|.*/checkpoints/200))$", r"\1; test $? = 3", "its two sides differ: status 3"),
     (r"(train FOLDER) (data_path=TEXTS)", r"\1 dataset_type=text \2", "fault: a folder needs dataset_type=text"),
     # Long ones.
     (r"^(bench/device/measure.py --device cuda_emulated .*)", r"\1 --only attention", "long"),
@@ -141,7 +141,7 @@ class Page:
                                 errors="replace", env=self.environment, start_new_session=True, **more)
 
     def run(self, command):
-        """Its exit status and output. What it left running ends with it."""
+        """Its exit status and output."""
         pipe = subprocess.PIPE
         process = self.shell(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
         try:
@@ -193,7 +193,9 @@ class Page:
                 if replacement is None:
                     return None, why
                 command = re.sub(pattern, replacement, command)
-        return command, ""
+        tool = command.split()[0]
+        missing = tool in ("curl", "make", "mpirun") and not shutil.which(tool)
+        return (None, f"no {tool} here") if missing else (command, "")
 
     def judge(self, example, command, status, output):
         if status != 0:
@@ -220,9 +222,11 @@ class Page:
 
     def run_blocks(self, blocks):
         for block in blocks:
-            for example in block:
-                self.run_example(example)
-            self.stop_server()
+            try:
+                for example in block:
+                    self.run_example(example)
+            finally:
+                self.stop_server()
         return self
 
 
@@ -244,7 +248,8 @@ def run_pages(pages, program, scratch):
         return Page(name, scratch / re.sub(r"\W+", "-", name), program, stand_ins)
 
     first = page("stand-ins", {})
-    stand_ins = {name: first.folder / place for name, place in prepare(lambda command: first.judge(command, command, *first.run(command))).items()}
+    places = prepare(lambda command: first.judge(command, command, *first.run(command)))
+    stand_ins = {name: first.folder / place for name, place in places.items()}
     if first.failures:
         return [first]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
