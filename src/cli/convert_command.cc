@@ -44,7 +44,7 @@ written; 3 --verify found a difference.
 Examples:
   switchyard convert tests/golden/hf/deepseek3-tiny checkpoint --verify
   switchyard convert checkpoint exported --to huggingface --dtype bfloat16
-  switchyard convert model.gguf checkpoint --weights int4
+  switchyard convert model.gguf model-int4 --weights int4
 )";
 
 struct ConvertOptions {
