@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/run.h"
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "config/declaration.h"
 #include "core/error.h"
@@ -44,7 +45,7 @@ Examples:
 )";
 
 void print_help() {
-  std::fputs(kBenchHelp, stdout);
+  print_help_page(kBenchHelp);
   const auto print_keys = [](const std::vector<bench::Key>& keys) {
     for (const auto& key : keys)
       fmt::print("      {:<12} {}{}\n", key.name + "=", key.help,

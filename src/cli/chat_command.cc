@@ -14,8 +14,10 @@
 #include "cli/chat/input.h"
 #include "cli/chat/local.h"
 #include "cli/chat/session.h"
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
+#include "cli/sampling_words.h"
 #include "cli/serving.h"
 #include "core/error.h"
 #include "core/json_file.h"
@@ -28,17 +30,22 @@ constexpr const char* kChatHelp =
     R"(switchyard chat FOLDER|FILE.gguf [key=value ...] [--tool-format NAME] [--reasoning-format NAME]
 switchyard chat --url URL [--api-key-file FILE] [key=value ...]
 
-A conversation with a model at a terminal. FOLDER holds the weights, as for `serve`, and may be a GGUF file; --url asks another
-server that speaks OpenAI's chats instead. A line is a message; one that ends with \ goes on in the next, and so do lines between """ and """.
-/help lists the commands. Ctrl-C ends an answer, which stays as far as it came; Ctrl-D ends the program.
+A conversation with a model at a terminal. FOLDER holds the weights, as for `serve`, and may be a GGUF file; --url asks another server that speaks
+OpenAI's chats instead. A line is a message; one that ends with \ goes on in the next, and so do lines between """ and """.
+A model without a chat template goes on from each line. /help lists the commands. Ctrl-C ends an answer, which stays as far as it came; Ctrl-D ends the program.
 Where standard input is no terminal, each line is a message, and only answers are printed.
 
   system=TEXT                 the system's text
   reasoning=show|hide|fold    how reasoning is shown: grey, not at all, or as one line
   history=off|FILE            what was typed; without, ~/.local/state/switchyard/history
-  temperature=0.7 max_tokens=500 …      with --url: fields of its requests
-  chat_template_kwargs={"enable_thinking": false}
-  decode_sampling_strategy=greedy       and the other keys of `generate` and `serve`, with FOLDER
+  temperature=0.7 top_p=0.9 top_k=40 min_p=0.05 max_tokens=200 seed=7 stop=TEXT
+  presence_penalty= frequency_penalty= repetition_penalty=
+                              what requests say, as in `generate` and `serve`; with FOLDER, tokens are drawn
+                              as its generation_config.json says, or at temperature 0.7; temperature=0: the
+                              most probable one
+  chat_template_kwargs={"enable_thinking": false}    what the template gets
+  model=NAME reasoning_effort=low …    with --url: other fields of its requests
+  decode_sampling_strategy=greedy    and the other keys of `generate` and `serve`, with FOLDER
 
 Exit status: 0 ended, 1 failed or, in a pipe, an answer or a command was an error, 2 wrong command line, config or file, 130 Ctrl-C twice.
 
@@ -98,10 +105,18 @@ void write_now(std::FILE* file, std::string_view text) {
   std::fflush(file);
 }
 
+void refuse_system_of(const std::string& model, bool chats, const OwnSettings& own) {
+  if (!chats && !own.system.empty())
+    fail_usage("[chat] system: {} has no chat template: it goes on from what you type", model);
+}
+
 // The conversation, from the first line to the last. Returns the exit status.
 // `may_try_again`: another server may answer later.
 int converse(ChatBackend& backend, const OwnSettings& own, ChatJson fields, bool may_try_again) {
+  const AnsweringModel model = backend.model(fields.value("model", ""));
+  refuse_system_of(model.name, model.chats, own);
   ChatSession::Settings settings;
+  settings.completes = !model.chats;
   settings.fields = std::move(fields);
   settings.system = own.system;
   settings.reasoning = own.reasoning == "show"   ? ShownReasoning::show
@@ -115,6 +130,7 @@ int converse(ChatBackend& backend, const OwnSettings& own, ChatJson fields, bool
                              : own.history.empty() ? usual_history_file()
                                                    : own.history;
     input = terminal_chat_input(file);
+    write_now(stderr, greeting_of(model));
   } else {
     input = piped_chat_input();
   }
@@ -141,8 +157,8 @@ ChatJson fields_of(const std::vector<std::string>& settings) {
     const std::size_t equals = setting.find('=');
     if (equals == std::string::npos || equals == 0)
       fail_usage("[chat] expected key=value beside --url, got {}", setting);
-    const ChatJson value = ChatJson::parse(setting.substr(equals + 1), nullptr, false);
-    fields[setting.substr(0, equals)] = value.is_discarded() ? ChatJson(setting.substr(equals + 1)) : value;
+    const std::string name = setting.substr(0, equals);
+    fields[name] = request_field(name, setting.substr(equals + 1));
   }
   return fields;
 }
@@ -168,8 +184,7 @@ int chat_with_model(const Options& options, Processes& processes) {
   if (own.others.empty()) fail_usage("[chat] expected the folder of a model, or --url URL");
   const bool first = processes.index() == 0;
   const Serving serving = make_serving("chat", processes, options, own.others, 1);
-  if (serving.served.chat == nullptr)
-    fail_usage("[chat] {} has no chat template: give chat_template_path=FILE", serving.served.name);
+  refuse_system_of(serving.served.name, serving.served.chat != nullptr, own);
   texts::Inbox inbox(serving.limits);
   std::thread terminal;
   std::exception_ptr problem;
@@ -210,7 +225,7 @@ int chat_command(std::span<const std::string> args) {
   for (const ChatOption& option : kChatOptions) (option.takes_value ? values : flags).insert(option.name);
   const Options options = parse_options("chat", flags, args, values, false);
   if (options.help) {
-    std::fputs(kChatHelp, stdout);
+    print_help_page(kChatHelp);
     return 0;
   }
   if (options.values.contains("--url")) return chat_with_server(options);

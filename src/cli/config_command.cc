@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "config/config.h"
 #include "config/config_file.h"
@@ -151,7 +152,7 @@ void show_settings(const Options& options, bool only_changed) {
 int config_command(std::span<const std::string> args) {
   const Options options = parse_options("config", {"--list", "--changed", "--template"}, args);
   if (options.help) {
-    fmt::print("{}", kConfigHelp);
+    print_help_page(kConfigHelp);
     return 0;
   }
   if (options.flags.size() > 1)

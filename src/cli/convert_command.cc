@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "cli/help_page.h"
 #include "convert/convert.h"
 #include "convert/inspect.h"
 #include "convert/logits.h"
@@ -197,7 +198,7 @@ int verify_logits(const ConvertOptions& options, const ConvertReport& report) {
 int convert_command(std::span<const std::string> args) {
   const ConvertOptions options = parse_convert(args);
   if (options.help) {
-    std::fputs(kConvertHelp, stdout);
+    print_help_page(kConvertHelp);
     return 0;
   }
   const ConvertReport report =

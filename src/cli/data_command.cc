@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
@@ -157,7 +158,7 @@ int show(const std::string& folder, const std::string& json_file) {
 int data_command(std::span<const std::string> args) {
   const Options options = parse_options("data", {}, args, {"--out", "--shard-tokens"});
   if (options.help) {
-    std::fputs(kDataHelp, stdout);
+    print_help_page(kDataHelp);
     return 0;
   }
   const std::string action = options.settings.empty() ? "" : options.settings[0];

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
@@ -363,7 +364,7 @@ int evaluate(const EvalOptions& options, Processes& processes) {
 int eval_command(std::span<const std::string> args) {
   const EvalOptions options = parse_eval(args);
   if (options.common.help) {
-    std::fputs(kEvalHelp, stdout);
+    print_help_page(kEvalHelp);
     return 0;
   }
   return run_in_processes([&](Processes& processes) { return evaluate(options, processes); });

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "config/config.h"
 #include "core/error.h"
@@ -117,7 +118,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
 int explain_command(std::span<const std::string> args) {
   const Options options = parse_options("explain", {}, args, {"--filter"});
   if (options.help) {
-    std::fputs(kExplainHelp, stdout);
+    print_help_page(kExplainHelp);
     return 0;
   }
   const Config config = config_to_train("explain", 1, options.settings);

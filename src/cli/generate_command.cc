@@ -8,9 +8,11 @@
 #include <optional>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
+#include "cli/sampling_words.h"
 #include "cli/terminal_text.h"
 #include "core/error.h"
 #include "core/gpu.h"
@@ -25,7 +27,9 @@
 #include "metrics/atomic_file.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
+#include "serve/protocol/sampling_fields.h"
 #include "texts/generate.h"
+#include "texts/stop_text.h"
 #include "train/step_cost.h"
 
 namespace switchyard {
@@ -38,6 +42,14 @@ Goes on from a text. FOLDER holds a model's weights: the folder of a run (its ne
 Face folder, or a GGUF file; given first, it says what the model and its tokenizer are. Keys are the reference's, as for `train`:
 
   prompt="The "                     the text, "I love to" without
+  max_tokens=200                    most new tokens; without, as many as max_target_length leaves room for
+  temperature=0.7 top_p=0.9 top_k=40 min_p=0.05
+                                    draws tokens; without any, the most probable one. The words are those of
+                                    requests, as in `chat` and `serve`
+  seed=7                            other draws
+  stop="\n"                         the text ends before this text, or the first of a JSON list of texts
+  presence_penalty=0.5 frequency_penalty=0.5 repetition_penalty=1.1
+                                    against words that come again
   max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
   max_prefill_predict_length=64     (longer only when the prompt is)
   mtp_draft=true   a model's prediction layer guesses tokens, which the model then reads two at once; the same texts
@@ -49,7 +61,7 @@ Face folder, or a GGUF file; given first, it says what the model and its tokeniz
   quantize_kvcache=true             keys and values in 8 bits: half the memory, and less to read for each token
   deterministic_batches=true        a text has the same bits however many are made at once; slower
   weight_format=int4                weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
-  init_weights_seed=1               other draws
+  init_weights_seed=1               draws, too, where seed= is not given
   routing_record=FILE               the experts of every token, for `train routing_replay=FILE`
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding
 
@@ -67,7 +79,7 @@ whose output is not finite), 2 wrong command line, config or file, 3 the text is
 Examples:
   switchyard generate tests/golden/hf/deepseek3-tiny tokenizer_type=byte prompt="ab" max_target_length=80
   switchyard train configs/examples/small-moe.yml run_name=writer enable_checkpointing=true
-  switchyard generate switchyard_output/writer prompt="The " decode_sampling_strategy=weighted
+  switchyard generate switchyard_output/writer prompt="The " temperature=0.7 max_tokens=100
   switchyard generate model-Q4_K_M.gguf prompt="The " max_target_length=200
 )";
 
@@ -92,13 +104,22 @@ Prompt read_prompt(const Config& config, const Tokenizer& tokenizer) {
   return prompt;
 }
 
-// New tokens that max_target_length leaves room for.
-std::int64_t tokens_after(const Config& config, const Prompt& prompt) {
+// Most new tokens: max_tokens, or as many as max_target_length leaves room for.
+std::int64_t tokens_after(const Config& config, const Prompt& prompt, const SamplingWords& words) {
   const auto length = static_cast<std::int64_t>(prompt.tokens.size());
   std::int64_t longest = config.get_int("max_prefill_predict_length");
   if (length > longest && config.is_set_by_user("max_prefill_predict_length")) {
     fail_usage("[generate] prompt: {} tokens, expected at most max_prefill_predict_length={}", length,
                longest);
+  }
+  if (words.fields.contains("max_tokens")) {
+    const std::int64_t wanted = words.fields["max_tokens"];
+    const std::int64_t all = config.get_int("max_target_length");
+    if (given_value(words.settings, "max_target_length") && length + wanted > all)
+      fail_usage(
+          "[generate] max_tokens={}: expected at most max_target_length={} with the {} tokens of the prompt",
+          wanted, all, length);
+    return wanted;
   }
   // The prompt's length replaces a default that is shorter than the prompt or that fills the whole length.
   const std::int64_t all = config.get_int("max_target_length");
@@ -111,7 +132,15 @@ std::int64_t tokens_after(const Config& config, const Prompt& prompt) {
   return all - longest;
 }
 
-Generation make_generation(ModelOnRanks run) {
+// The config's keys with the words on top, which mean what they do in requests.
+SamplingConfig sampling_of_words(const SamplingWords& words, const ModelOnRanks& run, std::int32_t vocab) {
+  serve::ServedModel model{.name = "", .tokenizer = run.tokenizer.get()};
+  model.sampling = sampling_config(run.config, vocab);
+  serve::Fields fields(words.fields);
+  return serve::sampling_of(fields, model);
+}
+
+Generation make_generation(ModelOnRanks run, const SamplingWords& words) {
   const Config& config = run.config;
   const ModelConfig& model = run.model;
   const std::int64_t rows = rows_to_generate(config, run.mesh);
@@ -124,9 +153,10 @@ Generation make_generation(ModelOnRanks run) {
   }
   const auto vocab =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), model.vocab));
-  const SamplingConfig sampling = sampling_config(config, vocab);
-  const std::int64_t most = tokens_after(config, prompt);
+  const SamplingConfig sampling = sampling_of_words(words, run, vocab);
+  const std::int64_t most = tokens_after(config, prompt, words);
   note_context(run, "generate", std::ssize(prompt.tokens) + most);
+  const auto stop = words.fields.value("stop", std::vector<std::string>());
   const GenerateOptions options{
       .sampling = sampling,
       .most_tokens = most,
@@ -135,7 +165,11 @@ Generation make_generation(ModelOnRanks run) {
       .ends = end_tokens(config, *run.tokenizer),
       .prompt_chunk = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
       .drafts = config.get_bool("mtp_draft"),
-      .seed = model.init_seed};
+      .seed = words.fields.contains("seed")
+                  ? static_cast<std::uint32_t>(words.fields["seed"].get<std::int64_t>())
+                  : model.init_seed,
+      .stop = stop,
+      .tokenizer = stop.empty() ? nullptr : run.tokenizer.get()};
   return {std::move(run), prompt, static_cast<std::size_t>(rows), options};
 }
 
@@ -145,17 +179,18 @@ class TextWriter {
   TextWriter(const Generation& generation)
       : generation_(generation),
         tokens_(generation.rows, generation.prompt.tokens),
-        first_(*generation.run.tokenizer, generation.prompt.tokens) {
+        first_(*generation.run.tokenizer, generation.prompt.tokens),
+        stop_(generation.options.stop) {
     before_ = generation.run.tokenizer->decode(generation.prompt.tokens).size();
     if (generation.rows == 1) put(generation.prompt.text);
   }
   void add(std::size_t row, std::int32_t token) {
     tokens_[row].push_back(token);
-    if (generation_.rows == 1) put(first_.add(token));
+    if (generation_.rows == 1) put(stop_.add(first_.add(token)));
   }
   void finish() {
     if (generation_.rows == 1) {
-      put(first_.finish() + "\n");
+      put(stop_.add(first_.finish()) + stop_.finish() + "\n");
       return;
     }
     for (std::size_t r = 0; r < generation_.rows; ++r)
@@ -164,7 +199,9 @@ class TextWriter {
   // Returns the text after the prompt.
   std::string text_of(std::size_t row) const {
     const std::string all = generation_.run.tokenizer->decode(tokens_[row]);
-    return all.substr(std::min(before_, all.size()));
+    texts::StopText stop(generation_.options.stop);
+    const std::string text = stop.add(all.substr(std::min(before_, all.size())));
+    return text + stop.finish();
   }
 
  private:
@@ -178,6 +215,7 @@ class TextWriter {
   const Generation& generation_;
   std::vector<std::vector<std::int32_t>> tokens_;
   TokenText first_;         // of a single row
+  texts::StopText stop_;    // likewise
   std::size_t before_ = 0;  // bytes of the prompt's own text
 };
 
@@ -236,7 +274,8 @@ void tell_times(const Generation& generation, const Generated& made) {
 
 int generate_text(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
-  const Generation generation = make_generation(model_to_run("generate", processes, options.settings));
+  const SamplingWords words = take_sampling_words("generate", options.settings);
+  const Generation generation = make_generation(model_to_run("generate", processes, words.settings), words);
   const Config& config = generation.run.config;
   const auto room =
       static_cast<std::int64_t>(generation.prompt.tokens.size()) + generation.options.most_tokens;
@@ -297,7 +336,7 @@ int generate_text(const Options& options, Processes& processes) {
 int generate_command(std::span<const std::string> args) {
   const Options options = parse_options("generate", {}, args);
   if (options.help) {
-    std::fputs(kGenerateHelp, stdout);
+    print_help_page(kGenerateHelp);
     return 0;
   }
   return run_in_processes([&](Processes& processes) { return generate_text(options, processes); });

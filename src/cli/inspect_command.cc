@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "convert/compare.h"
 #include "convert/inspect.h"
@@ -120,7 +121,7 @@ int inspect_two(const Options& options) {
 int inspect_command(std::span<const std::string> args) {
   const Options options = parse_options("inspect", {"--all", "--prove", "--statistics"}, args);
   if (options.help) {
-    std::fputs(kInspectHelp, stdout);
+    print_help_page(kInspectHelp);
     return 0;
   }
   if (options.settings.empty() || options.settings.size() > 2) {

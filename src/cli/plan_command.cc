@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "config/config.h"
 #include "convert/table.h"
@@ -345,7 +346,7 @@ int plan_command(std::span<const std::string> args) {
   const std::vector<std::string> meshes = take_meshes(words);
   Options options = parse_options("plan", {"--search", "--generate"}, words);
   if (options.help) {
-    std::fputs(kPlanHelp, stdout);
+    print_help_page(kPlanHelp);
     return 0;
   }
   const std::string topology_name = take_topology(options.settings);

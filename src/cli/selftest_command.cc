@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "core/cores.h"
 #include "core/error.h"
@@ -142,7 +143,7 @@ std::string hash_of(const selftest::Arrays& outputs) {
 int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const std::string> args) {
   const Options options = parse_options("selftest", {"--list"}, args, {"--bits", "--only"});
   if (options.help) {
-    std::fputs(kSelftestHelp, stdout);
+    print_help_page(kSelftestHelp);
     return 0;
   }
   if (options.flags.contains("--list")) {

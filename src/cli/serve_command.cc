@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
@@ -29,7 +30,7 @@ namespace switchyard {
 namespace {
 
 constexpr const char* kServeHelp =
-    R"(switchyard serve FOLDER|FILE.gguf [key=value ...] [--host ADDRESS] [--port N] [--api-key-file FILE] [--json FILE]
+    R"(switchyard serve FOLDER|FILE.gguf [key=value ...] [--host ADDRESS] [--port N] [--api-key-file FILE]
 switchyard serve [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--host ADDRESS] [--port N]
 
 Answers chats and requests for text over HTTP, as clients of OpenAI's and Anthropic's APIs make them. FOLDER holds a model's weights: the
@@ -50,8 +51,9 @@ long prompts are read in chunks between others' tokens.
   --trust-request-template   requests may bring a chat template of their own
   chat_template_path=FILE    makes prompts of a chat's messages; without, the template that the model's files have
   chat_template_kwargs={"enable_thinking": false}    what the template gets where a request does not say
-  trust_messages=true strict_fields=true page=false protect_metrics=true max_waiting=N request_timeout=SECONDS
-  max_texts_of_key=N share_prefixes_between_keys=true max_body=MIB tls_cert=FILE tls_key=FILE    `config --list serve` says what they do
+  trust_messages=true strict_fields=true page=false protect_metrics=true max_waiting=N
+  max_texts_of_key=N share_prefixes_between_keys=true max_body=MIB request_timeout=SECONDS
+  tls_cert=FILE tls_key=FILE    `config --list serve` says what they do
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many.
                              Without: 2048, or the context that the model was trained for where that is less
@@ -62,6 +64,8 @@ long prompts are read in chunks between others' tokens.
                                     true: layers with windows or chunks keep whole texts for that, too
   routing_record=FILE        the experts of every token of each text that ends, for `train routing_replay=FILE`
   mtp_draft=true   as for `generate`; how many drafts were right is among the metrics
+  temperature=0.7 top_p= top_k= min_p= max_tokens= seed= stop= presence_penalty= frequency_penalty=
+  repetition_penalty=        what a request leaves out; as in requests, in `generate` and in `chat`
   decode_sampling_strategy=greedy   and its keys, as for `generate`, where a request does not say; FOLDER's
                                     generation_config.json where the command line does not
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
@@ -82,11 +86,22 @@ Examples:
 
 constexpr std::int64_t kTextsAtOnce = 8;
 
+// An address that a browser on this machine reaches.
+std::string host_to_open(const std::string& host) {
+  if (host == "0.0.0.0") return "127.0.0.1";
+  return http::host_in_url(host == "::" ? "::1" : host);
+}
+
 void tell_where(const Serving& serving, const http::Options& listening, int port, const Startup& startup,
                 const std::string& json_file) {
   fmt::print(stderr, "{} on {}://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
              serving.served.name, listening.tls_key.empty() ? "http" : "https",
              http::host_in_url(listening.host), port, serving.limits.slots, serving.served.capacity);
+  if (serving.served.has_page)
+    fmt::print(stderr, "open {}://{}:{}/ in a browser\n", listening.tls_key.empty() ? "http" : "https",
+               host_to_open(listening.host), port);
+  if (serving.served.chat == nullptr)
+    fmt::print(stderr, "this model only completes: it has no chat template\n");
   if (const auto& chat = serving.served.chat; chat != nullptr)
     fmt::print(stderr, "chats by {}: calls and reasoning in the format {}\n", chat->prompts.source().origin,
                chat::name_of(chat->format));
@@ -193,7 +208,7 @@ int serve_texts(const Options& options, Processes& processes) {
 int serve_command(std::span<const std::string> args) {
   const Options options = parse_options("serve", option_names(false), args, option_names(true));
   if (options.help) {
-    std::fputs(kServeHelp, stdout);
+    print_help_page(kServeHelp);
     return 0;
   }
   return run_in_processes([&](Processes& processes) { return serve_texts(options, processes); });

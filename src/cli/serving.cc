@@ -8,6 +8,7 @@
 
 #include "chat/call_form.h"
 #include "cli/progress.h"
+#include "cli/sampling_words.h"
 #include "core/error.h"
 #include "core/gpu.h"
 #include "core/sha256.h"
@@ -18,6 +19,7 @@
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
 #include "serve/longest_token.h"
+#include "serve/protocol/sampling_fields.h"
 #include "texts/loop.h"
 #include "train/step_cost.h"
 
@@ -27,6 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostWaiting = 512;
+constexpr double kChatTemperature = 0.7;
+constexpr std::int64_t kCompletedTokens = 200;  // of a line at a terminal
 constexpr double kIdleSeconds = 0.2;  // rank 0's longest wait: the other ranks wait for it in a collective
 
 // The folder or file with the weights.
@@ -120,8 +124,29 @@ std::string fingerprint_of(const ModelOnRanks& run) {
   return "fp_" + sum.hex().substr(0, 12);
 }
 
+// Sets what requests leave out. A chat draws its tokens where nobody says how, so that it has more than one
+// answer.
+void set_defaults(const std::string& command, const Config& config, nlohmann::json fields, std::int32_t vocab,
+                  serve::ServedModel& served) {
+  served.sampling = sampling_config(config, vocab);
+  if (command == "chat" && served.sampling.strategy == SamplingStrategy::greedy &&
+      !config.is_set_by_user("decode_sampling_strategy") && !fields.contains("temperature")) {
+    const bool is_said = config.is_set_by_user("decode_sampling_temperature") ||
+                         config.is_changed("decode_sampling_temperature");
+    fields["temperature"] = is_said ? served.sampling.temperature : kChatTemperature;
+  }
+  serve::Fields given(fields);
+  served.sampling = serve::sampling_of(given, served);
+  if (fields.contains("max_tokens"))
+    served.most_tokens = fields["max_tokens"].get<std::int64_t>();
+  else if (command == "chat" && served.chat == nullptr)
+    served.most_tokens = kCompletedTokens;
+  if (fields.contains("seed")) served.seed = fields["seed"].get<std::int64_t>();
+  served.stop = given.strings("stop");
+}
+
 Serving serving_of(const std::string& command, ModelOnRanks run, const Options& options,
-                   std::span<const std::string> settings, std::int64_t slots) {
+                   const SamplingWords& words, std::int64_t slots) {
   // Without a word from anyone, texts are no longer than the model was trained for.
   const std::int64_t usual = run.config.get_int("max_target_length");
   if (!run.config.is_set_by_user("max_target_length") && trained_context(run) < usual)
@@ -133,7 +158,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   check_layout(config, run.mesh, run.model,
                {limits.slots, limits.slots, 1, run.model.moe_execution.token_chunks});
   serve::ServedModel served;
-  const fs::path weights = model_path(config, settings);
+  const fs::path weights = model_path(config, words.settings);
   served.name = name_of_model(config, weights);
   served.has_page = config.get_bool("page");
   served.fingerprint = fingerprint_of(run);
@@ -149,7 +174,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   served.longest_token = serve::longest_token_bytes(*run.tokenizer, run.model.vocab);
   const auto vocab =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
-  served.sampling = sampling_config(config, vocab);
+  set_defaults(command, config, words.fields, vocab, served);
   limits.waiting = config.get_int("max_waiting") >= 0 ? config.get_int("max_waiting")
                                                       : std::min(16 * limits.slots, kMostWaiting);
   limits.texts_of_key = config.get_int("max_texts_of_key");
@@ -199,7 +224,9 @@ std::function<void(const texts::FinishedText&)> recorder(AppendFile& file, const
 
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots) {
-  Serving serving = serving_of(command, model_to_run(command, processes, settings), options, settings, slots);
+  const SamplingWords words = take_sampling_words(command, settings);
+  Serving serving =
+      serving_of(command, model_to_run(command, processes, words.settings), options, words, slots);
   serving.independence = row_independence_of(serving.run.config, serving.run.mesh, serving.run.model);
   texts::Limits& limits = serving.limits;
   const std::int64_t capacity = serving.served.capacity;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "core/cores.h"
 #include "core/error.h"
@@ -137,7 +138,7 @@ class LineServer {
 int tokenize_command(std::span<const std::string> args) {
   const Options options = parse_options("tokenize", {"--decode", "--json-lines"}, args, {}, false);
   if (options.help) {
-    std::fputs(kTokenizeHelp, stdout);
+    print_help_page(kTokenizeHelp);
     return 0;
   }
   if (options.settings.size() != 1)

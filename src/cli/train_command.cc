@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/help_page.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
@@ -86,7 +87,7 @@ int train(std::span<const std::string> args, Processes& processes) {
 int train_command(std::span<const std::string> args) {
   for (const auto& a : args) {
     if (a == "--help" || a == "-h") {
-      std::fputs(kTrainHelp, stdout);
+      print_help_page(kTrainHelp);
       return 0;
     }
   }

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "cli/help_page.h"
 #include "cli/options.h"
 #include "cli/report_error.h"
 #include "core/error.h"
@@ -180,7 +181,7 @@ int run_layouts(const VerifyOptions& options, std::set<std::string>& said, std::
 int verify_command(std::span<const std::string> args) {
   const VerifyOptions options = parse_verify(args);
   if (options.help) {
-    fmt::print("{}", kVerifyHelp);
+    print_help_page(kVerifyHelp);
     return 0;
   }
   std::vector<CaseReport> reports;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,16 +30,19 @@ struct ChatModel {
 struct ServedModel {
   std::string name;
   const Tokenizer* tokenizer;
-  std::int64_t vocab = 0;                      // of the model; the tokenizer may have fewer ids
-  std::int64_t capacity = 0;                   // most tokens of a prompt and its text together
-  bool add_bos = false;                        // before prompts that are texts
-  bool add_eos = false;                        // behind them, where the tokenizer ends prompts
-  SamplingConfig sampling = {};                // where a request does not say
-  std::int64_t most_texts = 128;               // of one request
-  bool has_page = true;                        // for chats, at /
-  std::vector<std::string> aliases = {};       // other names of the model
-  std::string fingerprint = {};                // of the version and the weights
-  std::shared_ptr<const ChatModel> chat = {};  // null: the model has no chat template
+  std::int64_t vocab = 0;                        // of the model; the tokenizer may have fewer ids
+  std::int64_t capacity = 0;                     // most tokens of a prompt and its text together
+  bool add_bos = false;                          // before prompts that are texts
+  bool add_eos = false;                          // behind them, where the tokenizer ends prompts
+  SamplingConfig sampling = {};                  // where a request does not say
+  std::optional<std::int64_t> most_tokens = {};  // new ones, where a request does not say
+  std::optional<std::int64_t> seed = {};         // likewise
+  std::vector<std::string> stop = {};            // likewise
+  std::int64_t most_texts = 128;                 // of one request
+  bool has_page = true;                          // for chats, at /
+  std::vector<std::string> aliases = {};         // other names of the model
+  std::string fingerprint = {};                  // of the version and the weights
+  std::shared_ptr<const ChatModel> chat = {};    // null: the model has no chat template
   std::shared_ptr<const grammar::Vocabulary> vocabulary = {};  // null: this build has no grammars
   std::shared_ptr<TokenMemory> memory = {};  // null: answers that come back are encoded anew
   bool keys_share_prefixes = false;          // the cache has one domain for all keys

@@ -38,6 +38,7 @@ texts::TextRequest request_of(const Prompts& prompts, std::size_t text, const Ge
           .choice = text,
           .draws_before = options.draws_before,
           .history = options.history,
+          .stop = options.stop,
           .log_probs = options.log_probs ? std::optional(0) : std::nullopt,
           .least_tokens = options.least_tokens};
 }
@@ -157,7 +158,7 @@ Generated made_together(Generator& generator, const Prompts& prompts, const Gene
   const texts::Limits limits = limits_of(prompts, options);
   CallTimes times;
   texts::Inbox inbox(limits, times);
-  const texts::Loop::Head head{.inbox = inbox, .observer = times};
+  const texts::Loop::Head head{.inbox = inbox, .tokenizer = options.tokenizer, .observer = times};
   texts::Loop loop(generator, limits, generator.is_first_rank() ? &head : nullptr);
   std::vector<texts::TextRequest> requests;
   for (std::size_t text = 0; text < prompts.size(); ++text)

@@ -1,5 +1,6 @@
 // The terminal's chat through a pipe: with a model of its own, and over a server.
 #include "child.h"
+#include "cli/chat/session.h"
 
 namespace switchyard::cli_test {
 namespace {
@@ -62,11 +63,55 @@ TEST_F(Chatting, Commands) {
 TEST_F(Chatting, AnErrorGivesTheStatus) {
   make_model();
   const Finished refused =
-      chat("/set temperature=-1\na\n/set temperature=\n/set max_tokens=1\na\n", of_model());
+      chat("/set temperature=-1\n/set n=2\n/set tool_choice=5\n/set max_tokens=1\na\n", of_model());
   EXPECT_EQ(refused.status, 1);
-  EXPECT_NE(refused.err.find("error: "), std::string::npos) << refused.err;
-  EXPECT_NE(refused.err.find("temperature"), std::string::npos) << refused.err;
-  EXPECT_NE(refused.out, "");  // the second was answered
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 3) << refused.err;
+  EXPECT_TRUE(refused.err.starts_with("[chat] temperature: expected")) << refused.err;
+  EXPECT_NE(refused.out, "");                                                   // the message was answered
+  EXPECT_EQ(chat("a\n" + std::string(200, 'a') + "\n", of_model()).status, 1);  // too long
+}
+
+// A model without a chat template completes. The same words give the same text everywhere.
+TEST_F(Chatting, WordsMeanTheSameWhereTheyStand) {
+  train_bytes();
+  const Arguments words{"temperature=0.9", "top_k=50", "seed=7", "max_tokens=6", "frequency_penalty=0.5"};
+  const Finished made = run(Arguments{"generate", "out/run", "prompt=ab", "--json", "g.json"} + words);
+  ASSERT_EQ(made.status, 0) << made.err;
+  const json result = json::parse(read("g.json"))["results"][0];
+  EXPECT_EQ(result["tokens"].size(), 6u);
+  const Finished greedy =
+      run({"generate", "out/run", "prompt=ab", "--json", "greedy.json", "max_tokens=6", "temperature=0"});
+  ASSERT_EQ(greedy.status, 0) << greedy.err;
+  EXPECT_NE(json::parse(read("greedy.json"))["results"][0]["tokens"], result["tokens"]);
+  const Finished local = chat("ab\nab\n", Arguments{"out/run"} + words);
+  ASSERT_EQ(local.status, 0) << local.err;
+  EXPECT_EQ(local.out.substr(0, local.out.size() / 2), local.out.substr(local.out.size() / 2));
+  EXPECT_EQ(shown_text(result["text"].get<std::string>()) + "\n", local.out.substr(0, local.out.size() / 2));
+  const pid_t server = start(Arguments{"serve", "out/run", "--port", "0", "--json", "where.json"} + words);
+  const json place = when_written("where.json");
+  ASSERT_TRUE(place.contains("port"));
+  const Arguments url{"--url", "http://127.0.0.1:" + std::to_string(place["port"].get<int>())};
+  EXPECT_EQ(chat("ab\nab\n", url).out, local.out);
+  EXPECT_EQ(chat("ab\nab\n", url + words).out, local.out);
+  const Finished refused = chat("ab\n", url + Arguments{"system=b"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("[chat] system: run has no chat template"), std::string::npos) << refused.err;
+  ::kill(server, SIGTERM);
+  ::waitpid(server, nullptr, 0);
+}
+
+TEST_F(Chatting, SamplesUnlessToldOtherwise) {
+  train_bytes();
+  const std::string lines = "a\n/again\n";
+  const auto halves_differ = [&](const Arguments& more) {
+    const Finished two = chat(lines, Arguments{"out/run", "max_tokens=16"} + more);
+    EXPECT_EQ(two.status, 0) << two.err;
+    return two.out.substr(0, two.out.size() / 2) != two.out.substr(two.out.size() / 2);
+  };
+  EXPECT_TRUE(halves_differ({}));
+  EXPECT_FALSE(halves_differ({"temperature=0"}));
+  EXPECT_FALSE(halves_differ({"decode_sampling_strategy=greedy"}));
+  EXPECT_FALSE(halves_differ({"seed=3"}));
 }
 
 TEST_F(Chatting, OverAServer) {
@@ -82,14 +127,14 @@ TEST_F(Chatting, OverAServer) {
   EXPECT_EQ(remote.err, "");
   EXPECT_EQ(remote.out, local.out);
   EXPECT_EQ(chat("a\n/tokens\n", url + Arguments{"max_tokens=1"}).err, "4 tokens\n");  // ?a!!
-  const Finished refused = chat("a\n", url + Arguments{"temperature=-1"});
+  const Finished refused = chat("a\n", url + Arguments{"cache_salt=5"});  // which the server says
   EXPECT_EQ(refused.status, 1);
   EXPECT_EQ(refused.out, "");
   EXPECT_TRUE(refused.err.starts_with("error: ")) << refused.err;
   EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
   ::kill(server, SIGTERM);
   ::waitpid(server, nullptr, 0);
-  const Finished gone = chat("a\n", url);
+  const Finished gone = chat("", url);  // nothing was asked yet
   EXPECT_EQ(gone.status, 1);
   EXPECT_TRUE(gone.err.starts_with("switchyard: [chat] http://127.0.0.1:")) << gone.err;
   EXPECT_EQ(std::count(gone.err.begin(), gone.err.end(), '\n'), 1) << gone.err;
@@ -100,11 +145,13 @@ TEST_F(Chatting, RefusesWhatItCannotChatWith) {
   expect_refused({"chat", "--url", "ftp://somewhere"}, {"--url", "http://HOST:PORT"});
   expect_refused({"chat", "--url", "http://127.0.0.1:1", "greedy"}, {"key=value", "greedy"});
   expect_refused({"chat", "nowhere", "reasoning=loud"}, {"show, hide or fold", "loud"});
+  expect_refused({"chat", "--url", "http://127.0.0.1:1", "temperature=-1"}, {"temperature", "0 to 100"});
+  expect_refused({"chat", "--url", "http://127.0.0.1:1", "bogus=1"}, {"unknown field bogus"});
+  expect_refused({"chat", "nowhere", "temperature=-1"}, {"temperature", "0 to 100"});
   train_bytes();
-  const Finished refused = chat("a\n", {"out/run"});
+  const Finished refused = chat("a\n", {"out/run", "system=b"});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_NE(refused.err.find("has no chat template: give chat_template_path=FILE"), std::string::npos)
-      << refused.err;
+  EXPECT_NE(refused.err.find("[chat] system: run has no chat template"), std::string::npos) << refused.err;
 }
 
 }  // namespace

@@ -175,6 +175,38 @@ TEST_F(Generating, WithDrafts) {
   refused({"convert", "out/run", "exported"}, "mtp_num_layers=1: no Hugging Face form");
 }
 
+TEST_F(Generating, WordsOfRequests) {
+  std::string letters;
+  for (int i = 0; i < 60; ++i) letters += "abcdefgh";
+  write("text.txt", letters);
+  train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
+         "enable_checkpointing=true", "steps=40", "learning_rate=0.03", "max_target_length=24"});
+  const auto made = [&](const Arguments& more) {
+    const Finished done = run(Arguments{"generate", "out/run", "prompt=aaa", "--json", "g.json"} + more);
+    EXPECT_EQ(done.status, 0) << done.err;
+    json result = json::parse(read("g.json"))["results"][0];
+    result["out"] = done.out;
+    return result;
+  };
+  const json words = made({"temperature=0.8", "seed=5", "max_tokens=9"}),
+             keys = made({"decode_sampling_strategy=weighted", "decode_sampling_temperature=0.8",
+                          "init_weights_seed=5", "max_target_length=12"});
+  EXPECT_EQ(words["tokens"].size(), 9u);
+  EXPECT_EQ(words["tokens"], keys["tokens"]);
+  EXPECT_NE(made({"temperature=0.8", "seed=6", "max_tokens=9"})["tokens"], words["tokens"]);
+  EXPECT_EQ(made({"max_tokens=40"})["tokens"].size(), 40u);  // new ones, whatever max_target_length is
+  const json greedy = made({"max_tokens=9"});
+  const std::string text = greedy["text"], stop = text.substr(4, 2);
+  const json ended = made({"max_tokens=9", "stop=" + stop});
+  EXPECT_EQ(ended["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(ended["out"], "aaa" + text.substr(0, text.find(stop)) + "\n");
+  EXPECT_EQ(ended["ended"], true);
+  const Finished refused = run({"generate", "out/run", "max_tokens=9", "prompt=aaa", "max_target_length=8"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("max_tokens=9: expected at most max_target_length=8"), std::string::npos)
+      << refused.err;
+}
+
 TEST_F(Generating, Refused) {
   const Arguments tiny = Arguments{"generate"} + tiny_model() + Arguments{"vocab_size=257"};
   const auto refused = [&](const Arguments& more, const std::vector<std::string>& words) {

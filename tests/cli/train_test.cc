@@ -53,6 +53,10 @@ TEST_F(Help, EveryCommandHasAPage) {
     // An example follows the line of usage.
     EXPECT_NE(page.out.find("  switchyard " + command, 1), std::string::npos) << page.out;
     EXPECT_EQ(run({command, "-h"}).out, page.out);
+    std::istringstream before_examples(page.out.substr(0, page.out.find("\nExample")));
+    for (std::string line; std::getline(before_examples, line);)
+      EXPECT_LE(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }), 100)
+          << line;
   }
   const Finished version = run({"--version"});
   EXPECT_EQ(version.status, 0);

@@ -81,6 +81,18 @@ def end(terminal, status):
     terminal.expect(f"\nended with {status}\n")
 
 
+def check_beginning(terminal, program, url):
+    terminal.expect("small-moe, 4096 tokens of context; /help lists the commands\n>", at_end=True)
+    terminal.keys("C-d")
+    end(terminal, 0)
+    terminal.line(f"clear; {program} chat --url http://127.0.0.1:1")
+    terminal.expect("switchyard: [chat] http://127.0.0.1:1: ")
+    end(terminal, 1)
+    terminal.line(f"clear; {program} chat --url {url} bogus=1")
+    terminal.expect("[chat] unknown field bogus")
+    end(terminal, 2)
+
+
 def check_typing(terminal, server):
     terminal.line("Grüße, 日本語")  # in the locale C, too
     terminal.expect("You said: Grüße, 日本語")
@@ -142,6 +154,8 @@ def check_answers(terminal):
     terminal.expect("\\x1b[31mred\\x07 \\x9b2J \\x1b]0;title\\x07end")
     terminal.line("refuse")
     terminal.expect("error: This model's maximum context length is 4096 tokens.")
+    terminal.line("/set temperature=warm")
+    terminal.expect("[chat] temperature: expected a number of 0 to 100, got warm")
     terminal.line("/undo")
     terminal.line("/save talk.json")
     terminal.expect("messages are in talk.json")
@@ -152,6 +166,8 @@ def check(program, folder, capture):
     url = f"http://127.0.0.1:{server.server_address[1]}"
     terminal = Terminal(folder)
     try:
+        begin(terminal, program, url)
+        check_beginning(terminal, program, url)
         begin(terminal, program, url, "temperature=0.2")
         check_typing(terminal, server)
         check_lines(terminal, server)

@@ -1,6 +1,7 @@
 // ChatBackend: who answers the terminal's chat: a model in this process, or another server.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,12 +11,24 @@ namespace switchyard {
 
 using ChatJson = nlohmann::ordered_json;
 
+struct AnsweringModel {
+  std::string name;
+  std::int64_t context = 0;  // tokens; 0: unknown
+  bool chats = true;         // false: it has no chat template and completes texts
+};
+
 class ChatBackend {
  public:
   virtual ~ChatBackend() = default;
-  // Asks for the answer of a chat request's body, with stream=true. Calls `on_event` for each event, a
-  // chat.completion.chunk or {"error": …}, as it comes. Ends the answer early, at the latest a fifth of a
-  // second after, once `goes_on` returns false. Error(runtime) where nobody answers.
+  // Returns the model of that name, or the first where the name is empty. Error(runtime) where nobody
+  // answers.
+  virtual AnsweringModel model(const std::string& named) = 0;
+  // Returns what is wrong with fields of requests, as far as it is known without a request; empty: nothing.
+  virtual std::string problem_of(const ChatJson& fields) = 0;
+  // Asks for the answer of a chat request's body, or of a completion's with `prompt`, with stream=true. Calls
+  // `on_event` for each event, a chat.completion.chunk, a text_completion or {"error": …}, as it comes. Ends
+  // the answer early, at the latest a fifth of a second after, once `goes_on` returns false. Error(runtime)
+  // where nobody answers.
   virtual void ask(const ChatJson& body, const std::function<void(const ChatJson& event)>& on_event,
                    const std::function<bool()>& goes_on) = 0;
   // Returns how many tokens the body's prompt has. Error(runtime) where nobody answers.

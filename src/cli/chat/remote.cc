@@ -79,10 +79,11 @@ class RemoteChat : public ChatBackend {
   void ask(const ChatJson& body, const std::function<void(const ChatJson& event)>& on_event,
            const std::function<bool()>& goes_on) override {
     ChatJson asked = body;
-    if (!asked.contains("model")) asked["model"] = model();
+    if (!asked.contains("model")) asked["model"] = model("").name;
+    const char* const path = body.contains("prompt") ? "/v1/completions" : "/v1/chat/completions";
     EventReader events;
     std::string whole;
-    const unsigned status = exchange(beast_http::verb::post, "/v1/chat/completions", text_of(asked), goes_on,
+    const unsigned status = exchange(beast_http::verb::post, path, text_of(asked), goes_on,
                                      [&](unsigned of, std::string_view bytes) {
                                        if (of == 200)
                                          events.add(bytes, on_event);
@@ -103,6 +104,14 @@ class RemoteChat : public ChatBackend {
             : ChatJson{{"error", {{"message", fmt::format("{} answered with status {}", url_, status)}}}});
   }
 
+  AnsweringModel model(const std::string& named) override {
+    if (model_.name.empty() || (!named.empty() && model_.name != named)) model_ = listed_model(named);
+    return model_;
+  }
+
+  // The server alone knows what its model takes.
+  std::string problem_of(const ChatJson&) override { return ""; }
+
   std::int64_t count_tokens(const ChatJson& body) override {
     const ChatJson answer = json_of(beast_http::verb::post, "/tokenize", text_of(body));
     if (!answer.is_object() || !answer.contains("count"))
@@ -111,12 +120,23 @@ class RemoteChat : public ChatBackend {
   }
 
  private:
-  std::string model() {
-    if (!model_.empty()) return model_;
+  AnsweringModel listed_model(const std::string& named) {
     const ChatJson list = json_of(beast_http::verb::get, "/v1/models", "");
-    if (!list.is_object() || !list.contains("data") || !list["data"].is_array() || list["data"].empty())
-      fail_runtime("[chat] {} names no models (/v1/models)", url_);
-    return model_ = list["data"][0].value("id", "");
+    const bool is_list = list.is_object() && list.contains("data") && list["data"].is_array();
+    for (const ChatJson& model : is_list ? list["data"] : ChatJson::array()) {
+      if (!model.is_object() || !model.contains("id") || !model["id"].is_string()) continue;
+      AnsweringModel found{model["id"].get<std::string>()};
+      if (!named.empty() && found.name != named) continue;
+      const ChatJson meta = model.value("meta", ChatJson());
+      if (model.contains("max_model_len") && model["max_model_len"].is_number())
+        found.context = model["max_model_len"].get<std::int64_t>();
+      if (meta.is_object() && meta.contains("context_length") && meta["context_length"].is_number())
+        found.context = meta["context_length"].get<std::int64_t>();
+      found.chats = !meta.is_object() || !meta.contains("chat_template") || meta["chat_template"] != false;
+      return found;
+    }
+    if (named.empty()) fail_runtime("[chat] {} names no models (/v1/models)", url_);
+    return {named};  // an alias, which the list does not have
   }
 
   ChatJson json_of(beast_http::verb verb, const std::string& path, const std::string& body) {
@@ -206,7 +226,7 @@ class RemoteChat : public ChatBackend {
   const std::string url_;
   const ServerAddress address_;
   const std::string key_;
-  std::string model_;
+  AnsweringModel model_;
   asio::ssl::context tls_{asio::ssl::context::tls_client};
 };
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
+#include "cli/sampling_words.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/unicode.h"
@@ -42,7 +44,8 @@ double seconds_of_clock() {
 struct Growing {
   std::string content, reasoning, finish, error;
   ChatJson calls = ChatJson::array();
-  std::int64_t tokens = 0, prompt = 0, cached = 0;
+  std::int64_t tokens = 0, prompt = 0;
+  std::optional<std::int64_t> cached = {};  // of the prompt's tokens, where it is told
 
   void take_calls(const ChatJson& parts) {
     for (const ChatJson& part : parts) {
@@ -63,7 +66,8 @@ struct Growing {
     tokens = usage.value("completion_tokens", tokens);
     prompt = usage.value("prompt_tokens", prompt);
     const auto details = usage.find("prompt_tokens_details");
-    if (details != usage.end() && details->is_object()) cached = details->value("cached_tokens", cached);
+    if (details != usage.end() && details->is_object())
+      cached = details->value("cached_tokens", std::int64_t{0});
   }
   // The line behind an answer; times in seconds, `first` 0 where nothing came.
   std::string numbers(double begin, double first, double end) const {
@@ -77,8 +81,9 @@ struct Growing {
     const std::string speed =
         has_speed ? fmt::format("{:.1f} a second, ", static_cast<double>(tokens - 1) / making) : "";
     const char* const why = finish == "length" ? "; cut at the length" : "";
-    return fmt::format("{}{} tokens, {}first after {:.2f} s; {} of {} prompt tokens reused{}{}\n", kGrey,
-                       tokens, speed, (first == 0 ? end : first) - begin, cached, prompt, why, kPlain);
+    const std::string reused = cached ? fmt::format("; {} of {} prompt tokens reused", *cached, prompt) : "";
+    return fmt::format("{}{} tokens, {}first after {:.2f} s{}{}{}\n", kGrey, tokens, speed,
+                       (first == 0 ? end : first) - begin, reused, why, kPlain);
   }
 };
 
@@ -107,6 +112,13 @@ std::string shown_text(std::string_view text) {
   return shown;
 }
 
+std::string greeting_of(const AnsweringModel& model) {
+  const std::string context = model.context > 0 ? fmt::format(", {} tokens of context", model.context) : "";
+  const char* const completes =
+      model.chats ? "" : "this model has no chat template: it goes on from what you type\n";
+  return fmt::format("{}{}; /help lists the commands\n{}", shown_text(model.name), context, completes);
+}
+
 ChatSession::ChatSession(ChatBackend& backend, Settings settings, Output output, GoesOn goes_on)
     : backend_(backend),
       settings_(std::move(settings)),
@@ -118,6 +130,7 @@ bool ChatSession::take(const std::string& text) {
   const ChatJson before = messages_;
   try {
     if (text[0] == '/') return take_command(trimmed(text));
+    if (settings_.completes) messages_ = ChatJson::array();
     messages_.push_back({{"role", "user"}, {"content", repaired_utf8(text)}});
     if (!answer()) messages_ = before;
   } catch (const Error& error) {
@@ -138,7 +151,9 @@ bool ChatSession::take_command(const std::string& line) {
   const std::string word = line.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : trimmed(line.substr(space));
   if (word == "/quit" || word == "/exit") return false;
-  if (word == "/clear") {
+  if (settings_.completes && (word == "/system" || word == "/load")) {
+    refuse(fmt::format("{}: the model has no chat template: it goes on from one text", word));
+  } else if (word == "/clear") {
     messages_ = ChatJson::array();
   } else if (word == "/system") {
     settings_.system = rest;
@@ -164,6 +179,10 @@ bool ChatSession::take_command(const std::string& line) {
 
 ChatJson ChatSession::body() const {
   ChatJson body = settings_.fields;
+  if (settings_.completes) {
+    body["prompt"] = messages_.empty() ? "" : text_member(messages_[0], "content");
+    return body;
+  }
   body["messages"] = ChatJson::array();
   if (!settings_.system.empty())
     body["messages"].push_back({{"role", "system"}, {"content", settings_.system}});
@@ -210,7 +229,9 @@ bool ChatSession::answer() {
         const ChatJson& choice = event["choices"][0];
         const ChatJson delta = choice.value("delta", ChatJson::object());
         const std::string reasoning = text_member(delta, "reasoning_content"),
-                          content = text_member(delta, "content");
+                          content = text_member(delta, "content") + text_member(choice, "text");
+        if (choice.contains("error") && choice["error"].is_object())
+          growing.error = text_member(choice["error"], "message");
         if (first == 0 && !(reasoning + content).empty()) first = seconds_of_clock();
         growing.reasoning += reasoning;
         growing.content += content;
@@ -270,12 +291,21 @@ void ChatSession::set(const std::string& assignment) {
   }
   const std::string name = trimmed(assignment.substr(0, equals)),
                     value = trimmed(assignment.substr(equals + 1));
+  ChatJson fields = settings_.fields;
   if (value.empty()) {
-    settings_.fields.erase(name);
-    return;
+    if (fields.erase(name) == 0) output_.note(fmt::format("{} was not set\n", shown_text(name)));
+  } else {
+    try {
+      fields[name] = request_field(name, value);
+    } catch (const Error& error) {
+      refuse(shown_text(error.what()));
+      return;
+    }
   }
-  const ChatJson parsed = ChatJson::parse(value, nullptr, false);
-  settings_.fields[name] = parsed.is_discarded() ? ChatJson(value) : parsed;
+  if (const std::string problem = backend_.problem_of(fields); !problem.empty())
+    refuse(shown_text(problem));
+  else
+    settings_.fields = std::move(fields);
 }
 
 void ChatSession::save(const std::string& file) {

@@ -19,6 +19,7 @@ class ChatSession {
     ChatJson fields = ChatJson::object();  // of every request, such as temperature
     std::string system;                    // empty: none
     ShownReasoning reasoning = ShownReasoning::show;
+    bool completes = false;      // each message is a text that goes on
     bool is_terminal = false;    // colours, and a line of numbers after each answer
     bool may_try_again = false;  // an Error(runtime) of the backend is said, and the conversation goes on
   };
@@ -57,6 +58,9 @@ class ChatSession {
   ChatJson messages_ = ChatJson::array();  // without the system's
   bool failed_ = false;
 };
+
+// Returns the line that a conversation at a terminal begins with.
+std::string greeting_of(const AnsweringModel& model);
 
 // Returns a model's text as it is safe on a terminal: control characters other than line end and
 // tab become \xNN.

@@ -43,6 +43,10 @@ class FakeChat : public ChatBackend {
     }
     if (finishes) on_event(ChatJson::parse(R"({"choices": [{"delta": {}, "finish_reason": "stop"}]})"));
   }
+  AnsweringModel model(const std::string&) override { return {}; }
+  std::string problem_of(const ChatJson& fields) override {
+    return fields.contains("cache_salt") ? "cache_salt: not here" : "";
+  }
   std::int64_t count_tokens(const ChatJson& body) override { return std::ssize(body["messages"]) * 10; }
 
   std::vector<std::vector<ChatJson>> answers;
@@ -230,6 +234,30 @@ std::string problem_of_stream(const std::string& bytes) {
   return problem;
 }
 
+// The model of a server that lists `models`.
+AnsweringModel model_of_server(const std::string& models, const std::string& named) {
+  http::Server server({}, {{"GET", "/v1/models", [&](http::Request&) {
+                              return http::Response{200, models};
+                            }}});
+  server.start();
+  return remote_chat(fmt::format("http://127.0.0.1:{}", server.port()), "")->model(named);
+}
+
+TEST(RemoteChatTest, AsksForTheModel) {
+  const std::string list = R"({"data": [{"id": "a", "max_model_len": 100},
+      {"id": "b", "meta": {"context_length": 7, "chat_template": false}}]})";
+  const AnsweringModel first = model_of_server(list, ""), named = model_of_server(list, "b");
+  EXPECT_EQ(first.name, "a");
+  EXPECT_EQ(first.context, 100);
+  EXPECT_TRUE(first.chats);
+  EXPECT_EQ(named.name, "b");
+  EXPECT_EQ(named.context, 7);
+  EXPECT_FALSE(named.chats);
+  EXPECT_EQ(model_of_server(list, "alias").name, "alias");
+  for (const char* broken : {"", "{}", "[1]", R"({"data": [{"id": 5}]})"})
+    EXPECT_THROW(model_of_server(broken, ""), Error) << broken;
+}
+
 TEST(RemoteChatTest, StreamsWithoutTheirEndAreErrors) {
   const std::string event =
       "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n";
@@ -293,6 +321,51 @@ TEST_F(ChatSessionTest, Commands) {
   EXPECT_EQ(chat.messages().size(), 4u);
   EXPECT_TRUE(chat.has_failed());
   std::filesystem::remove_all(folder);
+}
+
+TEST_F(ChatSessionTest, AWrongSettingChangesNothing) {
+  ChatSession chat = session();
+  chat.take("/set temperature=0.25");
+  for (const char* wrong : {"/set bogus=1", "/set temperature=warm", "/set temperature=-1",
+                            "/set max_tokens=0", "/set messages=[]", "/set cache_salt=x"}) {
+    notes = "";
+    chat.take(wrong);
+    EXPECT_EQ(std::count(notes.begin(), notes.end(), '\n'), 1) << wrong << notes;
+  }
+  EXPECT_TRUE(chat.has_failed());
+  will_say("one");
+  chat.take("first");
+  EXPECT_EQ(backend.asked[0]["temperature"], 0.25);
+  EXPECT_EQ(backend.asked[0].size(), 4u) << backend.asked[0];  // messages, stream, stream_options
+}
+
+TEST_F(ChatSessionTest, AModelWithoutATemplateGoesOnFromEachLine) {
+  settings.completes = true;
+  ChatSession chat = session();
+  const auto will_add = [&](const std::string& text) {
+    backend.answers.push_back({ChatJson::parse(R"({"choices": [{"text": "", "finish_reason": null}]})")});
+    backend.answers.back()[0]["choices"][0]["text"] = text;
+  };
+  for (const char* text : {" one", " two", " three"}) will_add(text);
+  for (const char* line : {"first", "second", "/again"}) chat.take(line);
+  EXPECT_EQ(out, " one\n two\n three\n");
+  ASSERT_EQ(backend.asked.size(), 3u);
+  EXPECT_EQ(backend.asked[0]["prompt"], "first");
+  EXPECT_EQ(backend.asked[1]["prompt"], "second");
+  EXPECT_EQ(backend.asked[2], backend.asked[1]);
+  EXPECT_FALSE(backend.asked[0].contains("messages"));
+  EXPECT_FALSE(chat.has_failed());
+  chat.take("/system Be brief.");
+  EXPECT_NE(notes.find("no chat template"), std::string::npos) << notes;
+  EXPECT_TRUE(chat.has_failed());
+}
+
+TEST(GreetingTest, NamesTheModel) {
+  EXPECT_EQ(greeting_of({"small", 2048, true}), "small, 2048 tokens of context; /help lists the commands\n");
+  EXPECT_EQ(greeting_of({"\033[m", 0, true}), "\\x1b[m; /help lists the commands\n");
+  EXPECT_EQ(
+      greeting_of({"base", 0, false}),
+      "base; /help lists the commands\nthis model has no chat template: it goes on from what you type\n");
 }
 
 // The messages that lines make.

@@ -93,17 +93,18 @@ void refuse_what_is_not_built(Fields& fields, const json& object, std::int64_t c
     refuse_not_built("prompt_cache_options.prewarm");  // asks for no answer
 }
 
-std::int64_t most_tokens_of(Fields& fields, std::int64_t room) {
+std::int64_t most_tokens_of(Fields& fields, const ServedModel& model, std::int64_t room) {
   for (const char* name : {"max_completion_tokens", "max_tokens"}) {
     if (fields.find(name) != nullptr) {
       fields.find("max_tokens");  // known, where the other wins
       return std::min(room, fields.integer(name, 1, 1, kAnyNumber));
     }
   }
-  return room;
+  return std::min(room, model.most_tokens.value_or(room));
 }
 
-std::vector<std::string> stops_of(Fields& fields) {
+std::vector<std::string> stops_of(Fields& fields, const ServedModel& model) {
+  if (fields.find("stop") == nullptr) return model.stop;
   std::vector<std::string> stops = fields.strings("stop");
   std::erase(stops, "");  // some clients send an empty text for none
   if (std::ssize(stops) > kMostStopTexts)
@@ -322,9 +323,10 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   text.prompt = prompt.tokens;
   text.domain = prompt.domain;
   text.sampling = sampling_of(fields, model);
-  text.seed = static_cast<std::uint32_t>(fields.integer(
-      "seed", own_seed, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
-  text.most_tokens = most_tokens_of(fields, room);
+  text.seed = static_cast<std::uint32_t>(fields.integer("seed", model.seed.value_or(own_seed),
+                                                        std::numeric_limits<std::int64_t>::min(),
+                                                        std::numeric_limits<std::int64_t>::max()));
+  text.most_tokens = most_tokens_of(fields, model, room);
   text.least_tokens = fields.integer("min_tokens", 0, 0, kAnyNumber);
   text.ignore_end = fields.boolean("ignore_eos");
   text.ends = own_ends(fields, model);
@@ -341,7 +343,7 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   form->opens_reasoning = prompt.rendered.opens_reasoning;
   form->keeps_reasoning = keeps_reasoning_of(fields, chat);
   form->one_call = fields.find("parallel_tool_calls") != nullptr && !fields.boolean("parallel_tool_calls");
-  form->stop = stops_of(fields);
+  form->stop = stops_of(fields, model);
   form->most_reasoning = most_reasoning_of(fields);
   if (form->most_reasoning)
     form->reasoning_end = model.tokenizer->encode_with_special(forced_end(chat.format));

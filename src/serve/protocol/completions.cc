@@ -128,9 +128,10 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   const std::vector<Prompt> prompts = prompts_of(fields, model);
   TextRequest text;
   text.sampling = sampling_of(fields, model);
-  text.seed = static_cast<std::uint32_t>(fields.integer(
-      "seed", own_seed, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
-  text.stop = fields.strings("stop");
+  text.seed = static_cast<std::uint32_t>(fields.integer("seed", model.seed.value_or(own_seed),
+                                                        std::numeric_limits<std::int64_t>::min(),
+                                                        std::numeric_limits<std::int64_t>::max()));
+  text.stop = fields.find("stop") == nullptr ? model.stop : fields.strings("stop");
   if (std::ssize(text.stop) > kMostStops)
     throw BadRequest("stop",
                      fmt::format("stop: expected at most {} texts, got {}", kMostStops, text.stop.size()));
@@ -153,8 +154,8 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   }
   const std::int64_t copies = fields.integer("n", 1, 1, kMostTexts);
   const bool own_length = fields.find("max_tokens") == nullptr;
-  const std::int64_t most =
-      fields.integer("max_tokens", kDefaultTokens, 0, std::numeric_limits<std::int32_t>::max());
+  const std::int64_t most = fields.integer("max_tokens", model.most_tokens.value_or(kDefaultTokens), 0,
+                                           std::numeric_limits<std::int32_t>::max());
   fields.integer("best_of", copies, copies, copies);
   fields.only("suffix", "");
   fields.only("num_beams", 1);  // lm-evaluation-harness sends what a task says for transformers
