@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "core/cores.h"
+#include "core/rng.h"
 #include "core/tensor.h"
+#include "engine/model.h"
+#include "generate/generator.h"
 #include "kernels/machine/machine.h"
 #include "kernels/product/gemm.h"
+#include "plan/generation_plan.h"
 
 namespace switchyard {
 namespace {
@@ -19,26 +23,34 @@ namespace {
 struct Rates {
   double bf16_flops, f32_flops, copied_bytes, kernel_start_seconds;
   std::map<DType, double> weight_bytes;
+  double compute_efficiency = 1, memory_efficiency = 1;
 };
+
+double seconds_of(const std::function<void()>& body) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> seconds) {
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::ranges::nth_element(seconds, middle);
+  return *middle;
+}
 
 // The median of rounds for a fifth of a second, after one that does not count.
 double seconds_of_round(const std::function<void()>& round) {
-  using Clock = std::chrono::steady_clock;
   constexpr double kBudget = 0.2;
   constexpr std::size_t kLeastRounds = 5;
   round();
   std::vector<double> seconds;
-  const auto first = Clock::now();
-  const auto since = [](Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  };
-  while (seconds.size() < kLeastRounds || since(first) < kBudget) {
-    const auto begin = Clock::now();
-    round();
-    seconds.push_back(since(begin));
+  double all = 0;
+  while (seconds.size() < kLeastRounds || all < kBudget) {
+    seconds.push_back(seconds_of(round));
+    all += seconds.back();
   }
-  std::ranges::nth_element(seconds, seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2));
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 // A tensor whose every byte is 0x11: small numbers in each type, and memory of its own for each page.
@@ -119,13 +131,12 @@ Rates measure() {
   return rates;
 }
 
-}  // namespace
-
-Topology machine_topology(int ranks) {
-  static const Rates rates = measure();
+Topology topology_of(const Rates& rates, int ranks) {
   Topology t = Topology::read("cpu", ranks);
   t.name = "machine";
-  t.compute_efficiency = t.memory_efficiency = t.network_efficiency = 1;
+  t.compute_efficiency = rates.compute_efficiency;
+  t.memory_efficiency = rates.memory_efficiency;
+  t.network_efficiency = 1;
   t.bf16_flops = rates.bf16_flops / ranks;
   t.f32_flops = rates.f32_flops / ranks;
   t.inside.bytes_per_second = t.between.bytes_per_second = rates.copied_bytes / ranks;
@@ -135,13 +146,77 @@ Topology machine_topology(int ranks) {
   return t;
 }
 
+// A model whose weights no cache holds, for a second or two of work.
+Config model_to_measure() {
+  return Config::from_args(std::vector<std::string>{
+      "decoder_block=mixtral", "base_emb_dim=1024", "base_num_decoder_layers=4", "base_num_query_heads=16",
+      "base_num_kv_heads=4", "head_dim=64", "num_experts=32", "num_experts_per_tok=4", "base_mlp_dim=512",
+      "base_moe_mlp_dim=512", "vocab_size=2048", "dtype=bfloat16", "weight_dtype=bfloat16",
+      "per_device_batch_size=1", "max_prefill_predict_length=128", "max_target_length=192"});
+}
+
+struct TextSeconds {
+  double read = 0, make = 0;  // of a prompt, and of a token after it
+};
+
+TextSeconds measure_text(const ModelOnRanks& of, std::int64_t prompt, std::int64_t capacity) {
+  TextSeconds seconds;
+  of.run([&](Context& context) {
+    const Parameters parameters = of.load(context);
+    auto tokens = [&, drawn = std::uint64_t{0}](std::int64_t count) mutable {
+      SlotTokens fed{0, {}};
+      for (std::int64_t i = 0; i < count; ++i)
+        fed.tokens.push_back(rng_randint(rng_key(1), drawn++, 0, static_cast<std::int32_t>(of.model.vocab)));
+      return fed;
+    };
+    Generator generator(context, of.model, parameters, 1, capacity);
+    std::vector<double> read, make;
+    for (int round = 0; round < 3; ++round) {
+      generator.clear(0);
+      read.push_back(seconds_of([&] { generator.feed(std::vector{tokens(prompt)}); }));
+      for (std::int64_t i = prompt; i < capacity; ++i)
+        make.push_back(seconds_of([&] { generator.feed(std::vector{tokens(1)}); }));
+    }
+    seconds = {median(std::move(read)), median(std::move(make))};
+  });
+  return seconds;
+}
+
+// The shares of the rates that a whole model reaches: its time over that of its plan with all of them.
+void measure_shares(Rates& rates) {
+  const Config config = model_to_measure();
+  const Mesh mesh = mesh_from_config(config);
+  const GenerationPlan plan = plan_generation(config, mesh, topology_of(rates, 1)).front();
+  const TextSeconds took =
+      measure_text(ModelOnRanks(ModelOnMesh(config, mesh, ModelUse::run)), plan.prompt, plan.capacity);
+  const auto share = [](double planned, double left) { return left > planned ? planned / left : 1.0; };
+  rates.memory_efficiency =
+      share(plan.make.memory_seconds, took.make - plan.make.compute_seconds - plan.make.start_seconds);
+  rates.compute_efficiency =
+      share(plan.read.compute_seconds,
+            took.read - plan.read.memory_seconds / rates.memory_efficiency - plan.read.start_seconds);
+}
+
+}  // namespace
+
+Topology machine_topology(int ranks) {
+  static const Rates rates = [] {
+    Rates measured = measure();
+    measure_shares(measured);
+    return measured;
+  }();
+  return topology_of(rates, ranks);
+}
+
 std::string machine_text(const Topology& machine, int ranks) {
   const auto giga = [ranks](double rate) { return rate * ranks * 1e-9; };
   std::string text = fmt::format(
-      "this machine, measured: products {:.0f} Gflop/s in bfloat16 and {:.0f} in float32, copies {:.1f} "
+      "this machine, measured: a model reaches {:.0f}% of the rates of products and {:.0f}% of those of "
+      "memory: products {:.0f} Gflop/s in bfloat16 and {:.0f} in float32, copies {:.1f} "
       "GB/s; products "
       "of one row read weights at",
-      giga(machine.bf16_flops), giga(machine.f32_flops), giga(machine.inside.bytes_per_second));
+      100 * machine.compute_efficiency, 100 * machine.memory_efficiency, giga(machine.bf16_flops),
+      giga(machine.f32_flops), giga(machine.inside.bytes_per_second));
   for (const auto& [weights, rate] : machine.weight_bytes_per_second)
     text += fmt::format(" {} {:.1f}", name_of(weights), giga(rate));
   return text + " GB/s";
