@@ -45,23 +45,22 @@ Examples:
 )";
 
 void print_help() {
-  print_help_page(kBenchHelp);
-  const auto print_keys = [](const std::vector<bench::Key>& keys) {
+  std::string page = kBenchHelp;
+  const auto add_keys = [&](const std::vector<bench::Key>& keys) {
     for (const auto& key : keys)
-      fmt::print("      {:<12} {}{}\n", key.name + "=", key.help,
-                 key.fallback.empty() ? "" : " (default " + key.fallback + ")");
+      page += fmt::format("      {:<14}  {}{}\n", key.name + "=", key.help,
+                          key.fallback.empty() ? "" : " (default " + key.fallback + ")");
   };
   for (const auto& one : bench::cases()) {
-    fmt::print("  {:<10} {}\n", one.name, one.help);
-    print_keys(one.keys());
-    if (one.only_on_host != nullptr) fmt::print("      device=cpu alone: {}\n", one.only_on_host);
+    page += fmt::format("  {:<10}  {}\n", one.name, one.help);
+    add_keys(one.keys());
+    if (one.only_on_host != nullptr) page += fmt::format("      device=cpu alone: {}\n", one.only_on_host);
     if (one.with_config)
-      fmt::print("      CONFIG.yml and the keys of a config (default: a mixtral of 140 M parameters)\n");
+      page += "      CONFIG.yml and the keys of a config (default: a mixtral of 140 M parameters)\n";
   }
-  fmt::print("  every case (comm, sampling, grammar, train and generate have threads of their own)\n");
-  const bench::Case& peak = bench::cases().front();
-  print_keys(bench::all_keys(peak));
-  std::fputs(kExamples, stdout);
+  page += "  every case (comm, sampling, grammar, train and generate have threads of their own)\n";
+  add_keys(bench::all_keys(bench::cases().front()));
+  print_help_page(page + kExamples);
 }
 
 double parse_seconds(const std::string& text) {

@@ -23,8 +23,8 @@ Trains a model. Keys are the reference's: a command line of it works here from C
   switchyard train configs/examples/small-moe.yml
       a small MoE on text found on this machine
   switchyard train configs/base.yml model_name=deepseek3-tiny override_model_config=true \
-      base_num_decoder_layers=1 first_num_dense_layers=0 max_target_length=256 per_device_batch_size=1 \
-      ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
+      base_num_decoder_layers=1 first_num_dense_layers=0 max_target_length=256 \
+      per_device_batch_size=1 ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
       four ranks in this process, experts split over them
   switchyard train FOLDER data_path=TEXTS steps=100
       goes on with the model of a Hugging Face folder or a GGUF file, which gives the model's keys, its tokenizer and the

@@ -1,11 +1,13 @@
 #include "config/config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
 #include "config/builder.h"
 #include "config/declaration.h"
+#include "config/meant_keys.h"
 #include "config/value.h"
 #include "core/error.h"
 
@@ -15,6 +17,9 @@ Config Config::from_args(std::span<const std::string> args) {
   ConfigBuilder builder;
   if (!args.empty() && args[0].find('=') == std::string::npos && !args[0].starts_with("-") &&
       !args[0].empty()) {
+    if (const std::string setting = setting_meant(args, 0);
+        !setting.empty() && !std::filesystem::exists(args[0]))
+      fail_usage("[config] expected key=value, got {}; write {}", args[0], setting);
     builder.set_config_file(args[0]);
     args = args.subspan(1);
   }

@@ -133,11 +133,11 @@ SplitText split_text(const std::vector<std::string>& files, const TextSelection&
           {std::string(s.text), s.begin, s.continues, is_held_out(s.text, selection.eval_fraction)});
     });
   }
+  if (sections.empty() && files.size() == 1)
+    fail_usage("[data] data_path: no text in {}{}", files[0], notes.first_reason());
   notes.print(selection);
   if (sections.empty())
-    fail_usage(
-        "[data] data_path: no text in {}",
-        files.size() == 1 ? files[0] : fmt::format("{} files, the first is {}", files.size(), files[0]));
+    fail_usage("[data] data_path: no text in {} files, the first is {}", files.size(), files[0]);
   const auto held_out = [](const Kept& s) { return s.held_out; };
   if (selection.eval_fraction > 0 && std::none_of(sections.begin(), sections.end(), held_out)) {
     const auto hash = [](const Kept& s) { return XXH64(s.text.data(), s.text.size(), 0); };

@@ -204,6 +204,13 @@ void TextNotes::add(const std::string& reason, const std::string& place) {
   if (cases.count++ == 0) cases.first = place;
 }
 
+std::string TextNotes::first_reason() const {
+  constexpr std::string_view kSkipped = "skipped, ";
+  if (reasons_.empty()) return "";
+  const std::string& reason = reasons_.begin()->first;
+  return ": " + (reason.starts_with(kSkipped) ? reason.substr(kSkipped.size()) : reason);
+}
+
 void TextNotes::print(const TextSelection& selection) {
   for (const auto& [reason, cases] : reasons_) {
     fmt::print(stderr, "[data] {}: {}{}\n", cases.first, reason,

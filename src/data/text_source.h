@@ -23,7 +23,8 @@ struct TextSelection {
   bool skip_records = true;     // records without a text are skipped; false: refused
 };
 
-// TextNotes: the files and records that were skipped. Each reason is one line on stderr, with the first place.
+// TextNotes: the files and records that were skipped. Each reason is one line on stderr, with the first
+// place.
 class TextNotes {
  public:
   // `count` further cases of a reason, such as "skipped, it is empty".
@@ -33,6 +34,8 @@ class TextNotes {
     ++records_[kind];
   }
   void print(const TextSelection& selection);
+  // Why the first file that was skipped was, as ": it is empty"; "" for none.
+  std::string first_reason() const;
 
  private:
   struct Cases {

@@ -65,8 +65,9 @@ TEST_F(Chatting, AnErrorGivesTheStatus) {
   const Finished refused =
       chat("/set temperature=-1\n/set n=2\n/set tool_choice=5\n/set max_tokens=1\na\n", of_model());
   EXPECT_EQ(refused.status, 1);
-  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 3) << refused.err;
-  EXPECT_TRUE(refused.err.starts_with("[chat] temperature: expected")) << refused.err;
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 4)
+      << refused.err;  // and the weights' line
+  EXPECT_NE(refused.err.find("\n[chat] temperature: expected"), std::string::npos) << refused.err;
   EXPECT_NE(refused.out, "");                                                   // the message was answered
   EXPECT_EQ(chat("a\n" + std::string(200, 'a') + "\n", of_model()).status, 1);  // too long
 }

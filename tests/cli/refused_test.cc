@@ -48,7 +48,7 @@ TEST_F(Refused, WhatABeginnerTypes) {
   expect_no_training({"steps", "=", "10"}, {"write steps=10"});
   expect_no_training({"steps", "=10"}, {"write steps=10"});
   expect_refused({"train", "--steps", "10"}, {"write steps=10"});
-  expect_refused({"train", "steps", "10"}, {"there is no file steps", "steps="});
+  expect_refused({"train", "steps", "10"}, {"expected key=value, got steps", "write steps=10"});
   for (const char* command : {"plan", "explain", "config", "generate", "serve", "eval", "chat"}) {
     expect_refused({command, "--steps", "10"}, {"--steps", "write steps=10"});
     expect_refused({command, "x.yml", "--batch-size=8"}, {"--batch-size=8", "write per_device_batch_size=8"});
@@ -195,7 +195,7 @@ TEST_F(Refused, Text) {
   write("empty/.hidden", "some text");
   expect_no_training(text + Arguments{"data_path=empty"}, {"data_path=empty", "found none"});
   write("nothing.txt", "");
-  expect_no_training(text + Arguments{"data_path=nothing.txt"}, {"no text in nothing.txt"});
+  expect_no_training(text + Arguments{"data_path=nothing.txt"}, {"no text in nothing.txt: it is empty"});
   write("small.txt", "short");
   expect_no_training(text + Arguments{"data_path=small.txt"}, {"small.txt", "tokens", "17", "2 rows of 8"});
   write("text.txt", std::string(5000, 'x'));
