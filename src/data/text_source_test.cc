@@ -124,14 +124,14 @@ TEST_F(Files, WhatIsNoTextIsNamed) {
   for (const auto& [content, word] : kinds) {
     const std::string path = write("texts/file.jsonl", content);
     texts(path);
-    expect_told("file.jsonl: skipped, it ");
+    expect_told("file.jsonl: it ");
     expect_told(word);
     const std::string refusal = message_of([&] { find_text_files(path); });
     EXPECT_NE(refusal.find(word), std::string::npos) << refusal;
   }
   EXPECT_EQ(texts(write("words.txt", "GGUF is a format, PAR1 begins another")).size(), 1u);
   texts(write("empty.txt", ""));
-  expect_told("empty.txt: skipped, it is empty");
+  expect_told("no text in " + path_ + "/empty.txt: it is empty");
 }
 
 TEST_F(Files, FoldersWithoutTexts) {
