@@ -233,7 +233,7 @@ class Engine {
   // opens as any folder with weights does; load_full_state_path goes on with its state. Returns notes for a
   // user. Error(usage) for packed weights and for a folder that exists and is not empty.
   std::vector<std::string> save(const std::string& folder);
-  // Writes a Hugging Face folder, as `convert` does, by way of a checkpoint beside it that is then removed.
+  // Writes a Hugging Face folder, as `convert` does, from a temporary checkpoint beside the folder.
   // `dtype`: "float32" or "bfloat16"; "": as the weights are. Error(usage) also for a model that no Hugging
   // Face family can state.
   std::vector<std::string> export_weights(const std::string& folder, std::string_view dtype = "");

@@ -1,4 +1,5 @@
-// What people mean by words that are no keys here: names from other programs, options, spaces around `=`.
+// Tells what people mean by words that are no keys here: names from other programs, options, spaces around
+// `=`.
 #pragma once
 
 #include <span>
@@ -12,7 +13,7 @@ namespace switchyard {
 // that end a run. The name may be written as an option (--num-epochs). Empty for other words, and for the
 // name of a key.
 std::string_view keys_meant_by(std::string_view name);
-// The same for the reference's keys that are inert here, and that a user who types one means otherwise.
+// The key that acts where an inert key of the reference was typed: "per_device_batch_size" for "batch_size".
 std::string_view acting_keys_for(std::string_view inert);
 
 // All keys, or texts that begin with one, that these name.

@@ -1,5 +1,5 @@
-// What the files of the public Engine share: engine.cc has its tensors and training, engine_texts.cc its
-// texts, engine_saves.cc its checkpoints and exports, engine_settings.cc its settings.
+// Engine::Impl, what the files of the public Engine share: engine.cc has its tensors and training,
+// engine_texts.cc its texts, engine_saves.cc its checkpoints and exports, engine_settings.cc its settings.
 #pragma once
 
 #include <functional>

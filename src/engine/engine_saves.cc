@@ -1,4 +1,4 @@
-// What the engine writes and takes up again: checkpoints, and Hugging Face folders made of them.
+// The engine writes and restores checkpoints, and makes Hugging Face folders of them.
 #include <algorithm>
 #include <filesystem>
 #include <span>
@@ -36,7 +36,7 @@ struct RemovedAtEnd {
   }
 };
 
-// Of ranks with the same shard one writes it.
+// One of the ranks that hold a shard writes it.
 std::vector<Updater::Share> weights_alone(const Context& context, const Parameters& parameters) {
   std::vector<Updater::Share> shares;
   for (const Parameter& p : parameters.all()) {

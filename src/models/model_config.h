@@ -46,7 +46,7 @@ struct ModelConfig : Architecture, Execution {
 // Builds the model's configuration. Throws Error(usage) for combinations of keys that make no model.
 ModelConfig model_config(const Config& config);
 
-// What people call the model: model_name, else where its weights are, else its decoder block.
+// The name that people know a model by: model_name, else where its weights are, else its decoder block.
 std::string model_title(const Config& config);
 
 // Number of the model's layers, without prediction layers.

@@ -1,5 +1,4 @@
-// The weights that a plan is made for: those of load_parameters_path, or those that a model is published
-// with.
+// The weights that a plan is made for: those of load_parameters_path, or the published ones of a model.
 #pragma once
 
 #include <string>
@@ -18,7 +17,7 @@ std::vector<ParameterSpec> specs_as_published(const Config& config, const Mesh& 
                                               std::vector<std::string>* notes);
 
 // Opens the weights of load_parameters_path, if it is set. Error(usage) where they are missing, broken, or
-// not those of the model. `notes`: what is left out on purpose.
+// not those of the model. `notes` receives what is left out on purpose.
 void require_weights_fit(const ModelOnMesh& model, WeightUse use, std::vector<std::string>* notes);
 
 }  // namespace switchyard

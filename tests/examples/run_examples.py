@@ -31,7 +31,7 @@ PROGRAM = r"(?:build/release/)?switchyard"
 
 # (pattern, what takes its place, why), each applied in turn; None: the example is not run. A row without a match fails.
 RULES = [
-    # What this machine lacks.
+    # Examples that need what a test machine lacks.
     (r"^mpirun .* build/cuda/switchyard train (.*)", r"switchyard config \1 ranks=8", "needs GPUs: settings are read"),
     (r"^build/cuda/switchyard train (.*)", r"switchyard config \1", "needs a GPU: settings are read"),
     (r"^build/cuda/switchyard selftest device=cuda$", "switchyard selftest swiglu device=cuda_emulated", "needs a GPU"),
@@ -43,12 +43,11 @@ RULES = [
     (r"^pip install .*|^python tests/peers/.*", None, "needs the network"),
     (r"^cmake .*", None, "builds for minutes; the test `install` builds examples/embed"),
     (r"^make\b", "make -n", "installs, builds or runs for minutes: that the target exists"),
-    # Words that stand for something else.
+    # Placeholders.
     (r"--list WORD$", "--list expert", "a placeholder"),
     (r"selftest device=NAME$", "selftest swiglu device=cuda_emulated", "a placeholder"),
     (r"^switchyard (data build --out DIR|data show --json|serve --json FILE)$", None, "names an option"),
     (r"(inspect (?:checkpoint exported|.*/checkpoints/200))$", r"\1; test $? = 3", "its two sides differ: status 3"),
-    (r"(train FOLDER) (data_path=TEXTS)", r"\1 dataset_type=text \2", "fault: a folder needs dataset_type=text"),
     # Long ones.
     (r"^(bench/device/measure.py --device cuda_emulated .*)", r"\1 --only attention", "long"),
     (rf"^((?:mpirun .*)?{PROGRAM} train .*)", r"\1 steps=2" + SMALL, "long"),

@@ -20,8 +20,8 @@ struct AnsweringModel {
 class ChatBackend {
  public:
   virtual ~ChatBackend() = default;
-  // Returns the model of that name, or the first where the name is empty. Error(runtime) where nobody
-  // answers.
+  // Returns the model of that name, or the first where the name is empty. Error(runtime) for a server
+  // that does not answer.
   virtual AnsweringModel model(const std::string& named) = 0;
   // Returns what is wrong with fields of requests, as far as it is known without a request; empty: nothing.
   virtual std::string problem_of(const ChatJson& fields) = 0;
