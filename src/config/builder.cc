@@ -608,7 +608,7 @@ void ConfigBuilder::derive_block() {
   const auto derive = [&](const char* key, bool value) {
     if (config_.entry(key).source == "default") config_.set(key, value, source);
   };
-  if (block == "qwen3_next" || block == "qwen3_5_moe") derive("use_qk_norm", true);
+  if (block == "qwen3_next" || block == "qwen3_5_moe" || block == "qwen3_5_dense") derive("use_qk_norm", true);
   if (block == "qwen2" || block == "qwen2_moe") derive("attention_output_bias", false);
 }
 

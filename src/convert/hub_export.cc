@@ -13,13 +13,13 @@ namespace {
 // MLA scales its scores here when the context is stretched beyond the original, in transformers with YaRN.
 void check_latent_scale(const Config& config, const ModelConfig& model) {
   const std::int64_t most = config.get_int("max_position_embeddings");
-  const bool ours = most > model.rope.original_positions && model.rope.factor > 1;
-  const bool theirs = model.rope.type == "yarn" && model.rope.factor > 1;
-  if (!model.mla || config.get_float("mscale") == 0 || ours == theirs) return;
+  const bool ours = most > model.attention().rope.original_positions && model.attention().rope.factor > 1;
+  const bool theirs = model.attention().rope.type == "yarn" && model.attention().rope.factor > 1;
+  if (!model.attention().mla || config.get_float("mscale") == 0 || ours == theirs) return;
   fail_usage(
       "[convert] max_position_embeddings={}, original_max_position_embeddings={}: no Hugging Face form with "
       "rope_type={}; MLA's scores are {}scaled here",
-      most, model.rope.original_positions, model.rope.type, ours ? "" : "not ");
+      most, model.attention().rope.original_positions, model.attention().rope.type, ours ? "" : "not ");
 }
 
 // Reads the file back as anyone else would: what it cannot say shows as a difference.

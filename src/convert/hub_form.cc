@@ -52,11 +52,11 @@ class Rewriter {
           form_.config.get_string("compat"), model_.name);
     set("compat", "none");
     form_.same_bits = model_.moe.experts == 0;
-    if (!model_.mla && model_.attention_scale == 1.0) {
-      const double factor = std::sqrt(static_cast<double>(model_.head_dim));
+    if (!model_.attention().mla && model_.attention().scale == 1.0) {
+      const double factor = std::sqrt(static_cast<double>(model_.attention().head_dim));
       multiply("attention.query", factor,
                "compat=maxtext: the query's weights no longer hold 1/sqrt(head_dim)");
-      if (model_.attention_bias)
+      if (model_.attention().bias)
         multiply("attention.query_bias", factor, "compat=maxtext: nor does the query's bias");
     }
     if (model_.moe.experts == 0) return;
@@ -68,33 +68,43 @@ class Rewriter {
   void unscale_latent_attention() {
     const Config& config = form_.config;
     const std::int64_t most = config.get_int("max_position_embeddings");
-    if (!model_.mla || model_.rope.type != "default" || most <= model_.rope.original_positions) return;
+    if (!model_.attention().mla || model_.attention().rope.type != "default" ||
+        most <= model_.attention().rope.original_positions)
+      return;
     set("original_max_position_embeddings", most);
-    const double plain = 1 / std::sqrt(static_cast<double>(model_.nope + model_.rope_dim));
-    if (model_.attention_scale == plain) return;
-    multiply(model_.q_lora > 0 ? "attention.wq_b" : "attention.query", model_.attention_scale / plain,
+    const double plain =
+        1 / std::sqrt(static_cast<double>(model_.attention().nope + model_.attention().rope_dim));
+    if (model_.attention().scale == plain) return;
+    multiply(model_.attention().q_lora > 0 ? "attention.wq_b" : "attention.query",
+             model_.attention().scale / plain,
              "rope_type=default beyond original_max_position_embeddings: the query holds the scores' factor");
   }
 
   // Published classes norm latents with one epsilon, which cannot be stated. The norm of x with epsilon e is
   // the norm of f·x with epsilon f²·e.
   void restate_latent_epsilon() {
-    if (!model_.mla || has_hub_latent_epsilon(model_) || model_.latent_norm_epsilon <= 0) return;
-    const double factor = std::sqrt(kHubLatentEpsilon / static_cast<double>(model_.latent_norm_epsilon));
+    if (!model_.attention().mla || has_hub_latent_epsilon(model_) ||
+        model_.attention().latent_norm_epsilon <= 0)
+      return;
+    const double factor =
+        std::sqrt(kHubLatentEpsilon / static_cast<double>(model_.attention().latent_norm_epsilon));
     const auto hold = [&](const char* parameter, const char* words, std::int64_t columns) {
       multiply(parameter, factor,
                fmt::format("norms of latents with the epsilon {:g}: {} the root of {:g}/{:g}",
-                           model_.latent_norm_epsilon, words, kHubLatentEpsilon, model_.latent_norm_epsilon));
+                           model_.attention().latent_norm_epsilon, words, kHubLatentEpsilon,
+                           model_.attention().latent_norm_epsilon));
       if (columns > 0) form_.columns[parameter] = columns;
     };
-    if (model_.q_lora > 0) hold("attention.wq_a", "the queries' latents hold", 0);
+    if (model_.attention().q_lora > 0) hold("attention.wq_a", "the queries' latents hold", 0);
     hold("attention.wkv_a", "those of keys and values hold",
-         model_.kv_lora);  // what is rotated is not normed
-    if (model_.attention_bias && model_.q_lora > 0) hold("attention.wq_a_bias", "the queries' bias holds", 0);
-    if (model_.attention_bias)
-      hold("attention.wkv_a_bias", "the bias of keys and values holds", model_.kv_lora);
+         model_.attention().kv_lora);  // what is rotated is not normed
+    if (model_.attention().bias && model_.attention().q_lora > 0)
+      hold("attention.wq_a_bias", "the queries' bias holds", 0);
+    if (model_.attention().bias)
+      hold("attention.wkv_a_bias", "the bias of keys and values holds", model_.attention().kv_lora);
     set("latent_norm_epsilon", kHubLatentEpsilon);
-    model_.latent_norm_epsilon = static_cast<float>(kHubLatentEpsilon);
+    for (AttentionKind& kind : model_.attentions)
+      kind.latent_norm_epsilon = static_cast<float>(kHubLatentEpsilon);
   }
 
   // Restates the settings that the Hugging Face family to be written states differently.

@@ -32,7 +32,7 @@ void require_drafts(const std::string& command, const ModelOnMesh& run) {
 
 std::int64_t trained_context(const ModelOnMesh& run) {
   const std::int64_t stated = run.config.get_int("max_position_embeddings");
-  const auto& rope = run.model.rope;
+  const auto& rope = run.model.attention().rope;
   if (rope.type != "yarn") return stated;
   return std::max(stated,
                   static_cast<std::int64_t>(static_cast<double>(rope.original_positions) * rope.factor));

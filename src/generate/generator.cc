@@ -90,7 +90,7 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
     AttentionCache cache;
     cache.window = {.capacity = capacity, .seen = evicts ? model.seen_in(model.layer(i)) : KeyWindow()};
     cache.int8 = model_.int8_cache;
-    const bool kept = cache.window.seen.limits() || model.layer(i).delta;
+    const bool kept = cache.window.seen.limits() || model.layer(i).delta >= 0;
     cache.lengths.resize(static_cast<std::size_t>(slots / groups_ * (kept ? 1 + checkpoints : 1)));
     if (cache.window.seen.limits()) (i < model.layers ? model_slots_ : draft_slots_).window = cache.window;
     caches_.layers.push_back(std::move(cache));

@@ -42,6 +42,20 @@ constexpr GgufName kDeltaNetNames[] = {
     kGatedSharedNames[3],
 };
 
+// Dense.
+constexpr GgufName kQwen35Names[] = {{"post_attention_norm.weight", "post_attention_layernorm.weight"}};
+
+constexpr GgufName kErnieNames[] = {{"exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias"}};
+
+constexpr GgufName kHy3Names[] = {
+    {"ffn_gate_inp.weight", "mlp.router.gate.weight"},
+    {"exp_probs_b", "mlp.expert_bias"},
+    {"exp_probs_b.bias", "mlp.expert_bias"},
+    {"ffn_gate_shexp.weight", "mlp.shared_mlp.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_mlp.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_mlp.down_proj.weight"},
+};
+
 constexpr GgufName kGlm4Names[] = {{"post_attention_norm.weight", "post_attention_layernorm.weight"}};
 
 constexpr GgufName kMinimaxNames[] = {
@@ -170,6 +184,34 @@ void add_glm4_moe(const GgufFile& file, const GgufMetadata& metadata, json& conf
   add_experts_of_deepseek(metadata, config);
 }
 
+void add_ernie(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["model_type"] = "ernie4_5_moe";
+  config["moe_num_experts"] = metadata.integer("expert_count");
+  config["moe_k"] = metadata.integer("expert_used_count");
+  config.erase("num_experts_per_tok");
+  config["moe_num_shared_experts"] = metadata.integer("expert_shared_count", 0);
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["moe_layer_start_index"] = metadata.integer("leading_dense_block_count", 0);
+  config["moe_layer_interval"] = metadata.integer("interleave_moe_layer_step", 1);
+}
+
+// Files do not say how many layers come before the first with experts: their tensors do.
+void add_hy_v3(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  config["model_type"] = "hy_v3";
+  for (std::int64_t i = 0; i < config["num_hidden_layers"].get<std::int64_t>(); ++i)
+    config["mlp_layer_types"].push_back(
+        has_tensor(file, fmt::format("blk.{}.ffn_gate_inp.weight", i).c_str()) ? "sparse" : "dense");
+  const std::int64_t width = metadata.integer("expert_feed_forward_length"),
+                     shared = metadata.integer("expert_shared_feed_forward_length", 0);
+  if (width == 0 || shared % width != 0)
+    metadata.wrong("expert_shared_feed_forward_length", fmt::format("a multiple of {}", width));
+  config["num_experts"] = metadata.integer("expert_count");
+  config["num_shared_experts"] = shared / width;
+  config["moe_intermediate_size"] = width;
+  const double scale = metadata.number("expert_weights_scale", 1);
+  config["router_scaling_factor"] = scale == 0 ? 1 : scale;  // 0 is as good as none
+}
+
 void add_minimax(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config["model_type"] = "minimax_m2";
   config["num_local_experts"] = metadata.integer("expert_count");
@@ -240,6 +282,17 @@ constexpr GgufArchitecture kArchitectures[] = {
      .norms_plus_one = true,
      .rotates_part = true,
      .add = add_delta_net_config},
+    {.name = "qwen35",
+     .tensors = kQwen35Names,
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .add = add_delta_net_config},
+    {.name = "hy_v3",
+     .tensors = kHy3Names,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .add = add_hy_v3},
+    {.name = "ernie4_5-moe", .tensors = kErnieNames, .divides_weights = true, .add = add_ernie},
     {.name = "deepseek2", .rotates_part = true, .add = add_deepseek},
     {.name = "glm4moe",
      .tensors = kGlm4Names,

@@ -31,10 +31,13 @@ json layer_types_of(const GgufMetadata& metadata, std::int64_t layers) {
 
 }  // namespace
 
-// Qwen3-Next and Qwen3.5 with experts.
+// Qwen3-Next, and Qwen3.5 with experts or dense.
 void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, json& config) {
-  config["model_type"] =
-      GgufMetadata(file, "general").text("architecture") == "qwen3next" ? "qwen3_next" : "qwen3_5_moe_text";
+  const std::string architecture = GgufMetadata(file, "general").text("architecture");
+  const bool dense = architecture == "qwen35";
+  config["model_type"] = dense                         ? "qwen3_5_text"
+                         : architecture == "qwen3next" ? "qwen3_next"
+                                                       : "qwen3_5_moe_text";
   config["layer_types"] = layer_types_of(metadata, config["num_hidden_layers"].get<std::int64_t>());
   config["head_dim"] = metadata.integer("attention.key_length");  // no head is as wide as all divided
   add_rotated_share(metadata, config);
@@ -47,6 +50,7 @@ void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, js
   config["linear_key_head_dim"] = metadata.integer("ssm.state_size");
   config["linear_value_head_dim"] = inner / value_heads;
   config["linear_conv_kernel_dim"] = metadata.integer("ssm.conv_kernel");
+  if (dense) return;
   config["num_experts"] = metadata.integer("expert_count");
   config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
   config["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length");
@@ -70,7 +74,7 @@ bool GgufWeights::add_delta_net(const std::string& tensor, const std::string& be
                heads);
   const std::int64_t of_group = heads / groups, keys = groups * key_dim, values = heads * value_dim;
   // qwen35moe has value heads in turns: the first of each key head, the second of each, and so on.
-  const bool in_turns = config.at("model_type") == "qwen3_5_moe_text";
+  const bool in_turns = config.at("model_type") != "qwen3_next";
   const auto turns = [&](std::int64_t run) { return in_turns ? Turns{run, groups, of_group} : Turns{}; };
   const auto add = [&](const char* name, Part part) {
     part.tensor = tensor;

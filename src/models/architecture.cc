@@ -15,8 +15,16 @@ namespace {
 constexpr Aspect kShape = Aspect::shape, kFunction = Aspect::function;
 
 constexpr auto kAlways = [](const Architecture&) { return true; };
-constexpr auto kGrouped = [](const Architecture& a) { return !a.mla; };
-constexpr auto kLatent = [](const Architecture& a) { return a.mla; };
+template <typename Has>
+bool any_kind(const Architecture& a, const Has& has) {
+  return std::ranges::any_of(a.attentions, has);
+}
+// A field that matters in models of which some kind of attention has that.
+#define SOME_KIND(condition) \
+  [](const Architecture& a) { return any_kind(a, [](const AttentionKind& k) { return condition; }); }
+
+constexpr auto kGrouped = SOME_KIND(!k.mla);
+constexpr auto kLatent = SOME_KIND(k.mla);
 constexpr auto kSparse = [](const Architecture& a) { return a.moe.experts > 0; };
 constexpr auto kChosen = [](const Architecture& a) { return a.moe.experts > 0 && !a.moe.random_routing; };
 // True when the weights are neither the gate's outputs nor a softmax of their own.
@@ -24,21 +32,25 @@ constexpr auto kWeighted = [](const Architecture& a) {
   return a.moe.experts > 0 && !a.moe.random_routing && !a.moe.softmax_over_selected;
 };
 constexpr auto kInGroups = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.groups > 1; };
-constexpr auto kStretched = [](const Architecture& a) { return a.rope.type != "default"; };
-constexpr auto kStretchedByWave = [](const Architecture& a) {
-  return a.rope.type == "llama3.1" || a.rope.type == "yarn";
+constexpr auto kStretched = SOME_KIND(k.rope.type != "default");
+constexpr auto kStretchedByWave = SOME_KIND(k.rope.type == "llama3.1" || k.rope.type == "yarn");
+constexpr auto kLlama3 = SOME_KIND(k.rope.type == "llama3.1");
+constexpr auto kYarn = SOME_KIND(k.rope.type == "yarn");
+constexpr auto kWindowed = SOME_KIND(k.window > 0);
+constexpr auto kUnrotated = SOME_KIND(!k.rotated);
+constexpr auto kScalesQueries = SOME_KIND(k.scales_queries());
+// Kinds that differ in more than what layers see need a list of their layers.
+constexpr auto kUnlikeKinds = [](const Architecture& a) {
+  return any_kind(a, [&](AttentionKind k) {
+    const AttentionKind& first = a.attentions.front();
+    k.window = first.window;
+    k.chunk = first.chunk;
+    k.rotated = first.rotated;
+    k.query_growth = first.query_growth;
+    k.query_growth_positions = first.query_growth_positions;
+    return k != first;
+  });
 };
-constexpr auto kLlama3 = [](const Architecture& a) { return a.rope.type == "llama3.1"; };
-constexpr auto kYarn = [](const Architecture& a) { return a.rope.type == "yarn"; };
-constexpr auto kWindowed = [](const Architecture& a) {
-  return std::any_of(a.layer_specs.begin(), a.layer_specs.end(),
-                     [](const LayerSpec& l) { return l.windowed; });
-};
-constexpr auto kUnrotated = [](const Architecture& a) {
-  return std::any_of(a.layer_specs.begin(), a.layer_specs.end(),
-                     [](const LayerSpec& l) { return l.unrotated; });
-};
-constexpr auto kScalesQueries = [](const Architecture& a) { return a.scales_queries(); };
 constexpr auto kDelta = [](const Architecture& a) { return a.has_delta(); };
 constexpr auto kIndexed = [](const Architecture& a) { return a.has_indexer(); };
 constexpr auto kPredicting = [](const Architecture& a) { return a.predictions > 0; };
@@ -49,6 +61,25 @@ constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 &
 // A line: name, key, meaning, aspect, the field, where it has a say. A field that takes the say from others
 // comes before them, so that it is the one that is named.
 #define FIELD(member) [](Architecture& a) -> FieldPointer { return &a.member; }
+#define OF_KINDS(list, member, condition)                                            \
+  [](Architecture& a) -> FieldPointer {                                              \
+    OfKinds<std::remove_reference_t<decltype(a.list.front().member)>> places;        \
+    for (auto& k : a.list) {                                                         \
+      if (condition) places.push_back(&k.member);                                    \
+    }                                                                                \
+    if (places.empty() && !a.list.empty()) places.push_back(&a.list.front().member); \
+    return places;                                                                   \
+  }
+#define KIND(member) OF_KINDS(attentions, member, true)
+#define KIND_WITH(member, condition) OF_KINDS(attentions, member, condition)
+#define DELTA(member) OF_KINDS(deltas, member, true)
+#define LAYERS(condition)                                                  \
+  [](Architecture& a) -> FieldPointer {                                    \
+    return LayersWith{&a, [](const Architecture& of, const LayerSpec& l) { \
+                        (void)of;                                          \
+                        return condition;                                  \
+                      }};                                                  \
+  }
 
 constexpr ArchitectureField kFields[] = {
     {"layers", "base_num_decoder_layers", "layers", kShape, FIELD(layers), kAlways},
@@ -58,51 +89,39 @@ constexpr ArchitectureField kFields[] = {
      FIELD(prediction_norms), [](const Architecture& a) { return kPredicting(a) && a.prediction_norms; }},
     {"emb", "base_emb_dim", "width of a token", kShape, FIELD(emb), kAlways},
     {"vocab", "vocab_size", "tokens there are", kShape, FIELD(vocab), kAlways},
-    {"mla", "attention_type", "keys and values come from a latent", kShape, FIELD(mla), kAlways},
-    {"heads", "base_num_query_heads", "heads of queries", kShape, FIELD(heads), kAlways},
-    {"kv_heads", "base_num_kv_heads", "heads of keys and values", kShape, FIELD(kv_heads), kGrouped},
-    {"head_dim", "head_dim", "width of a head", kShape, FIELD(head_dim), kGrouped},
-    {"qk_norm", "use_qk_norm", "queries and keys are normed", kShape, FIELD(qk_norm), kGrouped},
+    {"mla", "attention_type", "keys and values come from a latent", kShape, KIND(mla), kAlways},
+    {"heads", "base_num_query_heads", "heads of queries", kShape, KIND(heads), kAlways},
+    {"kv_heads", "base_num_kv_heads", "heads of keys and values", kShape, KIND(kv_heads), kGrouped},
+    {"head_dim", "head_dim", "width of a head", kShape, KIND(head_dim), kGrouped},
+    {"qk_norm", "use_qk_norm", "queries and keys are normed", kShape, KIND(qk_norm), kGrouped},
     {"qk_norm_of_heads", "qk_norm_over", "those norms are over all heads together", kShape,
-     FIELD(qk_norm_of_heads),
-     [](const Architecture& a) { return !a.mla && a.qk_norm && a.qk_norm_of_heads; }},
+     KIND(qk_norm_of_heads), SOME_KIND(!k.mla && k.qk_norm && k.qk_norm_of_heads)},
     {"post_mlp_norm", "use_post_ffw_norm", "what the MLP or the experts give is normed", kShape,
      FIELD(post_mlp_norm), [](const Architecture& a) { return a.post_mlp_norm; }},
-    {"attention_bias", "attention_bias", "products with what attention reads have biases", kShape,
-     FIELD(attention_bias), [](const Architecture& a) { return a.attention_bias; }},
+    {"attention_bias", "attention_bias", "products with what attention reads have biases", kShape, KIND(bias),
+     SOME_KIND(k.bias)},
     {"attention_out_bias", "attention_output_bias", "attention's last product has a bias", kShape,
-     FIELD(attention_out_bias), [](const Architecture& a) { return a.attention_out_bias; }},
-    {"attention_gate", "decoder_block", "attention's output has a gate", kShape, FIELD(attention_gate),
-     [](const Architecture& a) { return a.attention_gate; }},
-    {"delta_layers", "delta_layers", "layers with a gated delta net", kShape,
-     [](Architecture& a) -> FieldPointer {
-       return LayerFlag{&a.layer_specs, &LayerSpec::delta};
-     },
+     KIND(out_bias), SOME_KIND(k.out_bias)},
+    {"attention_gate", "decoder_block", "attention's output has a gate", kShape, KIND(gate),
+     SOME_KIND(k.gate)},
+    {"delta_layers", "delta_layers", "layers with a gated delta net", kShape, LAYERS(l.delta >= 0), kDelta},
+    {"delta_key_heads", "gdn_num_key_heads", "its heads of queries and keys", kShape, DELTA(key_heads),
      kDelta},
-    {"delta_key_heads", "gdn_num_key_heads", "its heads of queries and keys", kShape, FIELD(delta_key_heads),
-     kDelta},
-    {"delta_value_heads", "gdn_num_value_heads", "its heads of values", kShape, FIELD(delta_value_heads),
-     kDelta},
-    {"delta_key_dim", "gdn_key_head_dim", "width of its queries and keys", kShape, FIELD(delta_key_dim),
-     kDelta},
-    {"delta_value_dim", "gdn_value_head_dim", "width of its values", kShape, FIELD(delta_value_dim), kDelta},
-    {"delta_taps", "gdn_conv_kernel_dim", "taps of its convolution", kShape, FIELD(delta_taps), kDelta},
-    {"sinks", "attention_sink", "each head's softmax has a sink", kShape, FIELD(sinks),
-     [](const Architecture& a) { return a.sinks; }},
-    {"q_lora", "q_lora_rank", "width of the queries' latent, 0: none", kShape, FIELD(q_lora), kLatent},
-    {"kv_lora", "kv_lora_rank", "width of the latent of keys and values", kShape, FIELD(kv_lora), kLatent},
-    {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, FIELD(nope), kLatent},
-    {"rope_dim", "qk_rope_head_dim", "width of a head that is rotated", kShape, FIELD(rope_dim), kLatent},
-    {"v_dim", "v_head_dim", "width of a head's values", kShape, FIELD(v_dim), kLatent},
-    {"indexer_heads", "use_indexer", "heads of the indexer that chooses keys", kShape, FIELD(indexer_heads),
+    {"delta_value_heads", "gdn_num_value_heads", "its heads of values", kShape, DELTA(value_heads), kDelta},
+    {"delta_key_dim", "gdn_key_head_dim", "width of its queries and keys", kShape, DELTA(key_dim), kDelta},
+    {"delta_value_dim", "gdn_value_head_dim", "width of its values", kShape, DELTA(value_dim), kDelta},
+    {"delta_taps", "gdn_conv_kernel_dim", "taps of its convolution", kShape, DELTA(taps), kDelta},
+    {"sinks", "attention_sink", "each head's softmax has a sink", kShape, KIND(sinks), SOME_KIND(k.sinks)},
+    {"q_lora", "q_lora_rank", "width of the queries' latent, 0: none", kShape, KIND(q_lora), kLatent},
+    {"kv_lora", "kv_lora_rank", "width of the latent of keys and values", kShape, KIND(kv_lora), kLatent},
+    {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, KIND(nope), kLatent},
+    {"rope_dim", "qk_rope_head_dim", "width of a head that is rotated", kShape, KIND(rope_dim), kLatent},
+    {"v_dim", "v_head_dim", "width of a head's values", kShape, KIND(v_dim), kLatent},
+    {"indexer_heads", "use_indexer", "heads of the indexer that chooses keys", kShape, KIND(indexer_heads),
      kIndexed},
-    {"indexer_dim", "indexer_head_dim", "width of its heads", kShape, FIELD(indexer_dim), kIndexed},
+    {"indexer_dim", "indexer_head_dim", "width of its heads", kShape, KIND(indexer_dim), kIndexed},
     {"experts", "num_experts", "routed experts of a layer", kShape, FIELD(moe.experts), kAlways},
-    {"moe_layers", "first_num_dense_layers", "layers that have experts", kShape,
-     [](Architecture& a) -> FieldPointer {
-       return LayerFlag{&a.layer_specs, &LayerSpec::experts};
-     },
-     kSparse},
+    {"moe_layers", "first_num_dense_layers", "layers that have experts", kShape, LAYERS(l.experts), kSparse},
     {"mlp", "base_mlp_dim", "hidden width of a dense layer", kShape, FIELD(mlp),
      [](const Architecture& a) { return std::ssize(a.moe_layers()) < a.depth(); }},
     {"moe_mlp", "base_moe_mlp_dim", "hidden width of an expert", kShape, FIELD(moe_mlp), kSparse},
@@ -130,70 +149,66 @@ constexpr ArchitectureField kFields[] = {
     {"norm_plus_one", "decoder_block", "norms multiply by 1 + weight", kFunction, FIELD(norm_plus_one),
      [](const Architecture& a) { return a.norm_plus_one; }},
     {"delta_unit_vectors", "use_qk_norm_in_gdn", "the delta net's queries and keys are unit vectors",
-     kFunction, FIELD(delta_unit_vectors), kDelta},
+     kFunction, DELTA(unit_vectors), kDelta},
     {"latent_norm_epsilon", "latent_norm_epsilon", "the same, of the norms of latents", kFunction,
-     FIELD(latent_norm_epsilon),
-     [](const Architecture& a) { return a.mla && a.latent_norm_epsilon != a.norm_epsilon; }},
+     KIND(latent_norm_epsilon),
+     [](const Architecture& a) {
+       return any_kind(
+           a, [&](const AttentionKind& k) { return k.mla && k.latent_norm_epsilon != a.norm_epsilon; });
+     }},
     {"normalize_tied_logits", "normalize_embedding_logits", "logits are divided by sqrt(emb)", kFunction,
      FIELD(normalize_tied_logits), [](const Architecture& a) { return a.tied; }},
     {"logit_soft_cap", "final_logits_soft_cap", "bound of the logits, 0: none", kFunction,
      FIELD(logit_soft_cap), kAlways},
-    {"rope_type", "rope_type", "how rotations are spread", kFunction, FIELD(rope.type), kAlways},
-    {"rope_share", "partial_rotary_factor", "share of a head that is rotated", kFunction, FIELD(rope.share),
-     [](const Architecture& a) { return !a.mla && a.rope.share != 1; }},
-    {"rope_theta", "rope_max_timescale", "base of the rotations' frequencies", kFunction, FIELD(rope.theta),
+    {"rope_type", "rope_type", "how rotations are spread", kFunction, KIND(rope.type), kAlways},
+    {"rope_share", "partial_rotary_factor", "share of a head that is rotated", kFunction, KIND(rope.share),
+     SOME_KIND(!k.mla && k.rope.share != 1)},
+    {"rope_theta", "rope_max_timescale", "base of the rotations' frequencies", kFunction, KIND(rope.theta),
      kAlways},
-    {"rope_factor", "rope_factor", "by how much positions are stretched", kFunction, FIELD(rope.factor),
+    {"rope_factor", "rope_factor", "by how much positions are stretched", kFunction, KIND(rope.factor),
      kStretched},
     {"rope_original_positions", "original_max_position_embeddings", "positions before stretching", kFunction,
-     FIELD(rope.original_positions), kStretchedByWave},
+     KIND(rope.original_positions), kStretchedByWave},
     {"rope_low_frequency_factor", "rope_low_freq_factor", "longer waves are stretched", kFunction,
-     FIELD(rope.low_frequency_factor), kLlama3},
+     KIND(rope.low_frequency_factor), kLlama3},
     {"rope_high_frequency_factor", "rope_high_freq_factor", "shorter waves are not", kFunction,
-     FIELD(rope.high_frequency_factor), kLlama3},
-    {"rope_beta_fast", "beta_fast", "with more turns not stretched", kFunction, FIELD(rope.beta_fast), kYarn},
-    {"rope_beta_slow", "beta_slow", "with fewer turns stretched", kFunction, FIELD(rope.beta_slow), kYarn},
-    {"rope_truncate", "rope_truncate", "the bounds between are whole dims", kFunction, FIELD(rope.truncate),
+     KIND(rope.high_frequency_factor), kLlama3},
+    {"rope_beta_fast", "beta_fast", "with more turns not stretched", kFunction, KIND(rope.beta_fast), kYarn},
+    {"rope_beta_slow", "beta_slow", "with fewer turns stretched", kFunction, KIND(rope.beta_slow), kYarn},
+    {"rope_truncate", "rope_truncate", "the bounds between are whole dims", kFunction, KIND(rope.truncate),
      kYarn},
     {"rope_attention_scaling", "rope_attention_scaling", "cos and sin are times 0.1 ln(factor) + 1",
-     kFunction, FIELD(rope.attention_scaling), kYarn},
+     kFunction, KIND(rope.attention_scaling), kYarn},
     {"rope_divisors", "rope_frequency_divisors", "what each pair's frequency is divided by", kFunction,
-     FIELD(rope.divisors), [](const Architecture& a) { return !a.rope.divisors.empty(); }},
+     KIND(rope.divisors), SOME_KIND(!k.rope.divisors.empty())},
     {"rope_interleaved", "rope_interleave", "neighbours are rotated, not halves", kFunction,
-     FIELD(rope.interleaved), kAlways},
+     KIND(rope.interleaved), kAlways},
     {"rope_beyond_original", "max_position_embeddings", "more positions than before stretching", kFunction,
-     FIELD(rope.beyond_original), kLatent},
-    {"indexer_topk", "indexer_topk", "keys that a token attends to", kFunction, FIELD(indexer_topk),
-     kIndexed},
+     KIND(rope.beyond_original), kLatent},
+    {"indexer_topk", "indexer_topk", "keys that a token attends to", kFunction, KIND(indexer_topk), kIndexed},
     {"indexer_interleaved", "indexer_rope_interleave", "the indexer's rotations turn neighbours", kFunction,
-     FIELD(indexer_interleaved), kIndexed},
+     KIND(indexer_interleaved), kIndexed},
     {"windowed_layers", "windowed_layers", "layers with that window", kFunction,
-     [](Architecture& a) -> FieldPointer {
-       return LayerFlag{&a.layer_specs, &LayerSpec::windowed};
-     },
-     kWindowed},
-    {"window", "sliding_window_size", "keys that a token of a windowed layer sees", kFunction, FIELD(window),
-     kWindowed},
+     LAYERS(of.seen_in(l).window > 0), kWindowed},
+    {"window", "sliding_window_size", "keys that a token of a windowed layer sees", kFunction,
+     KIND_WITH(window, k.window > 0), kWindowed},
     {"unrotated_layers", "nope_layer_interval", "layers without rotation", kFunction,
-     [](Architecture& a) -> FieldPointer {
-       return LayerFlag{&a.layer_specs, &LayerSpec::unrotated};
-     },
-     kUnrotated},
+     LAYERS(l.attention >= 0 && !of.attention_of(l).rotated), kUnrotated},
     {"chunk", "chunk_attn_window_size", "places of a chunk, whose keys a rotated token sees", kFunction,
-     FIELD(chunk), [](const Architecture& a) { return a.chunk != 0; }},
+     KIND_WITH(chunk, k.chunk > 0), SOME_KIND(k.chunk != 0)},
     {"qk_unit_norm", "use_qk_norm", "rotated queries and keys are normed without weights", kFunction,
-     FIELD(qk_unit_norm), [](const Architecture& a) { return a.qk_unit_norm; }},
+     KIND(qk_unit_norm), SOME_KIND(k.qk_unit_norm)},
     {"query_growth", "temperature_tuning", "growth of queries without rotation by position", kFunction,
-     FIELD(query_growth), kScalesQueries},
+     KIND_WITH(query_growth, !k.rotated), kScalesQueries},
     {"query_growth_positions", "temperature_tuning_floor_scale", "positions of a step of that growth",
-     kFunction, FIELD(query_growth_positions), kScalesQueries},
-    {"qkv_clip", "clip_qkv", "bound of queries, keys and values", kFunction, FIELD(qkv_clip),
-     [](const Architecture& a) { return a.qkv_clip != 0; }},
+     kFunction, KIND_WITH(query_growth_positions, !k.rotated), kScalesQueries},
+    {"qkv_clip", "clip_qkv", "bound of queries, keys and values", kFunction, KIND(qkv_clip),
+     SOME_KIND(k.qkv_clip != 0)},
     {"gate_limit", "mlp_activations_limit", "clamp of the experts' gates", kFunction, FIELD(moe.gate_limit),
      kClamped},
     {"gate_alpha", "mlp_activations_alpha", "factor in the logistic function of a clamped gate", kFunction,
      FIELD(moe.gate_alpha), kClamped},
-    {"attention_scale", "mscale", "factor of the scores", kFunction, FIELD(attention_scale), kAlways},
+    {"attention_scale", "mscale", "factor of the scores", kFunction, KIND(scale), kAlways},
     {"slots", "num_experts_per_tok", "experts of a token", kFunction, FIELD(moe.slots), kSparse},
     {"random_routing", "use_random_routing", "experts are drawn", kFunction, FIELD(moe.random_routing),
      kSparse},
@@ -220,13 +235,17 @@ constexpr ArchitectureField kFields[] = {
      kInGroups},
     {"kept_groups", "topk_routing_group", "groups a token may choose from", kFunction, FIELD(moe.kept_groups),
      kInGroups},
+    {"attention_layers", "decoder_block", "the kind of attention of each layer", kFunction,
+     [](Architecture& a) -> FieldPointer { return KindOfLayers{&a}; }, kUnlikeKinds},
 };
 
 #undef FIELD
 
-// Three fields of Architecture are structs (layer_specs, moe, rope), whose own fields are counted instead.
-static_assert(std::size(kFields) == field_count<Architecture>() - 3 + field_count<LayerSpec>() +
-                                        field_count<MoeConfig>() + field_count<RopeConfig>(),
+// Four fields of Architecture are structs (layer_specs, attentions, deltas, moe), and one of AttentionKind
+// (rope): their own fields are counted instead. A window has a second line, of its layers.
+static_assert(std::size(kFields) == field_count<Architecture>() - 4 + field_count<LayerSpec>() +
+                                        field_count<AttentionKind>() - 1 + field_count<RopeConfig>() +
+                                        field_count<DeltaKind>() + field_count<MoeConfig>() + 1,
               "every field has one line above");
 
 nlohmann::json json_of(const char* text) {
@@ -249,12 +268,17 @@ nlohmann::json json_of(RouterScore score) {
 nlohmann::json json_of(float value) {
   return std::stod(fmt::format("{}", value));
 }
-nlohmann::json value_at(const LayerFlag& flag) {
+nlohmann::json value_at(const LayersWith& layers) {
   nlohmann::json numbers = nlohmann::json::array();
-  for (std::size_t i = 0; i < flag.layers->size(); ++i) {
-    if ((*flag.layers)[i].*flag.member) numbers.push_back(i);
+  for (std::int64_t i = 0; i < layers.model->depth(); ++i) {
+    if (layers.has(*layers.model, layers.model->layer(i))) numbers.push_back(i);
   }
   return numbers;
+}
+nlohmann::json value_at(const KindOfLayers& layers) {
+  nlohmann::json kinds = nlohmann::json::array();
+  for (const LayerSpec& layer : layers.model->layer_specs) kinds.push_back(layer.attention);
+  return kinds;
 }
 template <typename T>
 nlohmann::json json_of(const T& value) {
@@ -264,11 +288,35 @@ template <typename T>
 nlohmann::json value_at(const T* field) {
   return json_of(*field);
 }
+template <typename T>
+nlohmann::json value_at(const OfKinds<T>& places) {
+  if (places.empty()) return {};
+  if (std::ranges::all_of(places, [&](const T* place) { return *place == *places.front(); }))
+    return json_of(*places.front());
+  nlohmann::json values = nlohmann::json::array();
+  for (const T* place : places) values.push_back(json_of(*place));
+  return values;
+}
 
 }  // namespace
 
-bool Architecture::scales_queries() const {
-  return query_growth != 0 && kUnrotated(*this);
+int Architecture::number_of(const AttentionKind& kind) {
+  const auto found = std::ranges::find(attentions, kind);
+  const auto number = static_cast<int>(found - attentions.begin());
+  if (found == attentions.end()) attentions.push_back(kind);
+  return number;
+}
+
+bool Architecture::has_indexer() const {
+  return any_kind(*this, [](const AttentionKind& k) { return k.has_indexer(); });
+}
+
+std::int64_t Architecture::window() const {
+  return std::ranges::max(attentions, {}, &AttentionKind::window).window;
+}
+
+std::int64_t Architecture::chunk() const {
+  return std::ranges::max(attentions, {}, &AttentionKind::chunk).chunk;
 }
 
 std::vector<std::int64_t> Architecture::moe_layers() const {
@@ -280,7 +328,7 @@ std::vector<std::int64_t> Architecture::moe_layers() const {
 }
 
 bool Architecture::has_delta() const {
-  return std::any_of(layer_specs.begin(), layer_specs.end(), [](const LayerSpec& l) { return l.delta; });
+  return std::ranges::any_of(layer_specs, [](const LayerSpec& l) { return l.delta >= 0; });
 }
 
 std::span<const ArchitectureField> architecture_fields() {

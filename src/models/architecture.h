@@ -27,15 +27,58 @@ struct RopeConfig {
   bool interleaved = false;
   bool attention_scaling = false;  // cos and sin are multiplied by 0.1 ln(factor) + 1
   std::vector<double> divisors;    // divisor of each pair's frequency; empty: none
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
-// The properties in which layers of one model differ.
+// A kind of attention. Layers of one kind compute alike.
+struct AttentionKind {
+  bool mla = false;  // keys and values come from a latent
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t window = 0;  // a token sees so many keys, its own included; 0: all
+  std::int64_t chunk = 0;   // a token sees keys of its own chunk of so many tokens; 0: all
+  bool rotated = true;      // queries and keys are rotated
+  // An unrotated kind multiplies queries by 1 + growth · ln(1 + floor((position + 1) / positions)).
+  double query_growth = 0;
+  std::int64_t query_growth_positions = 1;
+  bool qk_norm = false;
+  bool qk_norm_of_heads = false;  // the norm is over all heads together, not over each head
+  bool qk_unit_norm = false;      // rotated queries and keys are normalised, without weights
+  float qkv_clip = 0;             // queries, keys and values are clipped to it before rotation; 0: no
+  bool gate = false;              // each head's output is multiplied by the sigmoid of a projection of x
+  bool sinks = false;             // each head's softmax has one additional score, a parameter
+  // Biases of the projections that read x (query, key and value; for MLA those to latents), and of the last
+  // one.
+  bool bias = false, out_bias = false;
+  std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
+  float latent_norm_epsilon = 1e-6f;  // epsilon of MLA's norms of latents
+  // MLA's indexer, which chooses the keys that a token attends to. 0 heads: no indexer.
+  std::int64_t indexer_heads = 0, indexer_dim = 0;
+  std::int64_t indexer_topk = 0;     // keys for each token
+  bool indexer_interleaved = false;  // its rotation pairs neighbouring dims, not halves
+  double scale = 1;                  // factor of the scores
+  RopeConfig rope;
+
+  bool has_indexer() const { return indexer_heads > 0; }
+  bool scales_queries() const { return !rotated && query_growth != 0; }
+  KeyWindow seen() const { return {.window = window, .chunk = chunk}; }
+
+  bool operator==(const AttentionKind&) const = default;
+};
+
+// A gated delta net, in place of attention.
+struct DeltaKind {
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  std::int64_t taps = 0;     // taps of its convolution
+  bool unit_vectors = true;  // its queries and keys are scaled to length 1
+
+  bool operator==(const DeltaKind&) const = default;
+};
+
+// The parts of a layer: numbers into the model's lists of kinds; -1: the layer has no such part.
 struct LayerSpec {
-  bool experts = false;   // the feed-forward part is an MoE layer
-  bool delta = false;     // a gated delta net replaces attention
-  bool windowed = false;  // a token sees only Architecture::window keys, its own included
-  // Queries and keys are not rotated, and a token sees all earlier ones, whatever Architecture::chunk is.
-  bool unrotated = false;
+  int attention = 0, delta = -1;
+  bool experts = false;  // the feed-forward part is an MoE layer
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -45,46 +88,20 @@ struct Architecture {
   std::int64_t layers = 0;
   // Prediction layers after the layers; each predicts one token further ahead (models/prediction.h).
   std::int64_t predictions = 0;
-  bool prediction_norms = false;       // each prediction layer has its own final norm
-  std::vector<LayerSpec> layer_specs;  // one for each layer, then one for each prediction layer
+  bool prediction_norms = false;          // each prediction layer has its own final norm
+  std::vector<LayerSpec> layer_specs;     // one for each layer, then one for each prediction layer
+  std::vector<AttentionKind> attentions;  // one at least
+  std::vector<DeltaKind> deltas;
   std::int64_t emb = 0, mlp = 0, moe_mlp = 0, vocab = 0;
   bool latent_experts = false;  // decoder_block.h
   std::int64_t moe_emb = 0;     // width of the experts' input: emb, or the latent width
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t window = 0;
-  std::int64_t chunk = 0;  // tokens in an attention chunk: rotated layers see keys of their own chunk; 0: all
-  bool qk_unit_norm = false;  // rotated queries and keys are normalised, without weights
-  float qkv_clip = 0;         // queries, keys and values are clipped to it before rotation; 0: no
-  // Unrotated layers multiply queries by 1 + growth · ln(1 + floor((position + 1) / positions)).
-  double query_growth = 0;
-  std::int64_t query_growth_positions = 1;
-  bool attention_gate = false;  // each head's output is multiplied by the sigmoid of a projection of x
-  bool sinks = false;           // each head's softmax has one additional score, a parameter
-  bool qk_norm = false;
-  bool qk_norm_of_heads = false;  // the norm is over all heads together, not over each head
-  // Biases of the projections that read x (query, key and value;
-  // for MLA those to latents), and of the output projection.
-  bool attention_bias = false, attention_out_bias = false;
-  bool mla = false;
-  bool post_mlp_norm = false;  // the output of the MLP or the experts is normalised before it is added
-  std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
-  // MLA's indexer, which chooses the keys that a token attends to. 0 heads: no indexer.
-  std::int64_t indexer_heads = 0, indexer_dim = 0;
-  std::int64_t indexer_topk = 0;     // keys for each token
-  bool indexer_interleaved = false;  // its rotation pairs neighbouring dims, not halves
-  // Gated delta net.
-  std::int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;
-  std::int64_t delta_taps = 0;     // taps of its convolution
-  bool delta_unit_vectors = true;  // its queries and keys are scaled to length 1
+  bool post_mlp_norm = false;   // the output of the MLP or the experts is normalised before it is added
   std::int64_t shared_experts = 0;
   std::int64_t shared_mlp = 0;  // hidden width of all shared experts together
   bool shared_gate = false;     // their output is multiplied by the sigmoid of a projection of x
   MoeConfig moe;                // moe.experts = 0: a dense model
-  RopeConfig rope;
-  double attention_scale = 1;
   float norm_epsilon = 1e-6f;
   bool norm_plus_one = false;          // norms multiply by 1 + weight
-  float latent_norm_epsilon = 1e-6f;   // epsilon of MLA's norms of latents
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits are divided by sqrt(emb)
   float logit_soft_cap = 0;
@@ -92,16 +109,29 @@ struct Architecture {
   bool compat_2026_08 = false;  // and as MaxText did in August 2026
 
   const LayerSpec& layer(std::int64_t i) const { return layer_specs[static_cast<std::size_t>(i)]; }
-  bool scales_queries() const;  // true when a layer scales queries by a factor other than 1
-  float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
-  bool has_indexer() const { return indexer_heads > 0; }
-  bool has_delta() const;  // true when some layer has a gated delta net
-  // The keys that a token sees in an attention layer with `spec`.
-  KeyWindow seen_in(const LayerSpec& spec) const {
-    return {.window = spec.windowed ? window : 0, .chunk = spec.unrotated ? 0 : chunk};
+  // The kind of attention of a layer that has one.
+  const AttentionKind& attention_of(const LayerSpec& spec) const {
+    return attentions[static_cast<std::size_t>(spec.attention)];
   }
+  // The first kind: what it says of sizes, norms and latents holds for all kinds of the families that ask.
+  const AttentionKind& attention() const { return attentions.front(); }
+  // The number of that kind, which is added where the list lacks it.
+  int number_of(const AttentionKind& kind);
+  const DeltaKind& delta_of(const LayerSpec& spec) const {
+    return deltas[static_cast<std::size_t>(spec.delta)];
+  }
+  float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
+  bool has_indexer() const;  // true when some layer has an indexer
+  bool has_delta() const;    // true when some layer has a gated delta net
+  // The keys that a token of that layer sees.
+  KeyWindow seen_in(const LayerSpec& spec) const {
+    return spec.attention < 0 ? KeyWindow() : attention_of(spec).seen();
+  }
+  // The largest window, or chunk, of all kinds; 0: none has one.
+  std::int64_t window() const;
+  std::int64_t chunk() const;
   // Tokens in a chunk that counts from the start of a document; 0 under compat (it counts from the row's).
-  std::int64_t chunk_of_documents() const { return compat ? 0 : chunk; }
+  std::int64_t chunk_of_documents() const { return compat ? 0 : chunk(); }
   // Number of layers and prediction layers, which share one numbering.
   std::int64_t depth() const { return static_cast<std::int64_t>(layer_specs.size()); }
   // The numbers of the layers with experts, ascending, prediction layers included.
@@ -121,14 +151,23 @@ Model without_predictions(Model model) {
 // Function: with the same weights the field changes the numbers.
 enum class Aspect { shape, function };
 
-// A flag of LayerSpec. It is shown as the numbers of the layers that have it.
-struct LayerFlag {
-  std::vector<LayerSpec>* layers;
-  bool LayerSpec::*member;
+// A property of layers, shown as the numbers of the layers that have it.
+struct LayersWith {
+  Architecture* model;
+  bool (*has)(const Architecture&, const LayerSpec&);
 };
+// The number of each layer's kind of attention, shown as a list.
+struct KindOfLayers {
+  Architecture* model;
+};
+// A field of a kind: that of each kind where it has a say. It is shown as one value where all are equal.
+template <typename T>
+using OfKinds = std::vector<T*>;
 
-using FieldPointer = std::variant<bool*, std::int64_t*, std::uint32_t*, float*, double*, std::string*,
-                                  RouterScore*, LayerFlag, std::vector<double>*>;
+using FieldPointer =
+    std::variant<bool*, std::int64_t*, std::uint32_t*, float*, RouterScore*, OfKinds<bool>,
+                 OfKinds<std::int64_t>, OfKinds<float>, OfKinds<double>, OfKinds<std::string>,
+                 OfKinds<std::vector<double>>, double*, LayersWith, KindOfLayers>;
 
 struct ArchitectureField {
   const char* name;  // the name in `inspect` and in the hash
@@ -139,7 +178,7 @@ struct ArchitectureField {
   bool (*applies)(const Architecture&);  // true when the field matters in that model
 };
 
-// Every field of Architecture, LayerSpec, MoeConfig and RopeConfig once, shape fields first.
+// Every field of Architecture and of the structs in it once, shape fields first.
 std::span<const ArchitectureField> architecture_fields();
 
 // The field's value, or null when the field does not matter in that model.

@@ -19,11 +19,13 @@ std::vector<Architecture> models() {
   dense.emb = dense.moe_emb = 8;
   dense.mlp = 16;
   dense.vocab = 32;
-  dense.heads = 4;
-  dense.kv_heads = 2;
-  dense.head_dim = dense.rope_dim = dense.v_dim = 4;
+  dense.attentions.resize(1);
+  AttentionKind& attention = dense.attentions[0];
+  attention.heads = 4;
+  attention.kv_heads = 2;
+  attention.head_dim = attention.rope_dim = attention.v_dim = 4;
+  attention.rope.type = "llama3.1";
   dense.tied = true;
-  dense.rope.type = "llama3.1";
   Architecture routed = dense;
   routed.layer_specs = {{.experts = false}, {.experts = true}, {.experts = true}, {.experts = true}};
   routed.moe_mlp = 8;
@@ -35,35 +37,44 @@ std::vector<Architecture> models() {
   routed.moe.normalise = routed.moe.bias = true;
   routed.moe.groups = 4;
   routed.moe.kept_groups = 2;
-  routed.qk_norm = true;
+  routed.attentions[0].qk_norm = true;
   Architecture latent = routed;
-  latent.mla = true;
-  latent.rope.type = "yarn";
+  latent.attentions[0].mla = true;
+  latent.attentions[0].rope.type = "yarn";
   Architecture indexed = latent;
-  indexed.indexer_heads = indexed.indexer_dim = indexed.indexer_topk = 4;
+  AttentionKind& chooser = indexed.attentions[0];
+  chooser.indexer_heads = chooser.indexer_dim = chooser.indexer_topk = 4;
   Architecture drawn = routed;
   drawn.moe.random_routing = true;
   Architecture clamped = routed;
   clamped.moe.gate_limit = 7;
-  clamped.window = 8;
-  clamped.layer_specs[1].windowed = true;
+  clamped.attentions.push_back(clamped.attention());
+  clamped.attentions[1].window = 8;
+  clamped.layer_specs[1].attention = 1;
   Architecture chunked = routed;
-  chunked.chunk = 8;
-  chunked.qk_unit_norm = true;
-  chunked.query_growth = 0.1;
-  chunked.query_growth_positions = 16;
-  chunked.layer_specs[1].unrotated = true;
+  chunked.attentions[0].qk_unit_norm = true;
+  chunked.attentions.push_back(chunked.attention());
+  chunked.attentions[0].chunk = 8;
+  AttentionKind& growing = chunked.attentions[1];
+  growing.rotated = false;
+  growing.query_growth = 0.1;
+  growing.query_growth_positions = 16;
+  chunked.layer_specs[1].attention = 1;
   chunked.moe.choose_by_logit = chunked.moe.weights_on_inputs = true;
   Architecture delta = routed;
-  delta.layer_specs[1].delta = true;
-  delta.attention_gate = delta.norm_plus_one = delta.shared_gate = true;
-  delta.delta_key_heads = 2;
-  delta.delta_value_heads = delta.delta_key_dim = delta.delta_value_dim = delta.delta_taps = 4;
+  delta.layer_specs[1].attention = -1;
+  delta.layer_specs[1].delta = 0;
+  delta.attentions[0].gate = delta.norm_plus_one = delta.shared_gate = true;
+  delta.deltas.push_back({.key_heads = 2, .value_heads = 4, .key_dim = 4, .value_dim = 4, .taps = 4});
   delta.shared_mlp = 12;
+  Architecture unlike = routed;
+  unlike.attentions.push_back(unlike.attention());
+  unlike.attentions[1].heads = 8;
+  unlike.layer_specs[1].attention = 1;
   Architecture predicting = routed;
   predicting.predictions = 1;
   predicting.layer_specs.push_back(routed.layer_specs.back());
-  return {dense, routed, latent, indexed, drawn, clamped, chunked, delta, predicting};
+  return {dense, routed, latent, indexed, drawn, clamped, chunked, delta, unlike, predicting};
 }
 
 void change(bool& value) {
@@ -83,21 +94,53 @@ void change(T& value) {
   value = value * 2 + 2;
 }
 template <typename T>
-void change_at(T* field) {
+void change_at(T* field, const char*) {
   change(*field);
 }
-void change_at(const LayerFlag& flag) {
-  change((*flag.layers)[2].*flag.member);
+template <typename T>
+void change_at(const OfKinds<T>& places, const char*) {
+  for (T* const place : places) change(*place);
+}
+// Changes what layer 2 is, or the kind that it is of.
+void change_at(const LayersWith& layers, const char* name) {
+  Architecture& a = *layers.model;
+  LayerSpec& layer = a.layer_specs[2];
+  const std::string_view field = name;
+  if (field == "moe_layers") {
+    layer.experts = !layer.experts;
+  } else if (field == "delta_layers") {
+    if (a.deltas.empty()) a.deltas.emplace_back();
+    layer.delta = layer.delta < 0 ? 0 : -1;
+    layer.attention = layer.delta < 0 ? 0 : -1;
+  } else {
+    AttentionKind& kind = a.attentions[static_cast<std::size_t>(layer.attention)];
+    if (field == "windowed_layers")
+      kind.window = kind.window > 0 ? 0 : 8;
+    else
+      kind.rotated = !kind.rotated;
+  }
+}
+void change_at(const KindOfLayers& layers, const char*) {
+  Architecture& a = *layers.model;
+  if (a.attentions.front().heads != a.attentions.back().heads)
+    a.layer_specs[2].attention = static_cast<int>(a.attentions.size()) - 1 - a.layer_specs[2].attention;
 }
 const void* address_of(const auto* field) {
   return field;
 }
-const void* address_of(const LayerFlag& flag) {
-  return &((*flag.layers)[0].*flag.member);
+template <typename T>
+const void* address_of(const OfKinds<T>& places) {
+  return places.front();
+}
+const void* address_of(const LayersWith& layers) {
+  return reinterpret_cast<const void*>(layers.has);
+}
+const void* address_of(const KindOfLayers& layers) {
+  return &layers.model->layer_specs[0].attention;
 }
 
 Architecture changed(Architecture a, const ArchitectureField& field) {
-  std::visit([](const auto& at) { change_at(at); }, field.of(a));
+  std::visit([&](const auto& at) { change_at(at, field.name); }, field.of(a));
   return a;
 }
 
@@ -107,6 +150,8 @@ TEST(Architecture, EveryFieldAloneIsNoticed) {
     int checked = 0;
     for (const Architecture& a : models()) {
       EXPECT_EQ(differing_field(a, a), nullptr);
+      if (std::string_view(field.name) == "window" && !field.applies(a))
+        continue;  // it makes layers windowed
       const Architecture b = changed(a, field);
       if (!field.applies(a) && !field.applies(b)) {
         EXPECT_EQ(architecture_hash(a), architecture_hash(b)) << "it has no say";
@@ -126,6 +171,8 @@ TEST(Architecture, EveryFieldAloneIsNoticed) {
 TEST(Architecture, NoTwoLinesAreOfOneField) {
   Architecture a;
   a.layer_specs.resize(1);
+  a.attentions.resize(1);
+  a.deltas.resize(1);
   std::set<const void*> fields;
   std::set<std::string> names;
   Aspect last = Aspect::shape;
@@ -211,7 +258,7 @@ TEST(Architecture, KeysOfOtherRolesChangeNothing) {
 TEST(DecoderBlock, NamesThoseWithAFeature) {
   EXPECT_EQ(blocks_with(&DecoderBlock::unrotated_layers), "llama4");
   EXPECT_EQ(blocks_with(&DecoderBlock::interleaved_experts), "llama4 or envy");
-  EXPECT_EQ(blocks_with(&DecoderBlock::delta_nets), "qwen3_next or qwen3_5_moe");
+  EXPECT_EQ(blocks_with(&DecoderBlock::delta_nets), "qwen3_next, qwen3_5_moe or qwen3_5_dense");
 }
 
 }  // namespace

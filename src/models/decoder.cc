@@ -122,12 +122,7 @@ class LayerRuns {
       places_.from_beginning = work.caches->from_beginning;
       places_.numbers = &work.caches->numbers;
     }
-    rope_ = rope_tables(context, places_.positions, rope_frequencies(model.rope, model.rope_dim),
-                        rope_amplitude(model.rope));
-    if (model.scales_queries())  // factors of the unrotated layers' queries: their angle is 0
-      query_factors_ = rope_tables(context, places_.positions,
-                                   std::vector<double>(static_cast<std::size_t>(model.head_dim / 2)), 1,
-                                   {model.query_growth, static_cast<double>(model.query_growth_positions)});
+    for (const AttentionKind& kind : model.attentions) ropes_.push_back(tables_of(kind));
     result.layer_bytes.assign(static_cast<std::size_t>(model.depth()), 0);
   }
 
@@ -144,7 +139,7 @@ class LayerRuns {
                    parameters_,
                    fmt::format("layers.{}.", i),
                    model_.layer(i),
-                   model_.layer(i).unrotated ? query_factors_ : rope_,
+                   rope_of(model_.layer(i)),
                    chunked ? chunk_segments_ : segments_,
                    work_.caches == nullptr ? nullptr : &work_.caches->layers[static_cast<std::size_t>(i)],
                    &places_};
@@ -153,7 +148,7 @@ class LayerRuns {
     scores.layer = i;
     if (work_.head_scores) call.scores = &scores;
     Array indexer_loss, chosen_keys;
-    const bool indexed = model_.has_indexer() && !model_.layer(i).delta;
+    const bool indexed = model_.layer(i).attention >= 0 && call.attention().has_indexer();
     if (indexed && work_.indexer_losses) call.indexer_loss = &indexer_loss;
     if (indexed && work_.keep_hidden) call.chosen_keys = &chosen_keys;
     LayerOutput out = decoder_layer(call, input(call), i, {work_.step, work_.first_row});
@@ -211,6 +206,25 @@ class LayerRuns {
   std::vector<HeadScores>& scores() { return scores_; }
 
  private:
+  // Kinds that rotate alike share their tables. Of a kind without rotation: the factors of its queries, whose
+  // angle is 0.
+  RopeTables tables_of(const AttentionKind& kind) const {
+    if (!kind.rotated) {
+      if (!kind.scales_queries()) return {};
+      return rope_tables(context_, places_.positions,
+                         std::vector<double>(static_cast<std::size_t>(kind.head_dim / 2)), 1,
+                         {kind.query_growth, static_cast<double>(kind.query_growth_positions)});
+    }
+    for (std::size_t i = 0; i < ropes_.size(); ++i) {
+      const AttentionKind& before = model_.attentions[i];
+      if (before.rotated && before.rope == kind.rope && before.rope_dim == kind.rope_dim) return ropes_[i];
+    }
+    return rope_tables(context_, places_.positions, rope_frequencies(kind.rope, kind.rope_dim),
+                       rope_amplitude(kind.rope));
+  }
+  const RopeTables& rope_of(const LayerSpec& layer) const {
+    return layer.attention < 0 ? no_rope_ : ropes_[static_cast<std::size_t>(layer.attention)];
+  }
   Array laid_out(const Array& segments) const {
     return segments.defined() ? constrain(context_, segments, {"segment_ids_batch", "activation_norm_length"})
                               : segments;
@@ -231,7 +245,8 @@ class LayerRuns {
   BlockOutput& result_;
   const Array segments_, chunk_segments_;  // DeviceBatch
   TokenPlaces places_;
-  RopeTables rope_, query_factors_;  // of layers that rotate, and of the others
+  std::vector<RopeTables> ropes_;  // of each kind of attention
+  RopeTables no_rope_;
   Array balance_, indexer_;
   std::vector<Array> layer_balance_;
   std::vector<HeadScores> scores_;

@@ -43,9 +43,9 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
     return rms_norm(c, y, call.parameter(name), m.norm_epsilon, m.norm_offset());
   };
   const Array normed = norm(x, "pre_attention_norm");
-  const Array attended = call.layer.delta ? gated_delta_net(call, normed)
-                         : m.mla          ? latent_attention(call, normed)
-                                          : grouped_query_attention(call, normed);
+  const Array attended = call.layer.delta >= 0  ? gated_delta_net(call, normed)
+                         : call.attention().mla ? latent_attention(call, normed)
+                                                : grouped_query_attention(call, normed);
   if (m.latent_experts) {
     MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call),
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),

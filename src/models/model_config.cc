@@ -31,32 +31,32 @@ Scales scales_of(std::int64_t scale) {
           std::int64_t{1} << (base + (rest > 0)), std::int64_t{1} << base};
 }
 
-void read_rope(const Config& c, ModelConfig& m) {
-  m.rope.type = c.get_string("rope_type");
-  m.rope.theta = c.get_float("rope_max_timescale");
-  m.rope.share = m.mla ? 1 : c.get_float("partial_rotary_factor");
-  m.rope.factor = c.get_float("rope_factor");
-  m.rope.beta_fast = c.get_float("beta_fast");
-  m.rope.beta_slow = c.get_float("beta_slow");
-  m.rope.original_positions = c.get_int("original_max_position_embeddings");
-  m.rope.truncate = c.get_bool("rope_truncate");
-  m.rope.interleaved = m.block->interleaved_rotation || (m.mla && c.get_bool("rope_interleave"));
-  m.rope.attention_scaling = c.get_bool("rope_attention_scaling");
-  if (m.rope.type == "llama3.1") {
+void read_rope(const Config& c, const ModelConfig& m, AttentionKind& k) {
+  k.rope.type = c.get_string("rope_type");
+  k.rope.theta = c.get_float("rope_max_timescale");
+  k.rope.share = k.mla ? 1 : c.get_float("partial_rotary_factor");
+  k.rope.factor = c.get_float("rope_factor");
+  k.rope.beta_fast = c.get_float("beta_fast");
+  k.rope.beta_slow = c.get_float("beta_slow");
+  k.rope.original_positions = c.get_int("original_max_position_embeddings");
+  k.rope.truncate = c.get_bool("rope_truncate");
+  k.rope.interleaved = m.block->interleaved_rotation || (k.mla && c.get_bool("rope_interleave"));
+  k.rope.attention_scaling = c.get_bool("rope_attention_scaling");
+  if (k.rope.type == "llama3.1") {
     // The published constants, which the reference has built in; a Hugging Face config states its own.
-    m.rope.low_frequency_factor = c.get_float("rope_low_freq_factor");
-    m.rope.high_frequency_factor = c.get_float("rope_high_freq_factor");
+    k.rope.low_frequency_factor = c.get_float("rope_low_freq_factor");
+    k.rope.high_frequency_factor = c.get_float("rope_high_freq_factor");
     const auto stated = [&](const char* key, const auto& value) {  // by the user or a model file
       return c.is_set_by_user(key) || find_key(key)->default_value != value;
     };
-    if (!stated("rope_factor", m.rope.factor)) m.rope.factor = 8;
-    if (!stated("original_max_position_embeddings", m.rope.original_positions))
-      m.rope.original_positions = 8192;
+    if (!stated("rope_factor", k.rope.factor)) k.rope.factor = 8;
+    if (!stated("original_max_position_embeddings", k.rope.original_positions))
+      k.rope.original_positions = 8192;
   }
 }
 
 // A number for each pair of dims that is rotated.
-std::vector<double> rope_divisors(const Config& c, const ModelConfig& m) {
+std::vector<double> rope_divisors(const Config& c, const AttentionKind& k) {
   const nlohmann::json list = c.resolved().at("rope_frequency_divisors");
   std::vector<double> divisors;
   for (const nlohmann::json& value : list) {
@@ -65,12 +65,12 @@ std::vector<double> rope_divisors(const Config& c, const ModelConfig& m) {
     divisors.push_back(value.get<double>());
   }
   if (divisors.empty()) return divisors;
-  if (std::ssize(divisors) != m.rope_dim / 2)
+  if (std::ssize(divisors) != k.rope_dim / 2)
     fail_usage(
         "[model] rope_frequency_divisors: expected {} numbers, one for each pair of rotated dims, got {}",
-        m.rope_dim / 2, divisors.size());
-  if (m.rope.type != "default")
-    fail_usage("[model] rope_frequency_divisors: expected rope_type=default, got {}", m.rope.type);
+        k.rope_dim / 2, divisors.size());
+  if (k.rope.type != "default")
+    fail_usage("[model] rope_frequency_divisors: expected rope_type=default, got {}", k.rope.type);
   return divisors;
 }
 
@@ -79,62 +79,60 @@ std::int64_t rotated_width(std::int64_t head_dim, double share) {
   return static_cast<std::int64_t>(static_cast<double>(head_dim) * share + 1e-6);
 }
 
-void read_attention(const Config& c, ModelConfig& m) {
-  m.mla = c.get_string("attention_type") == "mla";
-  m.qk_norm = c.get_bool("use_qk_norm") && !m.block->unit_qk_norm;
-  m.qk_unit_norm = c.get_bool("use_qk_norm") && m.block->unit_qk_norm;
-  if (m.qk_unit_norm && c.get_string("qk_norm_over") == "width")
+void read_attention(const Config& c, const ModelConfig& m, AttentionKind& k) {
+  k.mla = c.get_string("attention_type") == "mla";
+  k.qk_norm = c.get_bool("use_qk_norm") && !m.block->unit_qk_norm;
+  k.qk_unit_norm = c.get_bool("use_qk_norm") && m.block->unit_qk_norm;
+  if (k.qk_unit_norm && c.get_string("qk_norm_over") == "width")
     fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head", m.block->name);
-  m.qk_norm_of_heads = m.qk_norm && c.get_string("qk_norm_over") == "width";
-  m.attention_gate = m.block->gated_attention;
-  m.attention_bias = c.get_bool("attention_bias");
-  if (m.attention_gate && m.attention_bias)
+  k.qk_norm_of_heads = k.qk_norm && c.get_string("qk_norm_over") == "width";
+  k.gate = m.block->gated_attention;
+  k.bias = c.get_bool("attention_bias");
+  if (k.gate && k.bias)
     fail_usage("[model] attention_bias=true: decoder_block={} has no biases in attention", m.block->name);
-  if (m.attention_gate && m.qk_norm_of_heads)
+  if (k.gate && k.qk_norm_of_heads)
     fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head by itself", m.block->name);
-  m.sinks = c.get_bool("attention_sink");
-  if (m.sinks && m.mla) fail_usage("[model] attention_sink=true: attention_type=mla has no sinks");
-  m.attention_out_bias = m.attention_bias && c.get_bool("attention_output_bias");
-  m.qkv_clip = static_cast<float>(c.get_float("clip_qkv"));
-  if (m.qkv_clip > 0 && m.mla)
+  k.sinks = c.get_bool("attention_sink");
+  if (k.sinks && k.mla) fail_usage("[model] attention_sink=true: attention_type=mla has no sinks");
+  k.out_bias = k.bias && c.get_bool("attention_output_bias");
+  k.qkv_clip = static_cast<float>(c.get_float("clip_qkv"));
+  if (k.qkv_clip > 0 && k.mla)
     fail_usage("[model] clip_qkv={}: attention_type=mla clamps nothing", c.get_float("clip_qkv"));
-  if (m.mla) {
-    m.q_lora = c.get_int("q_lora_rank");
-    m.kv_lora = c.get_int("kv_lora_rank");
-    m.nope = c.get_int("qk_nope_head_dim");
-    m.rope_dim = c.get_int("qk_rope_head_dim");
-    m.v_dim = c.get_int("v_head_dim");
+  if (k.mla) {
+    k.q_lora = c.get_int("q_lora_rank");
+    k.kv_lora = c.get_int("kv_lora_rank");
+    k.nope = c.get_int("qk_nope_head_dim");
+    k.rope_dim = c.get_int("qk_rope_head_dim");
+    k.v_dim = c.get_int("v_head_dim");
     if (!m.block->latent_attention)
       fail_usage("[model] attention_type=mla: expected decoder_block={}, got {}",
                  blocks_with(&DecoderBlock::latent_attention), m.block->name);
-    if (m.qk_norm)
+    if (k.qk_norm)
       fail_usage("[model] use_qk_norm=true: MLA has no norm on queries and keys; set use_qk_norm=false");
     if (c.get_float("partial_rotary_factor") != 1)
       fail_usage("[model] partial_rotary_factor={}: MLA states its rotated width as qk_rope_head_dim",
                  c.get_float("partial_rotary_factor"));
   } else {
-    m.v_dim = m.head_dim;
-    m.rope_dim = rotated_width(m.head_dim, c.get_float("partial_rotary_factor"));
+    k.v_dim = k.head_dim;
+    k.rope_dim = rotated_width(k.head_dim, c.get_float("partial_rotary_factor"));
     if (m.block->latent_attention)
       fail_usage("[model] decoder_block={}: expected attention_type=mla, got {}", m.block->name,
                  c.get_string("attention_type"));
   }
-  if (m.rope_dim % 2 != 0 || m.rope_dim == 0)
-    fail_usage("[model] rotary dims {}: expected an even number from 2 on ({})", m.rope_dim,
-               m.mla ? "qk_rope_head_dim" : "head_dim, partial_rotary_factor");
-  read_rope(c, m);
-  m.rope.divisors = rope_divisors(c, m);
-  m.balanced_context = c.get_bool("context_parallel_load_balance");
-  if (!m.mla) {
-    m.attention_scale =
-        m.compat && !m.block->scaled_scores ? 1.0 : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
+  if (k.rope_dim % 2 != 0 || k.rope_dim == 0)
+    fail_usage("[model] rotary dims {}: expected an even number from 2 on ({})", k.rope_dim,
+               k.mla ? "qk_rope_head_dim" : "head_dim, partial_rotary_factor");
+  read_rope(c, m, k);
+  k.rope.divisors = rope_divisors(c, k);
+  if (!k.mla) {
+    k.scale = m.compat && !m.block->scaled_scores ? 1.0 : 1.0 / std::sqrt(static_cast<double>(k.head_dim));
     return;
   }
-  m.attention_scale = 1.0 / std::sqrt(static_cast<double>(m.nope + m.rope_dim));
-  m.rope.beyond_original = c.get_int("max_position_embeddings") > m.rope.original_positions;
-  if (m.rope.beyond_original) {
-    const double mscale = 0.1 * c.get_float("mscale") * std::log(m.rope.factor) + 1.0;
-    m.attention_scale *= mscale * mscale;
+  k.scale = 1.0 / std::sqrt(static_cast<double>(k.nope + k.rope_dim));
+  k.rope.beyond_original = c.get_int("max_position_embeddings") > k.rope.original_positions;
+  if (k.rope.beyond_original) {
+    const double mscale = 0.1 * c.get_float("mscale") * std::log(k.rope.factor) + 1.0;
+    k.scale *= mscale * mscale;
   }
 }
 
@@ -151,20 +149,20 @@ std::vector<std::size_t> listed_layers(const Config& c, const char* key, std::in
 }
 
 // Sparse attention: what chooses keys, and how it learns.
-void read_indexer(const Config& c, ModelConfig& m) {
+void read_indexer(const Config& c, ModelConfig& m, AttentionKind& k) {
   if (!c.get_bool("use_indexer")) return;
-  if (!m.mla || m.q_lora == 0)
+  if (!k.mla || k.q_lora == 0)
     fail_usage("[model] use_indexer=true: expected attention_type=mla with q_lora_rank above 0");
-  m.indexer_heads = c.get_int("indexer_n_heads");
-  m.indexer_dim = c.get_int("indexer_head_dim");
-  m.indexer_topk = c.get_int("indexer_topk");
-  m.indexer_interleaved = c.get_bool("indexer_rope_interleave");
+  k.indexer_heads = c.get_int("indexer_n_heads");
+  k.indexer_dim = c.get_int("indexer_head_dim");
+  k.indexer_topk = c.get_int("indexer_topk");
+  k.indexer_interleaved = c.get_bool("indexer_rope_interleave");
   for (const char* key : {"indexer_n_heads", "indexer_head_dim", "indexer_topk"}) {
     if (c.get_int(key) == 0) fail_usage("[model] {}=0: use_indexer=true needs one above 0", key);
   }
-  if (m.indexer_dim < m.rope_dim)
+  if (k.indexer_dim < k.rope_dim)
     fail_usage("[model] indexer_head_dim={}: expected at least qk_rope_head_dim={}, the part that is rotated",
-               m.indexer_dim, m.rope_dim);
+               k.indexer_dim, k.rope_dim);
   if (c.get_bool("indexer_use_approx_top_k"))
     fail_usage("[model] indexer_use_approx_top_k=true: keys are chosen exactly; set it to false");
   if (!c.get_bool("indexer_mask_exact_topk"))
@@ -173,11 +171,11 @@ void read_indexer(const Config& c, ModelConfig& m) {
         "than indexer_topk; set it to true");
   m.indexer_loss = c.get_float("indexer_loss_scaling_factor");
   m.indexer_sparse = c.get_bool("indexer_sparse_training");
-  if (m.indexer_loss > 0 && m.indexer_topk >= c.get_int("max_target_length"))
+  if (m.indexer_loss > 0 && k.indexer_topk >= c.get_int("max_target_length"))
     fail_usage(
         "[model] indexer_topk={}: expected less than max_target_length={} with "
         "indexer_loss_scaling_factor={}, as all keys are chosen else and nothing is learnt",
-        m.indexer_topk, c.get_int("max_target_length"), m.indexer_loss);
+        k.indexer_topk, c.get_int("max_target_length"), m.indexer_loss);
   if (c.get_bool("quantize_kvcache"))
     fail_usage(
         "[model] quantize_kvcache=true: a cache of int8 has no chosen keys; set use_indexer=false or "
@@ -191,12 +189,11 @@ void check_interleaving(const Config& c, const ModelConfig& m) {
                blocks_with(&DecoderBlock::interleaved_experts), m.block->name);
 }
 
-// Layers without rotation, chunks and growing queries.
-void place_rotations(const Config& c, ModelConfig& m) {
-  const std::int64_t interval = c.get_int("nope_layer_interval");
+// Which layers go without rotation. They see all tokens where others see chunks, and their queries may grow.
+std::vector<bool> unrotated_layers(const Config& c, const ModelConfig& m) {
+  std::vector<bool> unrotated(m.layer_specs.size(), false);
+  const std::int64_t interval = c.get_int("nope_layer_interval"), chunk = c.get_int("chunk_attn_window_size");
   const std::vector<std::size_t> listed = listed_layers(c, "unrotated_layers", m.layers);
-  m.chunk = c.get_int("chunk_attn_window_size");
-  const bool grows = c.get_bool("temperature_tuning");
   if (!m.block->unrotated_layers) {
     const auto refuse = [&](const char* key, const auto& value) {
       fail_usage("[model] {}={}: expected decoder_block={}, got {}", key, value,
@@ -204,9 +201,9 @@ void place_rotations(const Config& c, ModelConfig& m) {
     };
     if (interval > 0) refuse("nope_layer_interval", interval);
     if (!listed.empty()) refuse("unrotated_layers", fmt::format("[{}]", fmt::join(listed, ",")));
-    if (m.chunk > 0) refuse("chunk_attn_window_size", m.chunk);
-    if (grows) refuse("temperature_tuning", "true");
-    return;
+    if (chunk > 0) refuse("chunk_attn_window_size", chunk);
+    if (c.get_bool("temperature_tuning")) refuse("temperature_tuning", "true");
+    return unrotated;
   }
   if (c.get_int("sliding_window_size") > 0)
     fail_usage("[model] sliding_window_size={}: decoder_block={} has chunks, not windows",
@@ -215,11 +212,9 @@ void place_rotations(const Config& c, ModelConfig& m) {
     fail_usage("[model] nope_layer_interval={} and unrotated_layers=[{}]: expected one of them", interval,
                fmt::join(listed, ","));
   for (std::int64_t i = 0; interval > 0 && i < m.layers; ++i)
-    m.layer_specs[static_cast<std::size_t>(i)].unrotated = (i + 1) % interval == 0;
-  for (const std::size_t i : listed) m.layer_specs[i].unrotated = true;
-  if (!grows) return;
-  m.query_growth = c.get_float("temperature_tuning_scale");
-  m.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
+    unrotated[static_cast<std::size_t>(i)] = (i + 1) % interval == 0;
+  for (const std::size_t i : listed) unrotated[i] = true;
+  return unrotated;
 }
 
 // The reference has latent experts with one width for what attention gives and the experts take.
@@ -271,21 +266,39 @@ void check_activations(const Config& c, const ModelConfig& m) {
                m.block->name);
 }
 
-// Which layers have the window of sliding_window_size: those of windowed_layers; none
-// listed, those of the block.
-void place_windows(const Config& c, ModelConfig& m) {
-  m.window = c.get_int("sliding_window_size");
+// Which layers have the window of sliding_window_size: those of windowed_layers, or else those of the block.
+std::vector<bool> windowed_layers(const Config& c, const ModelConfig& m, bool latent) {
+  std::vector<bool> windowed(m.layer_specs.size(), false);
+  const std::int64_t window = c.get_int("sliding_window_size");
   const std::vector<std::size_t> listed = listed_layers(c, "windowed_layers", m.layers);
-  if (m.window == 0) {
+  if (window == 0) {
     if (m.block->alternating_windows || !listed.empty())
       fail_usage("[model] sliding_window_size=0: {} needs one above 0",
                  listed.empty() ? fmt::format("decoder_block={}", m.block->name) : "windowed_layers");
-    return;
+    return windowed;
   }
-  if (m.mla) fail_usage("[model] sliding_window_size={}: attention_type=mla has no windows", m.window);
-  for (const std::size_t i : listed) m.layer_specs[i].windowed = true;
-  for (std::size_t i = 0; listed.empty() && i < m.layer_specs.size(); ++i)
-    m.layer_specs[i].windowed = !m.block->alternating_windows || i % 2 == 0;
+  if (latent) fail_usage("[model] sliding_window_size={}: attention_type=mla has no windows", window);
+  for (const std::size_t i : listed) windowed[i] = true;
+  for (std::size_t i = 0; listed.empty() && i < windowed.size(); ++i)
+    windowed[i] = !m.block->alternating_windows || i % 2 == 0;
+  return windowed;
+}
+
+// The kinds of attention, and which layers have which: they differ in what a layer sees. `base`: all else.
+void place_attention(const Config& c, const AttentionKind& base, ModelConfig& m) {
+  const std::vector<bool> windowed = windowed_layers(c, m, base.mla), unrotated = unrotated_layers(c, m);
+  for (std::size_t i = 0; i < m.layer_specs.size(); ++i) {
+    AttentionKind kind = base;
+    kind.window = windowed[i] ? c.get_int("sliding_window_size") : 0;
+    kind.rotated = !unrotated[i];
+    if (kind.rotated) {
+      kind.chunk = c.get_int("chunk_attn_window_size");
+    } else if (c.get_bool("temperature_tuning")) {
+      kind.query_growth = c.get_float("temperature_tuning_scale");
+      kind.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
+    }
+    m.layer_specs[i].attention = m.number_of(kind);
+  }
 }
 
 // Which layers have a gated delta net, and of what sizes.
@@ -302,21 +315,28 @@ void read_delta(const Config& c, const Scales& scale, ModelConfig& m) {
   if (!listed.empty() && cycle != 1)
     fail_usage("[model] delta_layers=[{}] and inhomogeneous_layer_cycle_interval={}: expected one of them",
                fmt::join(c.get_ints("delta_layers"), ","), cycle);
-  for (const std::size_t i : listed) m.layer_specs[i].delta = true;
-  for (std::int64_t i = 0; listed.empty() && i < m.layers; ++i)
-    m.layer_specs[static_cast<std::size_t>(i)].delta = (i + 1) % cycle != 0;
-  m.delta_key_heads = c.get_int("gdn_num_key_heads") * scale.heads;
-  m.delta_value_heads = c.get_int("gdn_num_value_heads") * scale.heads;
-  m.delta_key_dim = c.get_int("gdn_key_head_dim");
-  m.delta_value_dim = c.get_int("gdn_value_head_dim");
-  m.delta_taps = c.get_int("gdn_conv_kernel_dim");
-  m.delta_unit_vectors = c.get_bool("use_qk_norm_in_gdn");
+  const auto put = [&](std::size_t layer) {
+    m.layer_specs[layer].attention = -1;
+    m.layer_specs[layer].delta = 0;
+  };
+  for (const std::size_t i : listed) put(i);
+  for (std::int64_t i = 0; listed.empty() && i < m.layers; ++i) {
+    if ((i + 1) % cycle != 0) put(static_cast<std::size_t>(i));
+  }
+  DeltaKind kind;
+  kind.key_heads = c.get_int("gdn_num_key_heads") * scale.heads;
+  kind.value_heads = c.get_int("gdn_num_value_heads") * scale.heads;
+  kind.key_dim = c.get_int("gdn_key_head_dim");
+  kind.value_dim = c.get_int("gdn_value_head_dim");
+  kind.taps = c.get_int("gdn_conv_kernel_dim");
+  kind.unit_vectors = c.get_bool("use_qk_norm_in_gdn");
+  m.deltas.push_back(kind);
   m.delta_chunk = c.get_int("gdn_chunk_size");
-  if (m.has_delta() && m.delta_value_heads % m.delta_key_heads != 0)
+  if (m.has_delta() && kind.value_heads % kind.key_heads != 0)
     fail_usage("[model] gdn_num_value_heads={}: expected a multiple of gdn_num_key_heads={}",
                c.get_int("gdn_num_value_heads"), c.get_int("gdn_num_key_heads"));
-  if (m.window > 0)
-    fail_usage("[model] sliding_window_size={}: decoder_block={} has no windows", m.window, m.block->name);
+  if (m.window() > 0)
+    fail_usage("[model] sliding_window_size={}: decoder_block={} has no windows", m.window(), m.block->name);
 }
 
 // Which layers have experts: those of moe_layers, or all from
@@ -492,14 +512,18 @@ ModelConfig model_config(const Config& c) {
       (c.get_int("base_moe_mlp_dim") > 0 ? c.get_int("base_moe_mlp_dim") : c.get_int("base_mlp_dim")) *
       scale.mlp;
   m.vocab = c.get_int("vocab_size");
-  m.heads = c.get_int("base_num_query_heads") * scale.heads;
-  m.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
-  m.head_dim = c.get_int("head_dim");
-  read_attention(c, m);
-  read_indexer(c, m);
-  place_windows(c, m);
+  m.balanced_context = c.get_bool("context_parallel_load_balance");
+  AttentionKind attention;
+  attention.heads = c.get_int("base_num_query_heads") * scale.heads;
+  attention.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
+  attention.head_dim = c.get_int("head_dim");
+  m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
+  const double latent_epsilon = c.get_float("latent_norm_epsilon");
+  attention.latent_norm_epsilon = latent_epsilon > 0 ? static_cast<float>(latent_epsilon) : m.norm_epsilon;
+  read_attention(c, m, attention);
+  read_indexer(c, m, attention);
   check_interleaving(c, m);
-  place_rotations(c, m);
+  place_attention(c, attention, m);
   read_delta(c, scale, m);
   read_moe(c, scale, m);
   check_activations(c, m);
@@ -510,9 +534,6 @@ ModelConfig model_config(const Config& c) {
     fail_usage("[model] use_post_ffw_norm=true: expected decoder_block={}, got {}",
                blocks_with(&DecoderBlock::post_mlp_norm), m.block->name);
   m.norm_plus_one = m.block->norms_plus_one;
-  m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
-  const double latent_epsilon = c.get_float("latent_norm_epsilon");
-  m.latent_norm_epsilon = latent_epsilon > 0 ? static_cast<float>(latent_epsilon) : m.norm_epsilon;
   m.tied = c.get_bool("logits_via_embedding");
   m.normalize_tied_logits = m.tied && c.get_bool("normalize_embedding_logits");
   m.logit_soft_cap =

@@ -40,13 +40,13 @@ TEST(ModelConfig, GrowsByPowersOfTwo) {
                          Row{32, 4, 4, 2}, Row{64, 4, 4, 4}}) {
     SCOPED_TRACE(row.scale);
     const ModelConfig m = model_of({{"global_parameter_scale", row.scale}});
-    EXPECT_EQ(m.heads, 4 * row.heads);
-    EXPECT_EQ(m.kv_heads, 2 * row.heads);
+    EXPECT_EQ(m.attention().heads, 4 * row.heads);
+    EXPECT_EQ(m.attention().kv_heads, 2 * row.heads);
     EXPECT_EQ(m.mlp, 12 * row.heads);
     EXPECT_EQ(m.moe_mlp, 12 * row.heads);
     EXPECT_EQ(m.emb, 8 * row.emb);
     EXPECT_EQ(m.layers, 3 * row.layers);
-    EXPECT_EQ(m.head_dim, 4);
+    EXPECT_EQ(m.attention().head_dim, 4);
     EXPECT_EQ(m.vocab, 32);
   }
   EXPECT_THROW(model_of({{"global_parameter_scale", 6}}), Error);
@@ -76,39 +76,47 @@ TEST(ModelConfig, PositionsBeyondTheOriginalOnes) {
   within["max_position_embeddings"] = 4096;
   beyond["max_position_embeddings"] = 8192;
   further["max_position_embeddings"] = 163840;
-  EXPECT_NE(model_of(within).attention_scale, model_of(beyond).attention_scale);
+  EXPECT_NE(model_of(within).attention().scale, model_of(beyond).attention().scale);
   EXPECT_EQ(differing_key(model_of(within), model_of(beyond)), "max_position_embeddings");
   EXPECT_EQ(differing_key(model_of(beyond), model_of(further)), "");
 }
 
-std::vector<bool> flags_of(const ModelConfig& m, bool LayerSpec::*flag) {
+using HasPart = bool (*)(const ModelConfig&, const LayerSpec&);
+constexpr HasPart kHasExperts = [](const ModelConfig&, const LayerSpec& l) { return l.experts; };
+constexpr HasPart kHasDelta = [](const ModelConfig&, const LayerSpec& l) { return l.delta >= 0; };
+constexpr HasPart kHasWindow = [](const ModelConfig& m, const LayerSpec& l) {
+  return m.seen_in(l).window > 0;
+};
+constexpr HasPart kIsUnrotated = [](const ModelConfig& m, const LayerSpec& l) {
+  return !m.attention_of(l).rotated;
+};
+
+std::vector<bool> flags_of(const ModelConfig& m, HasPart has) {
   std::vector<bool> flags;
-  for (const LayerSpec& layer : m.layer_specs) flags.push_back(layer.*flag);
+  for (const LayerSpec& layer : m.layer_specs) flags.push_back(has(m, layer));
   return flags;
 }
 
 TEST(ModelConfig, LayersAreWhatTheirListsSay) {
   using Flags = std::vector<bool>;
-  EXPECT_EQ(flags_of(model_of({}), &LayerSpec::experts), (Flags{true, true, true}));
-  EXPECT_EQ(flags_of(model_of({{"first_num_dense_layers", 1}}), &LayerSpec::experts),
-            (Flags{false, true, true}));
-  EXPECT_EQ(flags_of(model_of({{"moe_layers", {0, 2}}}), &LayerSpec::experts), (Flags{true, false, true}));
+  EXPECT_EQ(flags_of(model_of({}), kHasExperts), (Flags{true, true, true}));
+  EXPECT_EQ(flags_of(model_of({{"first_num_dense_layers", 1}}), kHasExperts), (Flags{false, true, true}));
+  EXPECT_EQ(flags_of(model_of({{"moe_layers", {0, 2}}}), kHasExperts), (Flags{true, false, true}));
   EXPECT_EQ(model_of({{"moe_layers", {0, 2}}}).moe_layers(), (std::vector<std::int64_t>{0, 2}));
-  EXPECT_EQ(flags_of(model_of({}), &LayerSpec::windowed), (Flags{false, false, false}));
-  EXPECT_EQ(flags_of(model_of({{"sliding_window_size", 4}}), &LayerSpec::windowed),
-            (Flags{true, true, true}));
-  EXPECT_EQ(flags_of(model_of({{"sliding_window_size", 4}, {"windowed_layers", {1}}}), &LayerSpec::windowed),
+  EXPECT_EQ(flags_of(model_of({}), kHasWindow), (Flags{false, false, false}));
+  EXPECT_EQ(flags_of(model_of({{"sliding_window_size", 4}}), kHasWindow), (Flags{true, true, true}));
+  EXPECT_EQ(flags_of(model_of({{"sliding_window_size", 4}, {"windowed_layers", {1}}}), kHasWindow),
             (Flags{false, true, false}));
   const Keys gpt_oss{{"decoder_block", "gpt_oss"},
                      {"mlp_activations", {"sigmoid", "linear"}},
                      {"mlp_activations_limit", 7.0},
                      {"sliding_window_size", 4}};
-  EXPECT_EQ(flags_of(model_of(gpt_oss), &LayerSpec::windowed), (Flags{true, false, true}));
+  EXPECT_EQ(flags_of(model_of(gpt_oss), kHasWindow), (Flags{true, false, true}));
   const Keys qwen3_next{{"decoder_block", "qwen3_next"}, {"shared_experts", 2}};
   const auto deltas = [&](const std::string& key, nlohmann::json value) {
     Keys keys = qwen3_next;
     keys[key] = std::move(value);
-    return flags_of(model_of(keys), &LayerSpec::delta);
+    return flags_of(model_of(keys), kHasDelta);
   };
   EXPECT_EQ(deltas("inhomogeneous_layer_cycle_interval", 2), (Flags{true, false, true}));
   EXPECT_EQ(deltas("inhomogeneous_layer_cycle_interval", 1), (Flags{false, false, false}));
@@ -116,17 +124,16 @@ TEST(ModelConfig, LayersAreWhatTheirListsSay) {
   EXPECT_FALSE(model_of({}).has_delta());
   // The experts that every token meets have the width of the others, unless they have their own.
   const ModelConfig plain = model_of(qwen3_next);
-  EXPECT_TRUE(plain.attention_gate && plain.norm_plus_one && plain.shared_gate);
+  EXPECT_TRUE(plain.attention().gate && plain.norm_plus_one && plain.shared_gate);
   EXPECT_EQ(plain.shared_mlp, 2 * plain.moe_mlp);
   Keys wide = qwen3_next;
   wide["shared_expert_mlp_dim"] = 24;
   EXPECT_EQ(model_of(wide).shared_mlp, 24);
   const ModelConfig llama4 =
       model_of({{"decoder_block", "llama4"}, {"nope_layer_interval", 2}, {"interleave_moe_layer_step", 3}});
-  EXPECT_EQ(flags_of(llama4, &LayerSpec::unrotated), (Flags{false, true, false}));
-  EXPECT_EQ(flags_of(llama4, &LayerSpec::experts), (Flags{false, false, true}));
-  EXPECT_EQ(flags_of(model_of({{"decoder_block", "llama4"}}), &LayerSpec::unrotated),
-            (Flags{false, false, false}));
+  EXPECT_EQ(flags_of(llama4, kIsUnrotated), (Flags{false, true, false}));
+  EXPECT_EQ(flags_of(llama4, kHasExperts), (Flags{false, false, true}));
+  EXPECT_EQ(flags_of(model_of({{"decoder_block", "llama4"}}), kIsUnrotated), (Flags{false, false, false}));
 }
 
 // Where the bands of Llama 3.1's rotation meet there is no band between: waves longer than both bounds are

@@ -53,42 +53,55 @@ double rope_amplitude(const RopeConfig& rope) {
   return rope.type == "yarn" && rope.attention_scaling ? 0.1 * std::log(rope.factor) + 1.0 : 1.0;
 }
 
-double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
-  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
-  const double qk = m.mla ? d(m.nope + m.rope_dim) : d(m.head_dim), v = d(m.v_dim), heads = d(m.heads),
+namespace {
+
+double d(std::int64_t x) {
+  return static_cast<double>(x);
+}
+
+// Multiply-adds of a token in a layer's attention: products with weights, and with the keys that it sees.
+double attention_products(const ModelConfig& m, const AttentionKind& k, std::int64_t sequence) {
+  const double qk = k.mla ? d(k.nope + k.rope_dim) : d(k.head_dim), v = d(k.v_dim), heads = d(k.heads),
                emb = d(m.emb);
-  const double moe_emb = d(m.moe_emb);
-  double attention = heads * v * moe_emb + (m.latent_experts ? moe_emb * emb : 0);
-  if (m.mla) {
-    attention += m.q_lora > 0 ? emb * d(m.q_lora) + d(m.q_lora) * heads * qk : emb * heads * qk;
-    attention += emb * d(m.kv_lora + m.rope_dim) + d(m.kv_lora) * heads * d(m.nope + m.v_dim);
+  double sum = heads * v * d(m.moe_emb);
+  if (k.mla) {
+    sum += k.q_lora > 0 ? emb * d(k.q_lora) + d(k.q_lora) * heads * qk : emb * heads * qk;
+    sum += emb * d(k.kv_lora + k.rope_dim) + d(k.kv_lora) * heads * d(k.nope + k.v_dim);
   } else {
-    attention += emb * d(m.head_dim) * (heads * (m.attention_gate ? 2 : 1) + 2 * d(m.kv_heads));
+    sum += emb * d(k.head_dim) * (heads * (k.gate ? 2 : 1) + 2 * d(k.kv_heads));
   }
   double keys = d(sequence) / 2;  // causal: the mean of a token
-  double scores = 0;
-  if (m.has_indexer() && sequence > m.indexer_topk) {
-    const double chosen = d(m.indexer_topk), index = d(m.indexer_heads);
-    attention += d(m.q_lora) * index * d(m.indexer_dim) + emb * (d(m.indexer_dim) + index);
-    scores += index * d(m.indexer_dim + 1) * keys;
+  if (k.has_indexer() && sequence > k.indexer_topk) {
+    const double chosen = d(k.indexer_topk), index = d(k.indexer_heads);
+    sum += d(k.q_lora) * index * d(k.indexer_dim) + emb * (d(k.indexer_dim) + index);
+    sum += index * d(k.indexer_dim + 1) * keys;
     keys = chosen - chosen * chosen / (2 * d(sequence));
   }
-  scores += heads * (qk + v) * keys;
+  return sum + heads * (qk + v) * keys;
+}
+
+// A gated delta net's multiply-adds: its products with weights, and a token's three with a state.
+double delta_products(const ModelConfig& m, const DeltaKind& k) {
+  const double v = d(k.value_heads * k.value_dim), qk = 2 * d(k.key_heads * k.key_dim);
+  return d(m.emb) * (qk + 3 * v + 2 * d(k.value_heads)) + d(k.taps) * (qk + v) + 3 * v * d(k.key_dim);
+}
+
+}  // namespace
+
+double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
+  const double emb = d(m.emb), moe_emb = d(m.moe_emb);
   const double dense = 3 * emb * d(m.mlp);
   const double sparse =
       3 * moe_emb * (d(m.moe_mlp) * d(m.moe.slots) + d(m.shared_mlp)) + moe_emb * d(m.moe.experts);
-  // A gated delta net's multiply-adds: its products with weights, and a token's three with a state.
-  const double delta_v = d(m.delta_value_heads * m.delta_value_dim),
-               delta_qk = 2 * d(m.delta_key_heads * m.delta_key_dim);
-  const double delta = emb * (delta_qk + 3 * delta_v + 2 * d(m.delta_value_heads)) +
-                       d(m.delta_taps) * (delta_qk + delta_v) + 3 * delta_v * d(m.delta_key_dim);
-  const auto delta_layers = static_cast<double>(
-      std::count_if(m.layer_specs.begin(), m.layer_specs.end(), [](const LayerSpec& l) { return l.delta; }));
-  const auto moe_layers = static_cast<double>(m.moe_layers().size());
+  double sum = 0;
+  for (const LayerSpec& layer : m.layer_specs) {
+    sum += layer.delta >= 0 ? delta_products(m, m.delta_of(layer))
+                            : attention_products(m, m.attention_of(layer), sequence);
+    sum += layer.experts ? sparse : dense;
+    if (m.latent_experts) sum += moe_emb * emb;
+  }
   // A prediction layer is a layer with a projection before it and the head after it.
-  return 6 * ((d(m.depth()) - delta_layers) * (attention + scores) + delta_layers * delta +
-              (d(m.depth()) - moe_layers) * dense + moe_layers * sparse + d(m.predictions) * 2 * emb * emb +
-              d(1 + m.predictions) * emb * d(m.vocab));
+  return 6 * (sum + d(m.predictions) * 2 * emb * emb + d(1 + m.predictions) * emb * d(m.vocab));
 }
 
 }  // namespace switchyard

@@ -57,14 +57,14 @@ class SpecList {
 };
 
 // The indexer, which chooses the keys of MLA's attention.
-void indexer_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
+void indexer_specs(const ModelConfig& m, const AttentionKind& k, const std::string& p, SpecList& list) {
   const std::size_t first = list.specs().size();
-  list.projection(p + "wq_b", {m.q_lora, m.indexer_heads, m.indexer_dim}, {"q_lora", "q_heads", "kv"},
-                  m.q_lora);
-  list.projection(p + "wk", {m.emb, m.indexer_dim}, {"embed_attn", "kv"}, m.emb);
-  list.add(p + "k_norm", {m.indexer_dim}, {""}, Initializer::ones, 0);
-  list.bias(p + "k_norm_bias", {m.indexer_dim}, {""});
-  list.projection(p + "weights", {m.emb, m.indexer_heads}, {"embed_attn", "q_heads"}, m.emb);
+  list.projection(p + "wq_b", {k.q_lora, k.indexer_heads, k.indexer_dim}, {"q_lora", "q_heads", "kv"},
+                  k.q_lora);
+  list.projection(p + "wk", {m.emb, k.indexer_dim}, {"embed_attn", "kv"}, m.emb);
+  list.add(p + "k_norm", {k.indexer_dim}, {""}, Initializer::ones, 0);
+  list.bias(p + "k_norm_bias", {k.indexer_dim}, {""});
+  list.projection(p + "weights", {m.emb, k.indexer_heads}, {"embed_attn", "q_heads"}, m.emb);
   list.specs().back().dtype = DType::f32;  // as the reference has it
   // Without a loss it is left as it is; the reference's optimizer decays it.
   for (std::size_t i = first; i < list.specs().size(); ++i) {
@@ -73,75 +73,75 @@ void indexer_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   }
 }
 
-void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
-  if (!m.mla) {
-    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb,
+void attention_specs(const ModelConfig& m, const AttentionKind& k, const std::string& p, SpecList& list) {
+  if (!k.mla) {
+    list.projection(p + "query", {m.emb, k.heads, k.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb,
                     held_factor(m, p + "query"));
-    if (m.attention_gate)
-      list.projection(p + "gate", {m.emb, m.heads, m.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb);
-    list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
+    if (k.gate)
+      list.projection(p + "gate", {m.emb, k.heads, k.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb);
+    list.projection(p + "key", {m.emb, k.kv_heads, k.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
                     m.emb);
-    list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
+    list.projection(p + "value", {m.emb, k.kv_heads, k.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
                     m.emb);
-    if (m.attention_bias) {
-      list.bias(p + "query_bias", {m.heads, m.head_dim}, {"q_heads", "kv"});
-      list.bias(p + "key_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
-      list.bias(p + "value_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
+    if (k.bias) {
+      list.bias(p + "query_bias", {k.heads, k.head_dim}, {"q_heads", "kv"});
+      list.bias(p + "key_bias", {k.kv_heads, k.head_dim}, {"kv_heads", "kv_head_dim"});
+      list.bias(p + "value_bias", {k.kv_heads, k.head_dim}, {"kv_heads", "kv_head_dim"});
     }
-    if (m.sinks) list.bias(p + "sinks", {m.heads}, {"q_heads"});
-    if (m.qk_norm_of_heads) {
-      list.norm_of_heads(p + "q_norm", {m.heads, m.head_dim});
-      list.norm_of_heads(p + "k_norm", {m.kv_heads, m.head_dim});
-    } else if (m.qk_norm) {
-      list.norm(p + "q_norm", m.head_dim, "");
-      list.norm(p + "k_norm", m.head_dim, "");
+    if (k.sinks) list.bias(p + "sinks", {k.heads}, {"q_heads"});
+    if (k.qk_norm_of_heads) {
+      list.norm_of_heads(p + "q_norm", {k.heads, k.head_dim});
+      list.norm_of_heads(p + "k_norm", {k.kv_heads, k.head_dim});
+    } else if (k.qk_norm) {
+      list.norm(p + "q_norm", k.head_dim, "");
+      list.norm(p + "k_norm", k.head_dim, "");
     }
   } else {
-    const std::int64_t qk = m.nope + m.rope_dim;
-    if (m.q_lora > 0) {
-      list.projection(p + "wq_a", {m.emb, m.q_lora}, {"embed_attn", "q_lora_up_proj"}, m.emb);
-      if (m.attention_bias) list.bias(p + "wq_a_bias", {m.q_lora}, {""});
-      list.norm(p + "q_a_norm", m.q_lora, "");
-      list.projection(p + "wq_b", {m.q_lora, m.heads, qk}, {"q_lora", "q_heads", "kv"}, m.q_lora);
+    const std::int64_t qk = k.nope + k.rope_dim;
+    if (k.q_lora > 0) {
+      list.projection(p + "wq_a", {m.emb, k.q_lora}, {"embed_attn", "q_lora_up_proj"}, m.emb);
+      if (k.bias) list.bias(p + "wq_a_bias", {k.q_lora}, {""});
+      list.norm(p + "q_a_norm", k.q_lora, "");
+      list.projection(p + "wq_b", {k.q_lora, k.heads, qk}, {"q_lora", "q_heads", "kv"}, k.q_lora);
     } else {
-      list.projection(p + "query", {m.emb, m.heads, qk}, {"embed_attn", "q_heads", "kv"}, m.emb);
+      list.projection(p + "query", {m.emb, k.heads, qk}, {"embed_attn", "q_heads", "kv"}, m.emb);
     }
-    list.projection(p + "wkv_a", {m.emb, m.kv_lora + m.rope_dim}, {"embed_attn", "kv_lora_up_proj"}, m.emb);
-    if (m.attention_bias) list.bias(p + "wkv_a_bias", {m.kv_lora + m.rope_dim}, {""});
-    list.norm(p + "kv_a_norm", m.kv_lora, "");
-    list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim},
-                    {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
-    if (m.has_indexer()) indexer_specs(m, p + "indexer.", list);
+    list.projection(p + "wkv_a", {m.emb, k.kv_lora + k.rope_dim}, {"embed_attn", "kv_lora_up_proj"}, m.emb);
+    if (k.bias) list.bias(p + "wkv_a_bias", {k.kv_lora + k.rope_dim}, {""});
+    list.norm(p + "kv_a_norm", k.kv_lora, "");
+    list.projection(p + "wkv_b", {k.kv_lora, k.heads, k.nope + k.v_dim},
+                    {"kv_lora", "kv_heads", "kv_head_dim"}, k.kv_lora);
+    if (k.has_indexer()) indexer_specs(m, k, p + "indexer.", list);
   }
-  list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed_attn"}, m.heads * m.v_dim);
+  list.projection(p + "out", {k.heads, k.v_dim, m.moe_emb}, {"heads", "kv", "embed_attn"}, k.heads * k.v_dim);
   list.specs().back().matrix.inputs = 2;
-  if (m.attention_out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
+  if (k.out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
 }
 
 // The parameters of a gated delta net; heads are a dim of their own.
-void delta_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
-  const std::int64_t key_heads = m.delta_key_heads, heads = m.delta_value_heads;
+void delta_specs(const ModelConfig& m, const DeltaKind& k, const std::string& p, SpecList& list) {
+  const std::int64_t key_heads = k.key_heads, heads = k.value_heads;
   const auto products = [&](const char* name, std::int64_t count, std::int64_t width) {
     list.kernel(p + name, {m.emb, count, width}, {"embed_attn", "gdn_head", ""}, m.emb);
   };
-  products("query", key_heads, m.delta_key_dim);
-  products("key", key_heads, m.delta_key_dim);
-  products("value", heads, m.delta_value_dim);
-  products("gate", heads, m.delta_value_dim);
+  products("query", key_heads, k.key_dim);
+  products("key", key_heads, k.key_dim);
+  products("value", heads, k.value_dim);
+  products("gate", heads, k.value_dim);
   list.kernel(p + "strength", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
   list.kernel(p + "decay", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
   const auto taps = [&](const char* name, std::int64_t count, std::int64_t width) {
-    list.kernel(p + name, {count, width, m.delta_taps}, {"gdn_head", "", ""}, m.delta_taps, {});
+    list.kernel(p + name, {count, width, k.taps}, {"gdn_head", "", ""}, k.taps, {});
   };
-  taps("query_conv", key_heads, m.delta_key_dim);
-  taps("key_conv", key_heads, m.delta_key_dim);
-  taps("value_conv", heads, m.delta_value_dim);
+  taps("query_conv", key_heads, k.key_dim);
+  taps("key_conv", key_heads, k.key_dim);
+  taps("value_conv", heads, k.value_dim);
   constexpr double kFastestDecay = 16;
   list.add(p + "decay_rate", {heads}, {"gdn_head"}, Initializer::log_uniform, kFastestDecay);
   list.add(p + "decay_bias", {heads}, {"gdn_head"}, Initializer::ones, 0);
-  list.add(p + "norm", {m.delta_value_dim}, {""}, Initializer::ones, 0);
-  list.kernel(p + "out", {heads, m.delta_value_dim, m.emb}, {"gdn_head", "", "embed_attn"},
-              heads * m.delta_value_dim, {0, 2});
+  list.add(p + "norm", {k.value_dim}, {""}, Initializer::ones, 0);
+  list.kernel(p + "out", {heads, k.value_dim, m.emb}, {"gdn_head", "", "embed_attn"}, heads * k.value_dim,
+              {0, 2});
 }
 
 void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
@@ -228,8 +228,9 @@ void put_in_places(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
 
 double held_factor(const ModelConfig& m, std::string_view parameter) {
   const bool query = parameter.ends_with("attention.query") || parameter.ends_with("attention.query_bias");
-  const bool held = query && m.compat && !m.mla && m.attention_scale == 1.0;
-  return held ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
+  if (!query || !m.compat) return 1;
+  const AttentionKind& k = m.attention_of(m.layer(layer_of(std::string(parameter))));
+  return !k.mla && k.scale == 1.0 ? 1 / std::sqrt(static_cast<double>(k.head_dim)) : 1.0;
 }
 
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
@@ -239,12 +240,13 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
     const std::string p = fmt::format("layers.{}.", i);
     if (i >= m.layers) prediction_specs(m, p + "prediction.", list);
     list.norm(p + "pre_attention_norm", m.emb);
-    if (m.layer(i).delta)
-      delta_specs(m, p + "delta.", list);
+    const LayerSpec& layer = m.layer(i);
+    if (layer.delta >= 0)
+      delta_specs(m, m.delta_of(layer), p + "delta.", list);
     else
-      attention_specs(m, p + "attention.", list);
+      attention_specs(m, m.attention_of(layer), p + "attention.", list);
     list.norm(p + "post_attention_norm", m.moe_emb);
-    if (m.layer(i).experts)
+    if (layer.experts)
       moe_specs(m, p + "moe.", list);
     else
       mlp_specs(m, p + "mlp.", m.mlp, list);

@@ -22,7 +22,7 @@ std::size_t stack_of(const ModelConfig& model, std::int64_t layer) {
 StackScores largest_scores_of_stacks(Context& context, const ModelConfig& model,
                                      std::span<const HeadScores> scores) {
   const auto stacks = static_cast<std::size_t>(2 + model.predictions),
-             heads = static_cast<std::size_t>(model.heads);
+             heads = static_cast<std::size_t>(model.attention().heads);
   std::vector<float> largest(stacks * heads, kNoScore);
   const std::int64_t count = std::ssize(scores), here = scores.empty() ? 0 : scores[0].largest.size();
   const Tensor together = context.empty(DType::f32, {count, here});
@@ -64,11 +64,11 @@ std::vector<float> clip_factors(std::span<const float> scores, double threshold)
 std::vector<float> clip_columns(const ModelConfig& model, bool queries, std::span<const float> factors) {
   std::vector<float> columns;
   for (const float s : factors) {
-    columns.insert(columns.end(), static_cast<std::size_t>(model.nope), std::sqrt(s));
+    columns.insert(columns.end(), static_cast<std::size_t>(model.attention().nope), std::sqrt(s));
     if (queries)
-      columns.insert(columns.end(), static_cast<std::size_t>(model.rope_dim), s);
+      columns.insert(columns.end(), static_cast<std::size_t>(model.attention().rope_dim), s);
     else
-      columns.insert(columns.end(), static_cast<std::size_t>(model.v_dim), 1.0f);
+      columns.insert(columns.end(), static_cast<std::size_t>(model.attention().v_dim), 1.0f);
   }
   return columns;
 }

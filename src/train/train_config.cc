@@ -57,7 +57,7 @@ TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) 
   t.bad_steps = bad_step_config(c);
   t.clip = c.get_float("gradient_clipping_threshold");
   if (c.get_bool("use_qk_clip")) {
-    if (!model.mla)
+    if (!model.attention().mla)
       fail_usage("[optim] use_qk_clip=true: expected attention_type=mla, whose weights it scales");
     t.qk_clip = c.get_float("qk_clip_threshold");
   }

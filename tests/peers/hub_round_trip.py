@@ -52,6 +52,10 @@ DELTA = dict(GROUPED, **MOE, head_dim=32, num_hidden_layers=4, shared_expert_int
              linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=12,
              rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25))
 
+HY3 = dict(head_dim=24, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32)
+ERNIE = dict(moe_num_experts=8, moe_k=3, moe_intermediate_size=32, tie_word_embeddings=True)
+DENSE_DELTA = {key: value for key, value in DELTA.items() if "expert" not in key and key not in ("moe_intermediate_size", "norm_topk_prob")}
+
 CASES = {
     "llama": ("LlamaConfig", GROUPED),
     "llama tied, 3.1 rope": ("LlamaConfig", {**GROUPED, "head_dim": 24, "tie_word_embeddings": True, "rope_parameters": LLAMA3}),
@@ -121,6 +125,13 @@ CASES = {
     "qwen3_next, other layers": ("Qwen3NextConfig", {**DELTA, "num_hidden_layers": 3, "mlp_only_layers": [1],
                                                      "layer_types": ["full_attention", "linear_attention", "linear_attention"]}),
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**DELTA, "intermediate_size": None}),
+    "qwen3_5": ("Qwen3_5TextConfig", DENSE_DELTA),
+    "hy_v3": ("HYV3Config", {**GROUPED, **HY3}),
+    "hy_v3, other layers": ("HYV3Config", {**GROUPED, **HY3, "num_hidden_layers": 3, "num_shared_experts": 2,
+                                           "mlp_layer_types": ["sparse", "dense", "sparse"]}),
+    "ernie4_5_moe": ("Ernie4_5_MoeConfig", {**GROUPED, **ERNIE}),
+    "ernie4_5_moe, every other layer": ("Ernie4_5_MoeConfig", {**GROUPED, **ERNIE, "num_hidden_layers": 4,
+                                                               "moe_layer_interval": 2, "tie_word_embeddings": False}),
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),

@@ -25,9 +25,10 @@ Sharding delta_heads(const LayerCall& call, const Shape& x, std::int64_t heads) 
 Array gated_delta_net(const LayerCall& call, const Array& x) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
-  const Sharding values = delta_heads(call, x.shape(), m.delta_value_heads),
+  const DeltaKind& kind = call.delta();
+  const Sharding values = delta_heads(call, x.shape(), kind.value_heads),
                  numbers{{values.dims[0], {}, values.dims[2]}, {}};
-  Sharding keys = delta_heads(call, x.shape(), m.delta_key_heads);
+  Sharding keys = delta_heads(call, x.shape(), kind.key_heads);
   if (keys.dims[2] != values.dims[2]) keys.dims[2].clear();
   const Array h = reshard(c, x, Sharding{{values.dims[0], {}, {}}, {}});
   const auto wide = [&](const char* name) { return cast(c, call.parameter(name), DType::f32); };
@@ -49,10 +50,9 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
               gate = checkpoint_name(heads[3], "qkv_proj");
   const DeltaGates gates =
       delta_gates(c, of_heads[0], of_heads[1], wide("delta.decay_rate"), wide("delta.decay_bias"));
-  const DeltaOptions options{
-      .chunk = m.delta_chunk,
-      .unit_vectors = m.delta_unit_vectors,
-      .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(m.delta_key_dim)))};
+  const DeltaOptions options{.chunk = m.delta_chunk,
+                             .unit_vectors = kind.unit_vectors,
+                             .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(kind.key_dim)))};
   Array out;
   if (call.cache == nullptr) {
     out = checkpoint_name(gated_delta(c, q, k, v, gates, call.segments, options), "context");

@@ -32,7 +32,7 @@ bool indexer_learns(const LayerCall& call) {
 
 IndexVectors index_vectors(const LayerCall& call, const Array& x, const Array& query_latents) {
   Context& c = call.context;
-  const ModelConfig& m = call.model;
+  const AttentionKind& kind = call.attention();
   std::optional<NoGrad> no_grad;
   const bool learns = indexer_learns(call);
   if (!learns) no_grad.emplace(c);
@@ -40,12 +40,13 @@ IndexVectors index_vectors(const LayerCall& call, const Array& x, const Array& q
   const Sharding tokens{{from.sharding().dims[0], from.sharding().dims[1], {}}, {}};
   const Sharding heads{{tokens.dims[0], tokens.dims[1], {}, {}}, {}};
   IndexVectors index;
-  index.factor = static_cast<float>(1 / std::sqrt(static_cast<double>(m.indexer_heads * m.indexer_dim)));
+  index.factor =
+      static_cast<float>(1 / std::sqrt(static_cast<double>(kind.indexer_heads * kind.indexer_dim)));
   const Array q = einsum(c, "BSR,RND->BSND", latents, weight(call, "attention.indexer.wq_b"), &heads);
-  index.q = rope(c, q, call.rope, 0, m.indexer_interleaved);
+  index.q = rope(c, q, call.rope, 0, kind.indexer_interleaved);
   const Array k = einsum(c, "BSM,MD->BSD", from, weight(call, "attention.indexer.wk"), &tokens);
   const Array normed = layer_norm(c, k, parameter(call, "k_norm"), parameter(call, "k_norm_bias"));
-  index.k = cast(c, rope(c, normed, call.rope, 0, m.indexer_interleaved), m.dtype);
+  index.k = cast(c, rope(c, normed, call.rope, 0, kind.indexer_interleaved), call.model.dtype);
   index.weights = einsum(c, "BSM,MN->BSN", cast(c, from, DType::f32),
                          cast(c, parameter(call, "weights"), DType::f32), &tokens);
   return index;
@@ -53,7 +54,7 @@ IndexVectors index_vectors(const LayerCall& call, const Array& x, const Array& q
 
 IndexChoice choose_keys_of(const LayerCall& call, const IndexVectors& index) {
   Context& c = call.context;
-  const std::int64_t count = call.model.indexer_topk;
+  const std::int64_t count = call.attention().indexer_topk;
   if (index.k.shape()[1] <= count) return {};
   IndexChoice choice;
   if (indexer_learns(call)) {

@@ -31,6 +31,8 @@ struct LayerCall {
   Array* indexer_loss = nullptr;
   Array* chosen_keys = nullptr;
 
+  const AttentionKind& attention() const { return model.attention_of(layer); }
+  const DeltaKind& delta() const { return model.delta_of(layer); }
   // The layer's parameter of that name, on the device.
   Array parameter(const std::string& name) const { return parameters.on_device(context, prefix + name); }
 };

@@ -446,7 +446,7 @@ void refuse_windows(const HubConfig& hub, const char* kind_of_layers) {
 namespace {
 
 HubJson rope_scaling(const Config& config, const ModelConfig& model) {
-  const RopeConfig& rope = model.rope;
+  const RopeConfig& rope = model.attention().rope;
   if (rope.type == "llama3.1") {
     return {{"rope_type", "llama3"},
             {"factor", rope.factor},
@@ -463,12 +463,12 @@ HubJson rope_scaling(const Config& config, const ModelConfig& model) {
                   {"original_max_position_embeddings", rope.original_positions}};
   if (!rope.truncate) yarn["truncate"] = false;
   // Both present and equal leave the rotated vectors alone; the second scales MLA's scores.
-  const double mscale = model.mla ? config.get_float("mscale") : 1.0;
+  const double mscale = model.attention().mla ? config.get_float("mscale") : 1.0;
   if (!rope.attention_scaling && mscale == 0)
     yarn["attention_factor"] = 1.0;
   else if (!rope.attention_scaling)
     yarn["mscale"] = yarn["mscale_all_dim"] = mscale;
-  else if (model.mla && mscale != 0)
+  else if (model.attention().mla && mscale != 0)
     yarn["mscale_all_dim"] = mscale;
   return yarn;
 }
@@ -480,14 +480,14 @@ HubJson write_common(const Config& config, const ModelConfig& model) {
           {"hidden_size", model.emb},
           {"intermediate_size", model.mlp},
           {"num_hidden_layers", model.layers},
-          {"num_attention_heads", model.heads},
+          {"num_attention_heads", model.attention().heads},
           {"vocab_size", model.vocab},
           {"max_position_embeddings", config.get_int("max_position_embeddings")},
           {"rms_norm_eps", config.get_float("normalization_layer_epsilon")},
-          {"rope_theta", shortest(model.rope.theta)},
+          {"rope_theta", shortest(model.attention().rope.theta)},
           {"rope_scaling", rope_scaling(config, model)},
           {"tie_word_embeddings", model.tied},
-          {"attention_bias", model.attention_bias},
+          {"attention_bias", model.attention().bias},
           {"attention_dropout", 0.0},
           {"initializer_range", 0.02},
           {"use_cache", true}};
@@ -497,13 +497,13 @@ HubJson layer_types(const ModelConfig& model) {
   HubJson kinds = HubJson::array();
   for (const LayerSpec& layer :
        std::span<const LayerSpec>(model.layer_specs).first(static_cast<std::size_t>(model.layers)))
-    kinds.push_back(layer.windowed ? "sliding_attention" : "full_attention");
+    kinds.push_back(model.seen_in(layer).window > 0 ? "sliding_attention" : "full_attention");
   return kinds;
 }
 
 void write_grouped_attention(const ModelConfig& model, HubJson& hub) {
-  hub["num_key_value_heads"] = model.kv_heads;
-  hub["head_dim"] = model.head_dim;
+  hub["num_key_value_heads"] = model.attention().kv_heads;
+  hub["head_dim"] = model.attention().head_dim;
 }
 
 }  // namespace switchyard

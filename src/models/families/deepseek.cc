@@ -36,16 +36,16 @@ void read_latent_attention(const HubConfig& hub, ConfigKeys& keys) {
 }
 
 bool has_hub_latent_epsilon(const ModelConfig& model) {
-  return model.latent_norm_epsilon == static_cast<float>(kHubLatentEpsilon);
+  return model.attention().latent_norm_epsilon == static_cast<float>(kHubLatentEpsilon);
 }
 
 void write_latent_attention(const ModelConfig& model, HubJson& hub) {
-  hub["num_key_value_heads"] = model.heads;
-  hub["q_lora_rank"] = model.q_lora > 0 ? HubJson(model.q_lora) : HubJson(nullptr);
-  hub["kv_lora_rank"] = model.kv_lora;
-  hub["qk_nope_head_dim"] = model.nope;
-  hub["qk_rope_head_dim"] = model.rope_dim;
-  hub["v_head_dim"] = model.v_dim;
+  hub["num_key_value_heads"] = model.attention().heads;
+  hub["q_lora_rank"] = model.attention().q_lora > 0 ? HubJson(model.attention().q_lora) : HubJson(nullptr);
+  hub["kv_lora_rank"] = model.attention().kv_lora;
+  hub["qk_nope_head_dim"] = model.attention().nope;
+  hub["qk_rope_head_dim"] = model.attention().rope_dim;
+  hub["v_head_dim"] = model.attention().v_dim;
 }
 
 void read_first_expert_layer(const HubConfig& hub, std::optional<std::int64_t> absent, ConfigKeys& keys) {
@@ -63,6 +63,13 @@ void read_expert_layers(const HubConfig& hub, std::int64_t absent, ConfigKeys& k
   const nlohmann::json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
   if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
   keys["moe_layers"] = layers;
+}
+
+void write_expert_layers(const ModelConfig& model, HubJson& hub) {
+  HubJson kinds = HubJson::array();
+  for (std::int64_t i = 0; i < model.layers; ++i)
+    kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
+  hub["mlp_layer_types"] = kinds;
 }
 
 void write_predictions(const ModelConfig& model, HubJson& hub) {
@@ -158,7 +165,7 @@ void write_experts_of_deepseek(const Config& config, const ModelConfig& model, b
   hub["topk_method"] = !second ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
   hub["n_group"] = grouped ? moe.groups : 1;
   hub["topk_group"] = grouped ? moe.kept_groups : 1;
-  if (!second) hub["rope_interleave"] = model.rope.interleaved;
+  if (!second) hub["rope_interleave"] = model.attention().rope.interleaved;
 }
 
 void write_attention_and_layers(const Config& config, const ModelConfig& model, HubJson& hub) {

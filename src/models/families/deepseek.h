@@ -26,6 +26,8 @@ void write_latent_attention(const ModelConfig& model, HubJson& hub);
 void read_first_expert_layer(const HubConfig& hub, std::optional<std::int64_t> absent, ConfigKeys& keys);
 // read_first_expert_layer() for files that may have mlp_layer_types, a word for each layer.
 void read_expert_layers(const HubConfig& hub, std::int64_t absent, ConfigKeys& keys);
+// Writes mlp_layer_types.
+void write_expert_layers(const ModelConfig& model, HubJson& hub);
 
 // Writes the number of prediction layers, for a model that has some.
 void write_predictions(const ModelConfig& model, HubJson& hub);

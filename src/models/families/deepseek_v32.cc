@@ -51,9 +51,9 @@ void read_glm_moe_dsa(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_indexed(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_latent_attention(model, hub);
-  hub["index_n_heads"] = model.indexer_heads;
-  hub["index_head_dim"] = model.indexer_dim;
-  hub["index_topk"] = model.indexer_topk;
+  hub["index_n_heads"] = model.attention().indexer_heads;
+  hub["index_head_dim"] = model.attention().indexer_dim;
+  hub["index_topk"] = model.attention().indexer_topk;
   HubJson kinds = HubJson::array();
   for (std::int64_t i = 0; i < model.layers; ++i)
     kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
@@ -70,13 +70,13 @@ void write_glm_moe_dsa(const Config& config, const ModelConfig& model, HubJson& 
 }
 
 bool is_indexed(const ModelConfig& model) {
-  return model.has_indexer() && model.moe.score == RouterScore::sigmoid && model.rope.interleaved;
+  return model.has_indexer() && model.moe.score == RouterScore::sigmoid && model.attention().rope.interleaved;
 }
 bool writes_deepseek_v32(const ModelConfig& model) {
-  return is_indexed(model) && !model.indexer_interleaved;
+  return is_indexed(model) && !model.attention().indexer_interleaved;
 }
 bool writes_glm_moe_dsa(const ModelConfig& model) {
-  return is_indexed(model) && model.indexer_interleaved;
+  return is_indexed(model) && model.attention().indexer_interleaved;
 }
 
 }  // namespace

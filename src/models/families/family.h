@@ -27,6 +27,7 @@ using HubJson = nlohmann::ordered_json;                    // a config.json to w
 enum class TensorForm {
   matrix,  // [out, in]; ours is [in, out]; heads may be separate dims
   vector,  // one dim; ours may separate heads
+  row,     // [1, n]; ours is [n]
   table,   // the same form as ours
   taps,    // [heads · width, 1, taps]; ours is [heads, width, taps]
 };

@@ -114,7 +114,7 @@ TEST_F(FusedFolder, ExpertsAsTransformersHasThemInMemory) {
     EXPECT_EQ(fused_place(*family, nlohmann::json::object(), expert).has_value(),
               family == &kQwen35Moe || family == &kQwen3VlMoe);
   }
-  EXPECT_EQ(families, 15);
+  EXPECT_EQ(families, 17);
   // Published files of Qwen3-VL have them transposed.
   const auto published =
       read_as(kQwen3VlMoe, {{kLayer + "gate_up_proj", numbered({kExperts, kInputs, 2 * kOutputs})},

@@ -31,8 +31,8 @@ void read_glm4_moe(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_glm4_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
-  hub["partial_rotary_factor"] = model.rope.share;
-  hub["use_qk_norm"] = model.qk_norm;
+  hub["partial_rotary_factor"] = model.attention().rope.share;
+  hub["use_qk_norm"] = model.attention().qk_norm;
   hub["first_k_dense_replace"] = config.get_int("first_num_dense_layers");
   write_experts_of_deepseek3(config, model, hub);
   write_predictions(model, hub);
@@ -54,10 +54,7 @@ void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_latent_attention(model, hub);
-  HubJson kinds = HubJson::array();
-  for (std::int64_t i = 0; i < model.layers; ++i)
-    kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
-  hub["mlp_layer_types"] = kinds;
+  write_expert_layers(model, hub);
   write_experts_of_deepseek3(config, model, hub);
   write_predictions(model, hub);
 }

@@ -70,7 +70,7 @@ void read_gpt_oss(const HubConfig& hub, ConfigKeys& keys) {
 void write_gpt_oss(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   hub["layer_types"] = layer_types(model);
-  hub["sliding_window"] = model.window;
+  hub["sliding_window"] = model.window();
   hub["intermediate_size"] = model.moe_mlp;
   hub["num_local_experts"] = model.moe.experts;
   hub["num_experts_per_tok"] = model.moe.slots;

@@ -133,6 +133,7 @@ HubTensors hub_tensors(const ModelFamily& family, const std::string& our_name, c
     tensors.names = {hub};
     tensors.shape = rule->form == TensorForm::matrix   ? matrix_shape(below, our_shape)
                     : rule->form == TensorForm::vector ? Shape{num_elements(our_shape)}
+                    : rule->form == TensorForm::row    ? Shape{1, num_elements(our_shape)}
                     : rule->form == TensorForm::taps   ? Shape{our_shape[0] * our_shape[1], 1, our_shape[2]}
                                                        : our_shape;
     return tensors;

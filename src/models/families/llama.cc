@@ -38,9 +38,9 @@ void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
-  hub["sliding_window"] = model.window > 0 ? HubJson(model.window) : HubJson(nullptr);
-  const auto is_windowed = [](const LayerSpec& layer) { return layer.windowed; };
-  if (model.window > 0 && !std::ranges::all_of(model.layer_specs, is_windowed))
+  hub["sliding_window"] = model.window() > 0 ? HubJson(model.window()) : HubJson(nullptr);
+  const auto is_windowed = [&](const LayerSpec& layer) { return model.seen_in(layer).window > 0; };
+  if (model.window() > 0 && !std::ranges::all_of(model.layer_specs, is_windowed))
     hub["layer_types"] = layer_types(model);
 }
 
@@ -50,7 +50,7 @@ bool writes_llama(const ModelConfig&) {
 
 // Neither has norms of queries and keys; Qwen3 is the same layer with them.
 void restate_llama(const ModelConfig& model, Restated& restated) {
-  if (model.qk_norm) restated.keys["decoder_block"] = "qwen3";
+  if (model.attention().qk_norm) restated.keys["decoder_block"] = "qwen3";
 }
 
 }  // namespace

@@ -169,17 +169,17 @@ void write_llama4(const Config& config, const ModelConfig& model, HubJson& hub) 
   write_grouped_attention(model, hub);
   HubJson rotates = HubJson::array(), kinds = HubJson::array();
   for (const LayerSpec& layer : model.layer_specs) {
-    rotates.push_back(layer.unrotated ? 0 : 1);
-    kinds.push_back(layer.unrotated || model.chunk == 0 ? "full_attention" : "chunked_attention");
+    rotates.push_back(model.attention_of(layer).rotated ? 1 : 0);
+    kinds.push_back(model.seen_in(layer).chunk == 0 ? "full_attention" : "chunked_attention");
   }
   hub["no_rope_layers"] = rotates;
   hub["layer_types"] = kinds;
-  hub["attention_chunk_size"] = model.chunk > 0 ? HubJson(model.chunk) : HubJson(nullptr);
-  hub["use_qk_norm"] = model.qk_unit_norm;
+  hub["attention_chunk_size"] = model.chunk() > 0 ? HubJson(model.chunk()) : HubJson(nullptr);
+  hub["use_qk_norm"] = model.attention().qk_unit_norm;
   hub["attn_temperature_tuning"] = config.get_bool("temperature_tuning");
   if (config.get_bool("temperature_tuning")) {
-    hub["attn_scale"] = model.query_growth;
-    hub["floor_scale"] = model.query_growth_positions;
+    hub["attn_scale"] = config.get_float("temperature_tuning_scale");
+    hub["floor_scale"] = config.get_int("temperature_tuning_floor_scale");
   }
   hub["intermediate_size"] = model.moe_mlp;
   hub["intermediate_size_mlp"] = model.mlp;

@@ -88,9 +88,9 @@ void write_minimax_m2(const Config&, const ModelConfig& model, HubJson& hub) {
   hub["scoring_func"] = "sigmoid";
   hub["use_qk_norm"] = true;
   hub["use_routing_bias"] = true;
-  hub["rotary_dim"] = model.rope_dim;
+  hub["rotary_dim"] = model.attention().rope_dim;
   // A class of transformers 5 reads the share alone.
-  hub["partial_rotary_factor"] = model.rope.share;
+  hub["partial_rotary_factor"] = model.attention().rope.share;
 }
 
 bool writes_minimax_m2(const ModelConfig&) {

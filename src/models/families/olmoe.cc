@@ -36,7 +36,7 @@ void write_olmoe(const Config& config, const ModelConfig& model, HubJson& hub) {
   hub["num_experts"] = model.moe.experts;
   hub["num_experts_per_tok"] = model.moe.slots;
   hub["norm_topk_prob"] = model.moe.normalise;
-  hub["clip_qkv"] = model.qkv_clip > 0 ? HubJson(config.get_float("clip_qkv")) : HubJson(nullptr);
+  hub["clip_qkv"] = model.attention().qkv_clip > 0 ? HubJson(config.get_float("clip_qkv")) : HubJson(nullptr);
 }
 
 bool writes_olmoe(const ModelConfig&) {

@@ -56,11 +56,11 @@ void write_qwen2(const Config&, const ModelConfig& model, HubJson& hub) {
 }
 
 bool has_attention_of_qwen2(const ModelConfig& model) {
-  return !model.qk_norm && !model.attention_out_bias;
+  return !model.attention().qk_norm && !model.attention().out_bias;
 }
 
 bool writes_qwen2(const ModelConfig& model) {
-  return has_attention_of_qwen2(model) && model.attention_bias;
+  return has_attention_of_qwen2(model) && model.attention().bias;
 }
 
 // Without layer_types every other layer before max_window_layers has the window,
@@ -86,7 +86,7 @@ void read_qwen2_moe(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_qwen2_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_qwen2(config, model, hub);
-  hub["qkv_bias"] = model.attention_bias;
+  hub["qkv_bias"] = model.attention().bias;
   write_experts_of_qwen3(model, hub);
   hub["shared_expert_intermediate_size"] = model.shared_mlp;
 }

@@ -78,8 +78,8 @@ void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_qwen3_moe(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
-  hub["use_sliding_window"] = model.window > 0;
-  if (model.window > 0) hub["sliding_window"] = model.window;
+  hub["use_sliding_window"] = model.window() > 0;
+  if (model.window() > 0) hub["sliding_window"] = model.window();
   write_experts_of_qwen3(model, hub);
 }
 
@@ -115,7 +115,7 @@ bool writes_qwen3(const ModelConfig&) {
 }
 
 void restate_qwen3(const ModelConfig& model, Restated& restated) {
-  if (!model.qk_norm) restated.keys["decoder_block"] = "llama2";
+  if (!model.attention().qk_norm) restated.keys["decoder_block"] = "llama2";
 }
 
 }  // namespace
@@ -148,9 +148,9 @@ void read_windows_of_qwen3(const HubConfig& hub, ConfigKeys& keys) {
 }
 
 void write_windows_of_qwen3(const ModelConfig& model, HubJson& hub) {
-  hub["use_sliding_window"] = model.window > 0;
-  if (model.window == 0) return;
-  hub["sliding_window"] = model.window;
+  hub["use_sliding_window"] = model.window() > 0;
+  if (model.window() == 0) return;
+  hub["sliding_window"] = model.window();
   hub["layer_types"] = layer_types(model);
 }
 

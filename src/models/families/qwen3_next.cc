@@ -1,6 +1,6 @@
-// Qwen3-Next (qwen3_next) and the text decoder of Qwen3.5 and 3.6 with experts (qwen3_5_moe): gated delta
-// nets in most layers, attention with an output gate in the others, norms that multiply by 1 + weight, and a
-// gated shared expert. Both compute alike and store their weights differently.
+// Qwen3-Next (qwen3_next) and the text decoders of Qwen3.5 and 3.6, with experts (qwen3_5_moe) or dense
+// (qwen3_5): gated delta nets in most layers, attention with an output gate in the others, norms that
+// multiply by 1 + weight, and a gated shared expert. Both compute alike and store their weights differently.
 //
 // A layer:
 //   attention: [q, g], k, v = W n(x); q and k normed over a head; rope on part of it
@@ -10,7 +10,7 @@
 //     S' the state before; o = S q · d^-1/2
 //   h = x + Wo (n(o) · silu(Wz n(x)))
 //   m = n(h): p = softmax(G m); w = the K largest p over their sum;
-//     y = h + sum of w[e]·E[e](m) + sigmoid(g·m)·S(m)
+//     y = h + sum of w[e]·E[e](m) + sigmoid(g·m)·S(m); dense: y = h + MLP(m)
 #include "models/families/qwen3.h"
 
 namespace switchyard {
@@ -35,6 +35,12 @@ constexpr DecoderBlock kQwen35MoeBlock{.name = "qwen3_5_moe",
                                        .softmax_over_all = true,
                                        .gated_shared_experts = true};
 
+constexpr DecoderBlock kQwen35Block{.name = "qwen3_5_dense",
+                                    .delta_nets = true,
+                                    .gated_attention = true,
+                                    .scaled_scores = true,
+                                    .norms_plus_one = true};
+
 constexpr TensorRule kQwen3NextTensors[] = {
     {"attention.query", "self_attn.query_proj.weight"},
     {"attention.gate", "self_attn.gate_proj.weight"},
@@ -56,6 +62,10 @@ constexpr TensorRule kQwen3NextTensors[] = {
     {"moe.shared.wo", "mlp.shared_expert.down_proj.weight"},
     {"moe.shared.gate", "mlp.shared_expert_gate.weight"},
 };
+
+// A dense model lacks the last four, which are the shared expert's.
+constexpr std::span<const TensorRule> kQwen35DenseTensors{kQwen3NextTensors,
+                                                          std::size(kQwen3NextTensors) - 4};
 
 struct DeltaSizes {
   std::int64_t key_heads, value_heads, key_dim, value_dim;
@@ -116,6 +126,11 @@ constexpr FusedRule kQwen3NextFused[] = {
     {.fused = "mlp.experts.gate_up_proj", .parts = kGateAndUpOfExperts, .written = false},
     {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts, .written = false},
 };
+constexpr FusedRule kQwen35Fused[] = {
+    {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
+    {.fused = "linear_attn.in_proj_qkv.weight", .parts = kQueryKeyValue, .rows = all_query_key_value},
+    {.fused = "linear_attn.conv1d.weight", .parts = kTaps, .rows = all_query_key_value},
+};
 constexpr FusedRule kQwen35MoeFused[] = {
     {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
     {.fused = "linear_attn.in_proj_qkv.weight", .parts = kQueryKeyValue, .rows = all_query_key_value},
@@ -124,15 +139,17 @@ constexpr FusedRule kQwen35MoeFused[] = {
     {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts},
 };
 
-constexpr std::string_view kDeltaRead[] = {
-    "linear_num_key_heads",           "linear_num_value_heads", "linear_key_head_dim",
-    "linear_value_head_dim",          "linear_conv_kernel_dim", "full_attention_interval",
-    "shared_expert_intermediate_size"};
+constexpr std::string_view kDeltaRead[] = {"linear_num_key_heads",   "linear_num_value_heads",
+                                           "linear_key_head_dim",    "linear_value_head_dim",
+                                           "linear_conv_kernel_dim", "full_attention_interval"};
+constexpr std::string_view kSharedRead[] = {"shared_expert_intermediate_size"};
 constexpr FixedField kDeltaRefused[] = {{"attention_bias", "false"}, {"use_sliding_window", "false"}};
-constexpr HubFields kDeltaFields{
-    .read = kDeltaRead, .refused = kDeltaRefused, .more = {&kGroupedFields, &kExpertsOfQwen3Fields}};
+constexpr HubFields kDeltaFields{.read = kDeltaRead, .refused = kDeltaRefused, .more = {&kGroupedFields}};
+constexpr HubFields kDeltaAndExpertsFields{.read = kSharedRead,
+                                           .more = {&kDeltaFields, &kExpertsOfQwen3Fields}};
 // Its weights are always divided by their sum.
 constexpr FixedField kQwen35Refused[] = {{"norm_topk_prob", "true"}, {"attn_output_gate", "true"}};
+constexpr FixedField kQwen35DenseRefused[] = {{"attn_output_gate", "true"}};
 constexpr std::string_view kQwen35Unused[] = {"mamba_ssm_dtype", "mtp_num_hidden_layers",
                                               "mtp_use_dedicated_embeddings"};
 
@@ -158,38 +175,57 @@ void read_delta_net(const HubConfig& hub, ConfigKeys& keys) {
     keys["inhomogeneous_layer_cycle_interval"] =
         hub.has("full_attention_interval") ? hub.positive("full_attention_interval") : kUsualInterval;
   }
+}
+
+void read_shared_expert(const HubConfig& hub, ConfigKeys& keys) {
   keys["shared_experts"] = 1;
   keys["shared_expert_mlp_dim"] = hub.positive("shared_expert_intermediate_size");
 }
 
 void write_delta_net(const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
-  hub["partial_rotary_factor"] = model.rope.share;
+  hub["partial_rotary_factor"] = model.attention().rope.share;
   HubJson kinds = HubJson::array();
   for (const LayerSpec& layer : model.layer_specs)
-    kinds.push_back(layer.delta ? "linear_attention" : "full_attention");
+    kinds.push_back(layer.delta >= 0 ? "linear_attention" : "full_attention");
   hub["layer_types"] = kinds;
-  hub["linear_num_key_heads"] = model.delta_key_heads;
-  hub["linear_num_value_heads"] = model.delta_value_heads;
-  hub["linear_key_head_dim"] = model.delta_key_dim;
-  hub["linear_value_head_dim"] = model.delta_value_dim;
-  hub["linear_conv_kernel_dim"] = model.delta_taps;
+  const DeltaKind& delta = model.deltas.front();
+  hub["linear_num_key_heads"] = delta.key_heads;
+  hub["linear_num_value_heads"] = delta.value_heads;
+  hub["linear_key_head_dim"] = delta.key_dim;
+  hub["linear_value_head_dim"] = delta.value_dim;
+  hub["linear_conv_kernel_dim"] = delta.taps;
+}
+
+void write_experts(const ModelConfig& model, HubJson& hub) {
   write_experts_of_qwen3(model, hub);
   hub["shared_expert_intermediate_size"] = model.shared_mlp;
 }
 
+// Rotations as the classes of Qwen3.5 state them.
+void write_rope_parameters(const ModelConfig& model, HubJson& hub) {
+  hub["rope_parameters"] = {{"rope_type", "default"},
+                            {"rope_theta", hub["rope_theta"]},
+                            {"partial_rotary_factor", model.attention().rope.share}};
+  if (hub["rope_scaling"].is_object()) hub["rope_parameters"].update(hub["rope_scaling"]);
+  for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) hub.erase(key);
+}
+
 // The published classes have these in every model.
 bool has_all_parts(const ModelConfig& model) {
-  return model.qk_norm && model.shared_experts > 0 && model.moe.experts > 0 && model.delta_unit_vectors;
+  return model.attention().qk_norm && model.shared_experts > 0 && model.moe.experts > 0 &&
+         std::ranges::all_of(model.deltas, &DeltaKind::unit_vectors);
 }
 
 void read_qwen3_next(const HubConfig& hub, ConfigKeys& keys) {
   read_delta_net(hub, keys);
+  read_shared_expert(hub, keys);
   read_experts_of_qwen3(hub, true, keys);
 }
 
 void write_qwen3_next(const Config&, const ModelConfig& model, HubJson& hub) {
   write_delta_net(model, hub);
+  write_experts(model, hub);
 }
 
 bool writes_qwen3_next(const ModelConfig& model) {
@@ -198,6 +234,7 @@ bool writes_qwen3_next(const ModelConfig& model) {
 
 void read_qwen3_5_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_delta_net(hub, keys);
+  read_shared_expert(hub, keys);
   read_experts_of_qwen3(hub, true, keys);
   if (keys.contains("moe_layers"))
     hub.wrong(hub.integer("decoder_sparse_step", 1) != 1 ? "decoder_sparse_step" : "mlp_only_layers",
@@ -206,13 +243,19 @@ void read_qwen3_5_moe(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_qwen3_5_moe(const Config&, const ModelConfig& model, HubJson& hub) {
   write_delta_net(model, hub);
+  write_experts(model, hub);
   for (const char* key : {"norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "intermediate_size"})
     hub.erase(key);
-  hub["rope_parameters"] = {{"rope_type", "default"},
-                            {"rope_theta", hub["rope_theta"]},
-                            {"partial_rotary_factor", model.rope.share}};
-  if (hub["rope_scaling"].is_object()) hub["rope_parameters"].update(hub["rope_scaling"]);
-  for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) hub.erase(key);
+  write_rope_parameters(model, hub);
+}
+
+void write_qwen3_5(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_delta_net(model, hub);
+  write_rope_parameters(model, hub);
+}
+
+bool writes_qwen3_5(const ModelConfig& model) {
+  return model.attention().qk_norm && std::ranges::all_of(model.deltas, &DeltaKind::unit_vectors);
 }
 
 bool writes_qwen3_5_moe(const ModelConfig& model) {
@@ -227,7 +270,7 @@ const ModelFamily kQwen3Next{.type = "qwen3_next",
                              .block = &kQwen3NextBlock,
                              .tensors = kQwen3NextTensors,
                              .fused = kQwen3NextFused,
-                             .fields = {.more = {&kDeltaFields}},
+                             .fields = {.more = {&kDeltaAndExpertsFields}},
                              .read = read_qwen3_next,
                              .write = write_qwen3_next,
                              .writes = writes_qwen3_next,
@@ -241,10 +284,23 @@ const ModelFamily kQwen35Moe{
     .fused = kQwen35MoeFused,
     .root = {"model.language_model.", "model.", /*written=*/true},
     .only_experts = true,
-    .fields = {.refused = kQwen35Refused, .unused = kQwen35Unused, .more = {&kDeltaFields}},
+    .fields = {.refused = kQwen35Refused, .unused = kQwen35Unused, .more = {&kDeltaAndExpertsFields}},
     .read = read_qwen3_5_moe,
     .write = write_qwen3_5_moe,
     .writes = writes_qwen3_5_moe,
     .restate = restate_experts_of_qwen3};
+
+const ModelFamily kQwen35{
+    .type = "qwen3_5_text",
+    .outer_type = "qwen3_5",
+    .architecture = "Qwen3_5ForCausalLM",
+    .block = &kQwen35Block,
+    .tensors = kQwen35DenseTensors,
+    .fused = kQwen35Fused,
+    .root = {"model.language_model.", "model.", /*written=*/true},
+    .fields = {.refused = kQwen35DenseRefused, .unused = kQwen35Unused, .more = {&kDeltaFields}},
+    .read = read_delta_net,
+    .write = write_qwen3_5,
+    .writes = writes_qwen3_5};
 
 }  // namespace switchyard

@@ -175,6 +175,29 @@ std::map<std::string, FamilyCase> family_cases() {
          {"norm_topk_prob", false},
          {"mlp_only_layers", {0}},
          {"decoder_sparse_step", 2}}}},
+      {"qwen3_5_text",
+       {{{"head_dim", 32},
+         {"layer_types", {"full_attention", "linear_attention"}},
+         {"linear_num_key_heads", 2},
+         {"linear_num_value_heads", 4}},
+        {bias, too_much, types, use, {"attn_output_gate", false}, {"linear_conv_kernel_dim", 9}}}},
+      {"hy_v3",
+       {{{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16}},
+        {bias,
+         part,
+         types,
+         use,
+         {"mlp_layer_types", {"dense", "dense"}},
+         {"mlp_layer_types", {"dense"}},
+         {"num_experts_per_tok", 9}}}},
+      {"ernie4_5_moe",
+       {{{"moe_num_experts", 8}, {"moe_k", 2}, {"moe_intermediate_size", 16}, {"moe_num_shared_experts", 2}},
+        {part,
+         types,
+         {"use_bias", true},
+         {"moe_norm_min", 1e-6},
+         {"moe_layer_interval", 0},
+         {"moe_layer_start_index", 2}}}},
       {"gpt_oss",
        {{{"num_local_experts", 8},
          {"num_experts_per_tok", 2},
@@ -280,8 +303,9 @@ TEST(ModelFamilies, RefuseWhatTheyCannotHonourInOneLine) {
 // Routers that a family's class has in float32, whatever the model's type is; and norms of latents, which its
 // class builds with an epsilon of its own.
 TEST(ModelFamilies, RoutersAndLatentsAreAsTheirClassesHaveThem) {
-  const std::set<std::string_view> exact_routers{"deepseek_v2", "deepseek_v3", "kimi_k2",      "deepseek_v32",
-                                                 "glm_moe_dsa", "glm4_moe",    "glm4_moe_lite"};
+  const std::set<std::string_view> exact_routers{"deepseek_v2",   "deepseek_v3", "kimi_k2",
+                                                 "deepseek_v32",  "glm_moe_dsa", "glm4_moe",
+                                                 "glm4_moe_lite", "hy_v3",       "ernie4_5_moe"};
   for (const ModelFamily* family : model_families()) {
     SCOPED_TRACE(std::string(family->type));
     Json config = config_of_family(*family);
@@ -293,7 +317,7 @@ TEST(ModelFamilies, RoutersAndLatentsAreAsTheirClassesHaveThem) {
     EXPECT_FALSE(Config::from_map(keys, own).get_bool("float32_gate_logits"));
     const ModelConfig model = model_config(read);
     EXPECT_EQ(model.norm_epsilon, 1e-3f);
-    EXPECT_EQ(model.latent_norm_epsilon, model.mla ? 1e-6f : 1e-3f);
+    EXPECT_EQ(model.attention().latent_norm_epsilon, model.attention().mla ? 1e-6f : 1e-3f);
   }
 }
 
