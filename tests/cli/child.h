@@ -59,6 +59,8 @@ inline Arguments tiny_model() {
 class ProgramTest : public ::testing::Test {
  protected:
   ProgramTest() {
+    // A shell starts background jobs with both ignored, and children would inherit that.
+    for (const int signal : {SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);
     std::string name = (std::filesystem::path(::testing::TempDir()) / "switchyard_cli.XXXXXX").string();
     EXPECT_NE(::mkdtemp(name.data()), nullptr) << name;
     folder_ = name;
