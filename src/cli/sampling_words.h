@@ -23,7 +23,7 @@ SamplingWords take_sampling_words(const std::string& command, std::span<const st
 // Returns the value that the settings or the environment (M_KEY) give a key of the config.
 std::optional<std::string> given_value(std::span<const std::string> settings, const std::string& key);
 
-// Reads the value of a chat request's field. Error(usage) for an unknown field, and for a word with a
+// Reads the value of a chat request's field. Error(usage) for an unknown field and for a
 // wrong value.
 nlohmann::json request_field(const std::string& name, const std::string& text);
 

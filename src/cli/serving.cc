@@ -124,8 +124,8 @@ std::string fingerprint_of(const ModelOnRanks& run) {
   return "fp_" + sum.hex().substr(0, 12);
 }
 
-// Sets what requests leave out. A chat draws its tokens where nobody says how: then it has more than
-// one answer.
+// Sets what requests leave out. Where nobody says how a chat takes its tokens, it draws them: so a chat
+// can give several answers.
 void set_defaults(const std::string& command, const Config& config, nlohmann::json fields, std::int32_t vocab,
                   serve::ServedModel& served) {
   served.sampling = sampling_config(config, vocab);

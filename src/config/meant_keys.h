@@ -1,5 +1,5 @@
-// Tells what people mean by words that are no keys here: names from other programs, options, spaces around
-// `=`.
+// Tells what people mean by words that are no keys here: names from other programs, options, and `=` with
+// spaces around it.
 #pragma once
 
 #include <span>

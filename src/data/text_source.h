@@ -23,8 +23,8 @@ struct TextSelection {
   bool skip_records = true;     // records without a text are skipped; false: refused
 };
 
-// TextNotes: the files and records that were skipped. Each reason is one line on stderr that names the
-// first place.
+// TextNotes: the files and records that were skipped. Each reason is one line on stderr, which names the
+// first place of this reason.
 class TextNotes {
  public:
   // `count` further cases of a reason, such as "skipped, it is empty".

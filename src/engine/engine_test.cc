@@ -227,7 +227,7 @@ TEST(Engine, CompletesPromptsSideBySide) {
   EXPECT_TRUE(one.complete({}).empty());
 }
 
-// Of five prompts, of which two have room, the first has a token whose embedding is no number.
+// Five prompts wait, and two have room at once. The first prompt has a token whose embedding is no number.
 TEST(Engine, ATextThatFailsEndsThoseBesideIt) {
   Engine engine = open({"per_device_batch_size=2"});
   const ParameterView table = engine.parameter("embedding");

@@ -47,8 +47,8 @@ struct AttentionKind {
   float qkv_clip = 0;             // queries, keys and values are clipped to it before rotation; 0: no
   bool gate = false;              // each head's output is multiplied by the sigmoid of a projection of x
   bool sinks = false;             // each head's softmax has one additional score, a parameter
-  // Biases of the projections that read x (query, key and value; for MLA those to latents), and of the last
-  // one.
+  // `bias`: of the projections that read x (query, key and value; for MLA those to latents). `out_bias`: of
+  // the output projection.
   bool bias = false, out_bias = false;
   std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
   float latent_norm_epsilon = 1e-6f;  // epsilon of MLA's norms of latents

@@ -16,8 +16,8 @@ std::vector<ParameterSpec> specs_as_published(const Config& config, const Mesh& 
                                               std::vector<ParameterSpec> specs,
                                               std::vector<std::string>* notes);
 
-// Opens the weights of load_parameters_path, if it is set. Error(usage) where they are missing, broken, or
-// not those of the model. `notes` receives what is left out on purpose.
+// Opens the weights of load_parameters_path, if it is set. Error(usage) where the weights are missing,
+// broken, or not the model's own. `notes` receives lines about tensors that are left out on purpose.
 void require_weights_fit(const ModelOnMesh& model, WeightUse use, std::vector<std::string>* notes);
 
 }  // namespace switchyard

@@ -31,8 +31,8 @@ struct Topology {
   int ranks_per_process() const { return gpu_major > 0 ? 1 : ranks_per_node; }
   WorkspaceOf workspace() const { return host ? WorkspaceOf::cpu : WorkspaceOf::none; }
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
-  // The rate at which a product of few rows reads weights of a type; types without one are read as other
-  // memory.
+  // The rate at which a product of few rows reads weights of a type. A type without an entry is read at
+  // memory_bytes_per_second.
   std::map<DType, double> weight_bytes_per_second;
   double kernel_start_seconds = 0;  // from the end of a kernel to the begin of the next one
   double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;

@@ -61,8 +61,8 @@ class Checkpointer {
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 
   // Loads the state of a checkpoint into the trainer, which must be there (CHECK). Returns false, the same on
-  // all ranks, when the checkpoint is unreadable or damaged: `problem` then says why, and the state
-  // is undefined.
+  // all ranks, when the checkpoint is unreadable or damaged: `problem` then says why, and the trainer's
+  // state is undefined.
   bool restore(const std::string& path, std::string& problem);
 
  private:

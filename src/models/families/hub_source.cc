@@ -61,8 +61,8 @@ HubSource open_hub_source(const std::string& path) {
     return source;
   }
   const std::string config = path + "/config.json";
-  // Before tensors are taken for a form that is read. A folder without this file lacks its weights first of
-  // all.
+  // The check comes before any tensor is taken for a form that is read. A folder without config.json passes:
+  // the next line says that it lacks weights.
   if (is_hub_source(path)) check_quantization_of(path, decoder_part(read_json_file(config)));
   auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
   source.config = decoder_part(read_json_file(config));
