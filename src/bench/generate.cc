@@ -113,7 +113,7 @@ void count_work(Context& context, const ModelConfig& model, const Parameters& pa
 // Bytes of the weights that a step of `tokens` tokens must read: all but the embedding's, of experts as many
 // as tokens choose that choose evenly and independently of each other.
 double bytes_read(const ModelConfig& model, const std::vector<ParameterSpec>& specs, std::int64_t tokens) {
-  const double chosen = static_cast<double>(model.moe.slots) / static_cast<double>(model.moe.experts);
+  const double chosen = static_cast<double>(model.moe().slots) / static_cast<double>(model.moe().experts);
   const double used = tokens == 1 ? chosen : 1 - std::pow(1 - chosen, static_cast<double>(tokens));
   double bytes = 0;
   for (const ParameterSpec& spec : specs) {

@@ -63,11 +63,26 @@ std::vector<KeyDeclaration> attention_keys() {
       planned(integer_key("global_head_dim", 0, at_least(0), "head width of global layers")),
       planned(integer_key("global_num_kv_heads", 0, at_least(0), "key heads of global layers")),
       boolean_key("temperature_tuning", false,
-                  "llama4: queries of layers without rotation grow with the position p, times 1 + "
-                  "temperature_tuning_scale * ln(1 + floor((p + 1) / temperature_tuning_floor_scale))"),
+                  "queries (llama4: of layers without rotation) grow with the position p, times 1 + "
+                  "temperature_tuning_scale * ln(1 + floor((p + temperature_tuning_offset) / "
+                  "temperature_tuning_floor_scale))"),
       float_key("temperature_tuning_scale", 0.1, more_than(0), "with temperature_tuning: how fast they grow"),
       integer_key("temperature_tuning_floor_scale", 8192, at_least(1),
                   "with temperature_tuning: positions of a step of that growth"),
+      integer_key("temperature_tuning_offset", 1, between(0, 1),
+                  "with temperature_tuning: what is added to a position (0 for mistral4)"),
+      integer_key("value_head_dim", 0, at_least(0),
+                  "width of a head's values; 0: head_dim (MLA states v_head_dim)"),
+      float_key("attention_value_scale", 1.0, more_than(0), "factor of the values"),
+      choice_key("attention_gate", "block", one_of({"block", "none", "value", "head"}),
+                 "what multiplies attention's output: a number for each value or for each head, a function "
+                 "of a projection of x; block: as decoder_block says"),
+      choice_key("attention_gate_curve", "sigmoid", one_of({"sigmoid", "softplus"}),
+                 "with attention_gate: the function"),
+      structure_key("attention_kinds", nlohmann::json::array(),
+                    "kinds of attention by name, each with the keys that differ from the model's, as "
+                    "{window: {sliding_window_size: 128, attention_sink: true}, full: {}}"),
+      text_list_key("layer_kinds", {}, "the kind of each layer, a name of attention_kinds"),
       with_role(KeyRole::training,
                 boolean_key("use_qk_clip", false,
                             "MLA: after each update, weights of queries and keys shrink where a head's "

@@ -45,13 +45,13 @@ class Rewriter {
 
   // All other changes of compat=maxtext concern training, or the order of operations at the experts.
   void leave_compat() {
-    if (model_.moe.weights_include_bias)
+    if (model_.moe().weights_include_bias)
       fail_usage(
           "[convert] compat={}, model_name={}: no Hugging Face form; the experts' weights hold the "
           "router's bias",
           form_.config.get_string("compat"), model_.name);
     set("compat", "none");
-    form_.same_bits = model_.moe.experts == 0;
+    form_.same_bits = model_.moe().experts == 0;
     if (!model_.attention().mla && model_.attention().scale == 1.0) {
       const double factor = std::sqrt(static_cast<double>(model_.attention().head_dim));
       multiply("attention.query", factor,
@@ -59,9 +59,9 @@ class Rewriter {
       if (model_.attention().bias)
         multiply("attention.query_bias", factor, "compat=maxtext: nor does the query's bias");
     }
-    if (model_.moe.experts == 0) return;
+    if (model_.moe().experts == 0) return;
     // It normalises no softmax over all; what one over the selected becomes is for the family to say.
-    if (model_.moe.score == RouterScore::softmax) set("norm_topk_prob", false);
+    if (model_.moe().score == RouterScore::softmax) set("norm_topk_prob", false);
   }
 
   // Beyond the original context MLA's scores are scaled here whatever the rotation is, there with YaRN only.

@@ -115,8 +115,8 @@ std::string model_lines(const DescribedModel& model) {
   if (!model.architecture) return "";
   const Architecture& a = *model.architecture;
   std::string experts;
-  if (a.moe.experts > 0)
-    experts = fmt::format(", {} experts a layer, {} a token", a.moe.experts, a.moe.slots);
+  if (a.moe().experts > 0)
+    experts = fmt::format(", {} experts a layer, {} a token", a.moe().experts, a.moe().slots);
   return fmt::format("  model       {}, {} layers, width {}, vocabulary {}{}\n  function    {}\n", model.kind,
                      a.layers, a.emb, a.vocab, experts, architecture_hash(a));
 }

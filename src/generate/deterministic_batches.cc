@@ -29,7 +29,7 @@ std::unique_ptr<RowIndependence> row_independence_of(const Config& config, const
   const MoeExecution& experts = model.moe_execution;
   refuse_unless((experts.sparse || experts.capacity_factor <= 0) && experts.ragged_buffer_factor <= 0,
                 "expected experts that drop no tokens (capacity_factor=-1, ragged_buffer_factor=-1)");
-  refuse_unless(!model.moe.random_routing, "expected use_random_routing=false: experts are drawn by place");
+  refuse_unless(!model.moe().random_routing, "expected use_random_routing=false: experts are drawn by place");
   return std::make_unique<RowIndependence>();
 }
 

@@ -253,6 +253,25 @@ void add_llama4(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config["no_rope_layers"] = rotates;
 }
 
+constexpr GgufName kMimoNames[] = {{"attn_sinks.weight", "self_attn.attention_sink_bias"}};
+
+constexpr GgufName kStep3Names[] = {
+    {"attn_gate.weight", "self_attn.g_proj.weight"},
+    {"ffn_gate_inp.weight", "moe.gate.weight"},
+    {"exp_probs_b.bias", "moe.router_bias"},
+    {"ffn_gate_shexp.weight", "share_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "share_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "share_expert.down_proj.weight"},
+};
+
+constexpr GgufName kLagunaNames[] = {
+    {"attn_gate.weight", "self_attn.g_proj.weight"},
+    {"exp_probs_b.bias", "mlp.experts.e_score_correction_bias"},
+    kGatedSharedNames[0],
+    kGatedSharedNames[1],
+    kGatedSharedNames[2],
+};
+
 constexpr GgufArchitecture kArchitectures[] = {
     {.name = "llama",  // Llama, Mistral, Mixtral
      .tensors = kMixtralNames,
@@ -292,6 +311,28 @@ constexpr GgufArchitecture kArchitectures[] = {
      .gating = kGgufSigmoid,
      .divides_weights = true,
      .add = add_hy_v3},
+    {.name = "mimo2",
+     .tensors = kMimoNames,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .rotates_part = true,
+     .heads_by_layer = true,
+     .add = add_mimo2},
+    {.name = "step35",
+     .tensors = kStep3Names,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .heads_by_layer = true,
+     .add = add_step35},
+    {.name = "laguna",
+     .tensors = kLagunaNames,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .rotates_part = true,
+     .heads_by_layer = true,
+     .add = add_laguna},
     {.name = "ernie4_5-moe", .tensors = kErnieNames, .divides_weights = true, .add = add_ernie},
     {.name = "deepseek2", .rotates_part = true, .add = add_deepseek},
     {.name = "glm4moe",

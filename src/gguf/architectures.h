@@ -37,6 +37,7 @@ struct GgufArchitecture {
   bool norms_plus_one = false;      // the file stores 1 + weight for each norm
   bool rotates_part = false;        // `add` reads a head's rotated share; otherwise all of it is rotated
   bool rope_factors = false;        // a file may have rope_freqs.weight
+  bool heads_by_layer = false;      // `add` reads numbers of heads, which may be lists
   // Adds `model_type` to a config.json of transformers, and settings that hub_config_of() does not read for
   // all architectures. Error(usage) naming the key for a value that config.json cannot express.
   void (*add)(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
@@ -52,6 +53,11 @@ std::string check_other_keys(const GgufFile& file, const GgufArchitecture& archi
 
 // Adds the settings of qwen3next and qwen35moe (gguf_delta_net.cc).
 void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
+
+// Add the settings of families with layers of two kinds (gguf_two_kinds.cc).
+void add_mimo2(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
+void add_step35(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
+void add_laguna(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
 
 // Writes `rope.dimension_count`, relative to a head's width, as transformers' partial_rotary_factor.
 void add_rotated_share(const GgufMetadata& metadata, nlohmann::json& config);

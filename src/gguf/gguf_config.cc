@@ -101,7 +101,11 @@ const char* attention_biases_of(const GgufFile& file) {
 json hub_config_of(const GgufFile& file, std::string* notice) {
   const GgufArchitecture& architecture = architecture_of(file);
   const GgufMetadata metadata(file, std::string(architecture.name));
-  const std::int64_t heads = metadata.integer("attention.head_count"),
+  // The first layer's, where layers differ.
+  const auto number_of_heads = [&](const char* key) {
+    return architecture.heads_by_layer ? metadata.integers(key, 1).front() : metadata.integer(key);
+  };
+  const std::int64_t heads = number_of_heads("attention.head_count"),
                      width = metadata.integer("embedding_length"),
                      predictions = metadata.integer("nextn_predict_layers", 0),
                      blocks = metadata.integer("block_count");
@@ -114,7 +118,8 @@ json hub_config_of(const GgufFile& file, std::string* notice) {
     metadata.wrong("nextn_predict_layers", fmt::format("fewer than the {} blocks", blocks));
   json config{{"hidden_size", width},
               {"num_attention_heads", heads},
-              {"num_key_value_heads", metadata.integer("attention.head_count_kv", heads)},
+              {"num_key_value_heads",
+               metadata.has("attention.head_count_kv") ? number_of_heads("attention.head_count_kv") : heads},
               {"intermediate_size", metadata.integer("feed_forward_length", 0)},
               {"num_hidden_layers", blocks - predictions},
               {"rms_norm_eps", epsilon},
@@ -136,7 +141,7 @@ json hub_config_of(const GgufFile& file, std::string* notice) {
   architecture.add(file, metadata, config);
   config[kGgufAttentionBiases] = attention_biases_of(file);
   const bool latent = config.contains("kv_lora_rank");
-  if (!latent && metadata.integer("attention.value_length", head) != head)
+  if (!latent && !config.contains("v_head_dim") && metadata.integer("attention.value_length", head) != head)
     metadata.wrong("attention.value_length", fmt::format("{}, the width of a head", head));
   const std::string others = check_other_keys(file, architecture, metadata, config);
   if (notice != nullptr) *notice = others;

@@ -27,8 +27,7 @@ const json& GgufMetadata::one(std::string_view key) const {
   return value.empty() ? value : value[0];
 }
 
-std::int64_t GgufMetadata::integer(std::string_view key) const {
-  const json& value = one(key);
+std::int64_t GgufMetadata::as_integer(std::string_view key, const json& value) const {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   const bool fits = value.is_number_integer() &&
                     !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{kMost}) &&
@@ -37,10 +36,39 @@ std::int64_t GgufMetadata::integer(std::string_view key) const {
   return value.get<std::int64_t>();
 }
 
-double GgufMetadata::number(std::string_view key) const {
-  const json& value = one(key);
+double GgufMetadata::as_number(std::string_view key, const json& value) const {
   if (!value.is_number() || !std::isfinite(value.get<float>())) wrong(key, "a finite number");
   return std::stod(fmt::format("{}", value.get<float>()));
+}
+
+std::int64_t GgufMetadata::integer(std::string_view key) const {
+  return as_integer(key, one(key));
+}
+
+double GgufMetadata::number(std::string_view key) const {
+  return as_number(key, one(key));
+}
+
+// The value of layer `i`: one of a list, or the value for all.
+const json& GgufMetadata::of_layer(std::string_view key, std::size_t i) const {
+  const json& value = at(key);
+  if (!value.is_array()) return value;
+  if (value.size() <= i) wrong(key, fmt::format("a number for layer {}", i));
+  return value[i];
+}
+
+std::vector<std::int64_t> GgufMetadata::integers(std::string_view key, std::int64_t count) const {
+  std::vector<std::int64_t> numbers;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+    numbers.push_back(as_integer(key, of_layer(key, i)));
+  return numbers;
+}
+
+std::vector<double> GgufMetadata::numbers(std::string_view key, std::int64_t count) const {
+  std::vector<double> numbers;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+    numbers.push_back(as_number(key, of_layer(key, i)));
+  return numbers;
 }
 
 bool GgufMetadata::flag(std::string_view key, bool absent) const {

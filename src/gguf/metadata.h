@@ -25,6 +25,9 @@ class GgufMetadata {
   std::int64_t integer(std::string_view key, std::int64_t absent) const {
     return has(key) ? integer(key) : absent;
   }
+  // A number for each of `count` layers: the first of a list that has at least as many, or one for all.
+  std::vector<std::int64_t> integers(std::string_view key, std::int64_t count) const;
+  std::vector<double> numbers(std::string_view key, std::int64_t count) const;
   // For a float32: the double with the shortest decimal form, as a person would have written it.
   double number(std::string_view key) const;
   double number(std::string_view key, double absent) const { return has(key) ? number(key) : absent; }
@@ -47,6 +50,9 @@ class GgufMetadata {
   std::string full(std::string_view key) const { return prefix_ + "." + std::string(key); }
   const nlohmann::json& at(std::string_view key) const;
   const nlohmann::json& one(std::string_view key) const;
+  const nlohmann::json& of_layer(std::string_view key, std::size_t i) const;
+  std::int64_t as_integer(std::string_view key, const nlohmann::json& value) const;
+  double as_number(std::string_view key, const nlohmann::json& value) const;
 
   const GgufFile& file_;
   std::string prefix_;

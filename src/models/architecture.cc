@@ -25,13 +25,13 @@ bool any_kind(const Architecture& a, const Has& has) {
 
 constexpr auto kGrouped = SOME_KIND(!k.mla);
 constexpr auto kLatent = SOME_KIND(k.mla);
-constexpr auto kSparse = [](const Architecture& a) { return a.moe.experts > 0; };
-constexpr auto kChosen = [](const Architecture& a) { return a.moe.experts > 0 && !a.moe.random_routing; };
+constexpr auto kSparse = [](const Architecture& a) { return a.moe().experts > 0; };
+constexpr auto kChosen = [](const Architecture& a) { return a.moe().experts > 0 && !a.moe().random_routing; };
 // True when the weights are neither the gate's outputs nor a softmax of their own.
 constexpr auto kWeighted = [](const Architecture& a) {
-  return a.moe.experts > 0 && !a.moe.random_routing && !a.moe.softmax_over_selected;
+  return a.moe().experts > 0 && !a.moe().random_routing && !a.moe().softmax_over_selected;
 };
-constexpr auto kInGroups = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.groups > 1; };
+constexpr auto kInGroups = [](const Architecture& a) { return a.moe().experts > 0 && a.moe().groups > 1; };
 constexpr auto kStretched = SOME_KIND(k.rope.type != "default");
 constexpr auto kStretchedByWave = SOME_KIND(k.rope.type == "llama3.1" || k.rope.type == "yarn");
 constexpr auto kLlama3 = SOME_KIND(k.rope.type == "llama3.1");
@@ -48,13 +48,22 @@ constexpr auto kUnlikeKinds = [](const Architecture& a) {
     k.rotated = first.rotated;
     k.query_growth = first.query_growth;
     k.query_growth_positions = first.query_growth_positions;
+    k.query_growth_offset = first.query_growth_offset;
     return k != first;
   });
 };
 constexpr auto kDelta = [](const Architecture& a) { return a.has_delta(); };
 constexpr auto kIndexed = [](const Architecture& a) { return a.has_indexer(); };
 constexpr auto kPredicting = [](const Architecture& a) { return a.predictions > 0; };
-constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.gate_limit != 0; };
+constexpr auto kClamped = [](const Architecture& a) {
+  return std::ranges::any_of(a.moes, [](const MoeConfig& m) { return m.experts > 0 && m.gate_limit != 0; });
+};
+constexpr auto kSharedLimit = [](const Architecture& a) {
+  return std::ranges::any_of(a.moes, [](const MoeConfig& m) { return m.shared_limit != 0; });
+};
+constexpr auto kMlpLimit = [](const Architecture& a) {
+  return std::ranges::any_of(a.mlps, [](const MlpKind& m) { return m.gate_limit != 0; });
+};
 
 // A field that came after models were hashed has no say at the value that all of them had: hashes stay.
 //
@@ -73,12 +82,17 @@ constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 &
 #define KIND(member) OF_KINDS(attentions, member, true)
 #define KIND_WITH(member, condition) OF_KINDS(attentions, member, condition)
 #define DELTA(member) OF_KINDS(deltas, member, true)
+#define MOE(member) OF_KINDS(moes, member, true)
 #define LAYERS(condition)                                                  \
   [](Architecture& a) -> FieldPointer {                                    \
     return LayersWith{&a, [](const Architecture& of, const LayerSpec& l) { \
                         (void)of;                                          \
                         return condition;                                  \
                       }};                                                  \
+  }
+#define KIND_OF_LAYERS(member)                                            \
+  [](Architecture& a) -> FieldPointer {                                   \
+    return KindOfLayers{&a, [](const LayerSpec& l) { return l.member; }}; \
   }
 
 constexpr ArchitectureField kFields[] = {
@@ -104,6 +118,8 @@ constexpr ArchitectureField kFields[] = {
      KIND(out_bias), SOME_KIND(k.out_bias)},
     {"attention_gate", "decoder_block", "attention's output has a gate", kShape, KIND(gate),
      SOME_KIND(k.gate)},
+    {"attention_gate_of_heads", "attention_gate", "that gate is one number a head", kShape,
+     KIND(gate_of_heads), SOME_KIND(k.gate_of_heads)},
     {"delta_layers", "delta_layers", "layers with a gated delta net", kShape, LAYERS(l.delta >= 0), kDelta},
     {"delta_key_heads", "gdn_num_key_heads", "its heads of queries and keys", kShape, DELTA(key_heads),
      kDelta},
@@ -116,13 +132,15 @@ constexpr ArchitectureField kFields[] = {
     {"kv_lora", "kv_lora_rank", "width of the latent of keys and values", kShape, KIND(kv_lora), kLatent},
     {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, KIND(nope), kLatent},
     {"rope_dim", "qk_rope_head_dim", "width of a head that is rotated", kShape, KIND(rope_dim), kLatent},
-    {"v_dim", "v_head_dim", "width of a head's values", kShape, KIND(v_dim), kLatent},
+    {"v_dim", "v_head_dim", "width of a head's values", kShape, KIND(v_dim),
+     SOME_KIND(k.mla || k.v_dim != k.head_dim)},
     {"indexer_heads", "use_indexer", "heads of the indexer that chooses keys", kShape, KIND(indexer_heads),
      kIndexed},
     {"indexer_dim", "indexer_head_dim", "width of its heads", kShape, KIND(indexer_dim), kIndexed},
-    {"experts", "num_experts", "routed experts of a layer", kShape, FIELD(moe.experts), kAlways},
-    {"moe_layers", "first_num_dense_layers", "layers that have experts", kShape, LAYERS(l.experts), kSparse},
-    {"mlp", "base_mlp_dim", "hidden width of a dense layer", kShape, FIELD(mlp),
+    {"experts", "num_experts", "routed experts of a layer", kShape, MOE(experts), kAlways},
+    {"moe_layers", "first_num_dense_layers", "layers that have experts", kShape, LAYERS(l.has_experts()),
+     kSparse},
+    {"mlp", "base_mlp_dim", "hidden width of a dense layer", kShape, OF_KINDS(mlps, width, true),
      [](const Architecture& a) { return std::ssize(a.moe_layers()) < a.depth(); }},
     {"moe_mlp", "base_moe_mlp_dim", "hidden width of an expert", kShape, FIELD(moe_mlp), kSparse},
     {"latent_experts", "decoder_block", "experts work on the latent tokens that attention gives", kShape,
@@ -135,11 +153,11 @@ constexpr ArchitectureField kFields[] = {
     {"shared_gate", "decoder_block", "their output has a gate", kShape, FIELD(shared_gate),
      [](const Architecture& a) { return a.shared_experts > 0 && a.shared_gate; }},
     {"tied", "logits_via_embedding", "the embedding is the head", kShape, FIELD(tied), kAlways},
-    {"bias", "routed_bias", "the router has a bias", kShape, FIELD(moe.bias), kSparse},
-    {"logit_bias", "routed_bias", "the router's logits have a bias", kShape, FIELD(moe.logit_bias),
-     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.logit_bias; }},
-    {"expert_bias", "mlp_bias", "the experts' products have biases", kShape, FIELD(moe.expert_bias),
-     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.expert_bias; }},
+    {"bias", "routed_bias", "the router has a bias", kShape, MOE(bias), kSparse},
+    {"logit_bias", "routed_bias", "the router's logits have a bias", kShape, MOE(logit_bias),
+     [](const Architecture& a) { return a.moe().experts > 0 && a.moe().logit_bias; }},
+    {"expert_bias", "mlp_bias", "the experts' products have biases", kShape, MOE(expert_bias),
+     [](const Architecture& a) { return a.moe().experts > 0 && a.moe().expert_bias; }},
 
     {"compat", "compat", "computes as the reference does", kFunction, FIELD(compat), kAlways},
     {"compat_2026_08", "compat", "and as it did in August 2026", kFunction, FIELD(compat_2026_08),
@@ -198,54 +216,74 @@ constexpr ArchitectureField kFields[] = {
      KIND_WITH(chunk, k.chunk > 0), SOME_KIND(k.chunk != 0)},
     {"qk_unit_norm", "use_qk_norm", "rotated queries and keys are normed without weights", kFunction,
      KIND(qk_unit_norm), SOME_KIND(k.qk_unit_norm)},
-    {"query_growth", "temperature_tuning", "growth of queries without rotation by position", kFunction,
-     KIND_WITH(query_growth, !k.rotated), kScalesQueries},
+    {"query_growth", "temperature_tuning", "growth of queries by position", kFunction,
+     KIND_WITH(query_growth, k.scales_queries()), kScalesQueries},
     {"query_growth_positions", "temperature_tuning_floor_scale", "positions of a step of that growth",
-     kFunction, KIND_WITH(query_growth_positions, !k.rotated), kScalesQueries},
+     kFunction, KIND_WITH(query_growth_positions, k.scales_queries()), kScalesQueries},
+    {"query_growth_offset", "temperature_tuning_offset", "what is added to the position for it", kFunction,
+     KIND_WITH(query_growth_offset, k.scales_queries()),
+     SOME_KIND(k.scales_queries() && k.query_growth_offset != 1)},
+    {"attention_gate_softplus", "attention_gate_curve", "attention's gate is a softplus, not a sigmoid",
+     kFunction, KIND(gate_softplus), SOME_KIND(k.gate_softplus)},
+    {"value_scale", "attention_value_scale", "factor of the values", kFunction, KIND(value_scale),
+     SOME_KIND(k.value_scale != 1)},
     {"qkv_clip", "clip_qkv", "bound of queries, keys and values", kFunction, KIND(qkv_clip),
      SOME_KIND(k.qkv_clip != 0)},
-    {"gate_limit", "mlp_activations_limit", "clamp of the experts' gates", kFunction, FIELD(moe.gate_limit),
+    {"gate_limit", "mlp_activations_limit", "clamp of the experts' gates", kFunction, MOE(gate_limit),
      kClamped},
+    {"gate_clamp", "expert_gate_clamp", "where the experts' gates are clamped", kFunction, MOE(gate_clamp),
+     [](const Architecture& a) {
+       return std::ranges::any_of(a.moes, [](const MoeConfig& m) { return m.gate_clamp != GateClamp(); });
+     }},
+    {"shared_gate_limit", "shared_gate_limits", "clamp of the shared experts' gates", kFunction,
+     MOE(shared_limit), kSharedLimit},
+    {"mlp_gate_limit", "shared_gate_limits", "clamp of dense layers' gates", kFunction,
+     OF_KINDS(mlps, gate_limit, true), kMlpLimit},
     {"gate_alpha", "mlp_activations_alpha", "factor in the logistic function of a clamped gate", kFunction,
-     FIELD(moe.gate_alpha), kClamped},
+     MOE(gate_alpha), kClamped},
     {"attention_scale", "mscale", "factor of the scores", kFunction, KIND(scale), kAlways},
-    {"slots", "num_experts_per_tok", "experts of a token", kFunction, FIELD(moe.slots), kSparse},
-    {"random_routing", "use_random_routing", "experts are drawn", kFunction, FIELD(moe.random_routing),
-     kSparse},
-    {"random_seed", "init_weights_seed", "seed of those draws", kFunction, FIELD(moe.random_seed),
-     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.random_routing; }},
-    {"score", "routed_score_func", "what the router makes of logits", kFunction, FIELD(moe.score), kChosen},
+    {"slots", "num_experts_per_tok", "experts of a token", kFunction, MOE(slots), kSparse},
+    {"random_routing", "use_random_routing", "experts are drawn", kFunction, MOE(random_routing), kSparse},
+    {"random_seed", "init_weights_seed", "seed of those draws", kFunction, MOE(random_seed),
+     [](const Architecture& a) { return a.moe().experts > 0 && a.moe().random_routing; }},
+    {"score", "routed_score_func", "what the router makes of logits", kFunction, MOE(score), kChosen},
     {"softmax_over_selected", "routed_score_func", "weights are a softmax of the chosen scores", kFunction,
-     FIELD(moe.softmax_over_selected), kChosen},
-    {"normalise", "norm_topk_prob", "weights are divided by their sum", kFunction, FIELD(moe.normalise),
-     kWeighted},
-    {"normalise_epsilon", "routed_score_func", "added to that sum", kFunction, FIELD(moe.normalise_epsilon),
-     [](const Architecture& a) { return kWeighted(a) && a.moe.normalise; }},
-    {"scaling", "routed_scaling_factor", "factor of the weights", kFunction, FIELD(moe.scaling), kWeighted},
+     MOE(softmax_over_selected), kChosen},
+    {"normalise", "norm_topk_prob", "weights are divided by their sum", kFunction, MOE(normalise), kWeighted},
+    {"normalise_epsilon", "routed_score_func", "added to that sum", kFunction, MOE(normalise_epsilon),
+     [](const Architecture& a) { return kWeighted(a) && a.moe().normalise; }},
+    {"scaling", "routed_scaling_factor", "factor of the weights", kFunction, MOE(scaling), kWeighted},
     {"choose_by_logit", "decoder_block", "experts are chosen by logits, not by their scores", kFunction,
-     FIELD(moe.choose_by_logit), [](const Architecture& a) { return kChosen(a) && a.moe.choose_by_logit; }},
+     MOE(choose_by_logit), [](const Architecture& a) { return kChosen(a) && a.moe().choose_by_logit; }},
     {"weights_on_inputs", "decoder_block", "weights multiply what experts take", kFunction,
-     FIELD(moe.weights_on_inputs),
-     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.weights_on_inputs; }},
-    {"weights_include_bias", "compat", "weights hold the router's bias", kFunction,
-     FIELD(moe.weights_include_bias), [](const Architecture& a) { return a.moe.experts > 0 && a.moe.bias; }},
+     MOE(weights_on_inputs),
+     [](const Architecture& a) { return a.moe().experts > 0 && a.moe().weights_on_inputs; }},
+    {"weights_include_bias", "compat", "weights hold the router's bias", kFunction, MOE(weights_include_bias),
+     [](const Architecture& a) { return a.moe().experts > 0 && a.moe().bias; }},
     {"given_as_maxtext", "compat", "replayed experts are weighed as MaxText does", kFunction,
-     FIELD(moe.given_as_maxtext), [](const Architecture& a) { return a.moe.given_as_maxtext; }},
-    {"groups", "n_routing_groups", "groups of experts that limit the choice", kFunction, FIELD(moe.groups),
+     MOE(given_as_maxtext), [](const Architecture& a) { return a.moe().given_as_maxtext; }},
+    {"groups", "n_routing_groups", "groups of experts that limit the choice", kFunction, MOE(groups),
      kInGroups},
-    {"kept_groups", "topk_routing_group", "groups a token may choose from", kFunction, FIELD(moe.kept_groups),
+    {"groups_by_two_best", "decoder_block", "a group scores the sum of its two best", kFunction,
+     MOE(groups_by_two_best),
+     [](const Architecture& a) { return kInGroups(a) && a.moe().groups_by_two_best; }},
+    {"kept_groups", "topk_routing_group", "groups a token may choose from", kFunction, MOE(kept_groups),
      kInGroups},
     {"attention_layers", "decoder_block", "the kind of attention of each layer", kFunction,
-     [](Architecture& a) -> FieldPointer { return KindOfLayers{&a}; }, kUnlikeKinds},
+     KIND_OF_LAYERS(attention), kUnlikeKinds},
+    {"feed_forward_layers", "decoder_block", "the kind of each layer's experts, or of its MLP", kFunction,
+     KIND_OF_LAYERS(has_experts() ? l.moe : l.mlp),
+     [](const Architecture& a) { return a.mlps.size() > 1 || a.moes.size() > 1; }},
 };
 
 #undef FIELD
 
-// Four fields of Architecture are structs (layer_specs, attentions, deltas, moe), and one of AttentionKind
+// Five fields of Architecture are of structs (layer_specs and lists of kinds), and one of AttentionKind
 // (rope): their own fields are counted instead. A window has a second line, of its layers.
-static_assert(std::size(kFields) == field_count<Architecture>() - 4 + field_count<LayerSpec>() +
+static_assert(std::size(kFields) == field_count<Architecture>() - 5 + field_count<LayerSpec>() +
                                         field_count<AttentionKind>() - 1 + field_count<RopeConfig>() +
-                                        field_count<DeltaKind>() + field_count<MoeConfig>() + 1,
+                                        field_count<DeltaKind>() + field_count<MlpKind>() +
+                                        field_count<MoeConfig>() + 1,
               "every field has one line above");
 
 nlohmann::json json_of(const char* text) {
@@ -264,6 +302,9 @@ nlohmann::json json_of(RouterScore score) {
   }
   return {};
 }
+nlohmann::json json_of(GateClamp clamp) {
+  return json_of(clamp == GateClamp::gpt_oss ? "gpt_oss" : clamp == GateClamp::before ? "before" : "after");
+}
 // The shortest number that reads back as `value`: 1e-06, not 9.999999974752427e-07.
 nlohmann::json json_of(float value) {
   return std::stod(fmt::format("{}", value));
@@ -277,7 +318,7 @@ nlohmann::json value_at(const LayersWith& layers) {
 }
 nlohmann::json value_at(const KindOfLayers& layers) {
   nlohmann::json kinds = nlohmann::json::array();
-  for (const LayerSpec& layer : layers.model->layer_specs) kinds.push_back(layer.attention);
+  for (const LayerSpec& layer : layers.model->layer_specs) kinds.push_back(layers.number(layer));
   return kinds;
 }
 template <typename T>
@@ -300,13 +341,6 @@ nlohmann::json value_at(const OfKinds<T>& places) {
 
 }  // namespace
 
-int Architecture::number_of(const AttentionKind& kind) {
-  const auto found = std::ranges::find(attentions, kind);
-  const auto number = static_cast<int>(found - attentions.begin());
-  if (found == attentions.end()) attentions.push_back(kind);
-  return number;
-}
-
 bool Architecture::has_indexer() const {
   return any_kind(*this, [](const AttentionKind& k) { return k.has_indexer(); });
 }
@@ -322,7 +356,7 @@ std::int64_t Architecture::chunk() const {
 std::vector<std::int64_t> Architecture::moe_layers() const {
   std::vector<std::int64_t> numbers;
   for (std::int64_t i = 0; i < std::ssize(layer_specs); ++i) {
-    if (layer(i).experts) numbers.push_back(i);
+    if (layer(i).has_experts()) numbers.push_back(i);
   }
   return numbers;
 }

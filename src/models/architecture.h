@@ -1,6 +1,7 @@
 // Architecture: everything that decides which function a model computes, and nothing about how it is run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,14 +39,18 @@ struct AttentionKind {
   std::int64_t window = 0;  // a token sees so many keys, its own included; 0: all
   std::int64_t chunk = 0;   // a token sees keys of its own chunk of so many tokens; 0: all
   bool rotated = true;      // queries and keys are rotated
-  // An unrotated kind multiplies queries by 1 + growth · ln(1 + floor((position + 1) / positions)).
+  // Queries are multiplied by 1 + growth · ln(1 + floor((position + offset) / positions)); growth 0: by 1.
   double query_growth = 0;
   std::int64_t query_growth_positions = 1;
+  std::int64_t query_growth_offset = 1;
   bool qk_norm = false;
   bool qk_norm_of_heads = false;  // the norm is over all heads together, not over each head
   bool qk_unit_norm = false;      // rotated queries and keys are normalised, without weights
   float qkv_clip = 0;             // queries, keys and values are clipped to it before rotation; 0: no
-  bool gate = false;              // each head's output is multiplied by the sigmoid of a projection of x
+  bool gate = false;              // each head's output is multiplied by the sigmoid of a projection of x,
+  bool gate_of_heads = false;     // which has one number a head, not one for each value,
+  bool gate_softplus = false;     // and of which softplus is taken, not the sigmoid
+  float value_scale = 1;          // values are multiplied by it
   bool sinks = false;             // each head's softmax has one additional score, a parameter
   // `bias`: of the projections that read x (query, key and value; for MLA those to latents). `out_bias`: of
   // the output projection.
@@ -60,7 +65,8 @@ struct AttentionKind {
   RopeConfig rope;
 
   bool has_indexer() const { return indexer_heads > 0; }
-  bool scales_queries() const { return !rotated && query_growth != 0; }
+  bool scales_queries() const { return query_growth != 0; }
+  std::int64_t query_dim() const { return mla ? nope + rope_dim : head_dim; }
   KeyWindow seen() const { return {.window = window, .chunk = chunk}; }
 
   bool operator==(const AttentionKind&) const = default;
@@ -75,11 +81,20 @@ struct DeltaKind {
   bool operator==(const DeltaKind&) const = default;
 };
 
+// A dense MLP.
+struct MlpKind {
+  std::int64_t width = 0;  // hidden
+  float gate_limit = 0;    // as MoeConfig::shared_limit; 0: none
+
+  bool operator==(const MlpKind&) const = default;
+};
+
 // The parts of a layer: numbers into the model's lists of kinds; -1: the layer has no such part.
 struct LayerSpec {
   int attention = 0, delta = -1;
-  bool experts = false;  // the feed-forward part is an MoE layer
+  int mlp = 0, moe = -1;  // one of them
 
+  bool has_experts() const { return moe >= 0; }
   bool operator==(const LayerSpec&) const = default;
 };
 
@@ -92,14 +107,15 @@ struct Architecture {
   std::vector<LayerSpec> layer_specs;     // one for each layer, then one for each prediction layer
   std::vector<AttentionKind> attentions;  // one at least
   std::vector<DeltaKind> deltas;
-  std::int64_t emb = 0, mlp = 0, moe_mlp = 0, vocab = 0;
+  std::vector<MlpKind> mlps{MlpKind()};      // one at least
+  std::vector<MoeConfig> moes{MoeConfig()};  // one at least; its experts = 0: a dense model
+  std::int64_t emb = 0, moe_mlp = 0, vocab = 0;
   bool latent_experts = false;  // decoder_block.h
   std::int64_t moe_emb = 0;     // width of the experts' input: emb, or the latent width
   bool post_mlp_norm = false;   // the output of the MLP or the experts is normalised before it is added
   std::int64_t shared_experts = 0;
   std::int64_t shared_mlp = 0;  // hidden width of all shared experts together
   bool shared_gate = false;     // their output is multiplied by the sigmoid of a projection of x
-  MoeConfig moe;                // moe.experts = 0: a dense model
   float norm_epsilon = 1e-6f;
   bool norm_plus_one = false;          // norms multiply by 1 + weight
   bool tied = false;                   // logits_via_embedding
@@ -115,8 +131,11 @@ struct Architecture {
   }
   // The first kind: what it says of sizes, norms and latents holds for all kinds of the families that ask.
   const AttentionKind& attention() const { return attentions.front(); }
-  // The number of that kind, which is added where the list lacks it.
-  int number_of(const AttentionKind& kind);
+  const MlpKind& mlp_of(const LayerSpec& spec) const { return mlps[static_cast<std::size_t>(spec.mlp)]; }
+  const MoeConfig& moe_of(const LayerSpec& spec) const { return moes[static_cast<std::size_t>(spec.moe)]; }
+  // The first kind of each: what it says of sizes and routing holds for all.
+  const MlpKind& mlp() const { return mlps.front(); }
+  const MoeConfig& moe() const { return moes.front(); }
   const DeltaKind& delta_of(const LayerSpec& spec) const {
     return deltas[static_cast<std::size_t>(spec.delta)];
   }
@@ -138,6 +157,15 @@ struct Architecture {
   std::vector<std::int64_t> moe_layers() const;
 };
 
+// The number of a kind in its list, to which it is added where the list lacks it.
+template <typename Kind>
+int number_of(std::vector<Kind>& kinds, const Kind& kind) {
+  const auto found = std::ranges::find(kinds, kind);
+  const auto number = static_cast<int>(found - kinds.begin());
+  if (found == kinds.end()) kinds.push_back(kind);
+  return number;
+}
+
 // Returns the model without its prediction layers.
 template <typename Model>
 Model without_predictions(Model model) {
@@ -156,18 +184,19 @@ struct LayersWith {
   Architecture* model;
   bool (*has)(const Architecture&, const LayerSpec&);
 };
-// The number of each layer's kind of attention, shown as a list.
+// The number of each layer's kind, shown as a list.
 struct KindOfLayers {
   Architecture* model;
+  int (*number)(const LayerSpec&);
 };
 // A field of a kind: that of each kind where it has a say. It is shown as one value where all are equal.
 template <typename T>
 using OfKinds = std::vector<T*>;
 
 using FieldPointer =
-    std::variant<bool*, std::int64_t*, std::uint32_t*, float*, RouterScore*, OfKinds<bool>,
-                 OfKinds<std::int64_t>, OfKinds<float>, OfKinds<double>, OfKinds<std::string>,
-                 OfKinds<std::vector<double>>, double*, LayersWith, KindOfLayers>;
+    std::variant<bool*, std::int64_t*, float*, OfKinds<bool>, OfKinds<std::int64_t>, OfKinds<std::uint32_t>,
+                 OfKinds<float>, OfKinds<double>, OfKinds<std::string>, OfKinds<std::vector<double>>,
+                 OfKinds<RouterScore>, OfKinds<GateClamp>, LayersWith, KindOfLayers>;
 
 struct ArchitectureField {
   const char* name;  // the name in `inspect` and in the hash

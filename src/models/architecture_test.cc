@@ -17,7 +17,7 @@ std::vector<Architecture> models() {
   dense.layers = 4;
   dense.layer_specs.resize(4);
   dense.emb = dense.moe_emb = 8;
-  dense.mlp = 16;
+  dense.mlps.front().width = 16;
   dense.vocab = 32;
   dense.attentions.resize(1);
   AttentionKind& attention = dense.attentions[0];
@@ -27,16 +27,16 @@ std::vector<Architecture> models() {
   attention.rope.type = "llama3.1";
   dense.tied = true;
   Architecture routed = dense;
-  routed.layer_specs = {{.experts = false}, {.experts = true}, {.experts = true}, {.experts = true}};
+  routed.layer_specs = {{}, {.mlp = -1, .moe = 0}, {.mlp = -1, .moe = 0}, {.mlp = -1, .moe = 0}};
   routed.moe_mlp = 8;
   routed.shared_experts = 1;
-  routed.moe.experts = 8;
-  routed.moe.slots = 2;
-  routed.moe.score = RouterScore::sigmoid;
-  routed.moe.softmax_over_selected = false;
-  routed.moe.normalise = routed.moe.bias = true;
-  routed.moe.groups = 4;
-  routed.moe.kept_groups = 2;
+  routed.moes.front().experts = 8;
+  routed.moes.front().slots = 2;
+  routed.moes.front().score = RouterScore::sigmoid;
+  routed.moes.front().softmax_over_selected = false;
+  routed.moes.front().normalise = routed.moes.front().bias = true;
+  routed.moes.front().groups = 4;
+  routed.moes.front().kept_groups = 2;
   routed.attentions[0].qk_norm = true;
   Architecture latent = routed;
   latent.attentions[0].mla = true;
@@ -45,9 +45,12 @@ std::vector<Architecture> models() {
   AttentionKind& chooser = indexed.attentions[0];
   chooser.indexer_heads = chooser.indexer_dim = chooser.indexer_topk = 4;
   Architecture drawn = routed;
-  drawn.moe.random_routing = true;
+  drawn.moes.front().random_routing = true;
   Architecture clamped = routed;
-  clamped.moe.gate_limit = 7;
+  clamped.moes.front().gate_limit = 7;
+  clamped.moes.push_back(clamped.moe());
+  clamped.moes[1].gate_limit = 9;
+  clamped.layer_specs[1].moe = 1;
   clamped.attentions.push_back(clamped.attention());
   clamped.attentions[1].window = 8;
   clamped.layer_specs[1].attention = 1;
@@ -60,7 +63,7 @@ std::vector<Architecture> models() {
   growing.query_growth = 0.1;
   growing.query_growth_positions = 16;
   chunked.layer_specs[1].attention = 1;
-  chunked.moe.choose_by_logit = chunked.moe.weights_on_inputs = true;
+  chunked.moes.front().choose_by_logit = chunked.moes.front().weights_on_inputs = true;
   Architecture delta = routed;
   delta.layer_specs[1].attention = -1;
   delta.layer_specs[1].delta = 0;
@@ -86,6 +89,9 @@ void change(std::string& value) {
 void change(RouterScore& value) {
   value = value == RouterScore::softmax ? RouterScore::sigmoid : RouterScore::softmax;
 }
+void change(GateClamp& value) {
+  value = value == GateClamp::after ? GateClamp::before : GateClamp::after;
+}
 void change(std::vector<double>& value) {
   value.push_back(2);
 }
@@ -107,7 +113,8 @@ void change_at(const LayersWith& layers, const char* name) {
   LayerSpec& layer = a.layer_specs[2];
   const std::string_view field = name;
   if (field == "moe_layers") {
-    layer.experts = !layer.experts;
+    layer.moe = layer.has_experts() ? -1 : 0;
+    layer.mlp = layer.has_experts() ? -1 : 0;
   } else if (field == "delta_layers") {
     if (a.deltas.empty()) a.deltas.emplace_back();
     layer.delta = layer.delta < 0 ? 0 : -1;
@@ -120,10 +127,14 @@ void change_at(const LayersWith& layers, const char* name) {
       kind.rotated = !kind.rotated;
   }
 }
-void change_at(const KindOfLayers& layers, const char*) {
+void change_at(const KindOfLayers& layers, const char* name) {
   Architecture& a = *layers.model;
-  if (a.attentions.front().heads != a.attentions.back().heads)
-    a.layer_specs[2].attention = static_cast<int>(a.attentions.size()) - 1 - a.layer_specs[2].attention;
+  LayerSpec& layer = a.layer_specs[2];
+  if (std::string_view(name) == "feed_forward_layers") {
+    if (layer.has_experts()) layer.moe = static_cast<int>(a.moes.size()) - 1 - layer.moe;
+  } else if (a.attentions.front().heads != a.attentions.back().heads) {
+    layer.attention = static_cast<int>(a.attentions.size()) - 1 - layer.attention;
+  }
 }
 const void* address_of(const auto* field) {
   return field;
@@ -136,7 +147,7 @@ const void* address_of(const LayersWith& layers) {
   return reinterpret_cast<const void*>(layers.has);
 }
 const void* address_of(const KindOfLayers& layers) {
-  return &layers.model->layer_specs[0].attention;
+  return reinterpret_cast<const void*>(layers.number);
 }
 
 Architecture changed(Architecture a, const ArchitectureField& field) {

@@ -122,7 +122,10 @@ class LayerRuns {
       places_.from_beginning = work.caches->from_beginning;
       places_.numbers = &work.caches->numbers;
     }
-    for (const AttentionKind& kind : model.attentions) ropes_.push_back(tables_of(kind));
+    for (const AttentionKind& kind : model.attentions) {
+      ropes_.push_back(rotations_of(kind));
+      growths_.push_back(growth_of(kind));
+    }
     result.layer_bytes.assign(static_cast<std::size_t>(model.depth()), 0);
   }
 
@@ -139,7 +142,8 @@ class LayerRuns {
                    parameters_,
                    fmt::format("layers.{}.", i),
                    model_.layer(i),
-                   rope_of(model_.layer(i)),
+                   table_of(ropes_, model_.layer(i)),
+                   table_of(growths_, model_.layer(i)),
                    chunked ? chunk_segments_ : segments_,
                    work_.caches == nullptr ? nullptr : &work_.caches->layers[static_cast<std::size_t>(i)],
                    &places_};
@@ -206,15 +210,9 @@ class LayerRuns {
   std::vector<HeadScores>& scores() { return scores_; }
 
  private:
-  // Kinds that rotate alike share their tables. Of a kind without rotation: the factors of its queries, whose
-  // angle is 0.
-  RopeTables tables_of(const AttentionKind& kind) const {
-    if (!kind.rotated) {
-      if (!kind.scales_queries()) return {};
-      return rope_tables(context_, places_.positions,
-                         std::vector<double>(static_cast<std::size_t>(kind.head_dim / 2)), 1,
-                         {kind.query_growth, static_cast<double>(kind.query_growth_positions)});
-    }
+  // Kinds that rotate alike share their tables.
+  RopeTables rotations_of(const AttentionKind& kind) const {
+    if (!kind.rotated) return {};
     for (std::size_t i = 0; i < ropes_.size(); ++i) {
       const AttentionKind& before = model_.attentions[i];
       if (before.rotated && before.rope == kind.rope && before.rope_dim == kind.rope_dim) return ropes_[i];
@@ -222,8 +220,15 @@ class LayerRuns {
     return rope_tables(context_, places_.positions, rope_frequencies(kind.rope, kind.rope_dim),
                        rope_amplitude(kind.rope));
   }
-  const RopeTables& rope_of(const LayerSpec& layer) const {
-    return layer.attention < 0 ? no_rope_ : ropes_[static_cast<std::size_t>(layer.attention)];
+  RopeTables growth_of(const AttentionKind& kind) const {
+    if (!kind.scales_queries()) return {};
+    return rope_tables(context_, places_.positions,
+                       std::vector<double>(static_cast<std::size_t>(kind.query_dim() / 2)), 1,
+                       {kind.query_growth, static_cast<double>(kind.query_growth_positions),
+                        static_cast<double>(kind.query_growth_offset)});
+  }
+  const RopeTables& table_of(const std::vector<RopeTables>& tables, const LayerSpec& layer) const {
+    return layer.attention < 0 ? no_table_ : tables[static_cast<std::size_t>(layer.attention)];
   }
   Array laid_out(const Array& segments) const {
     return segments.defined() ? constrain(context_, segments, {"segment_ids_batch", "activation_norm_length"})
@@ -245,8 +250,8 @@ class LayerRuns {
   BlockOutput& result_;
   const Array segments_, chunk_segments_;  // DeviceBatch
   TokenPlaces places_;
-  std::vector<RopeTables> ropes_;  // of each kind of attention
-  RopeTables no_rope_;
+  std::vector<RopeTables> ropes_, growths_;  // of each kind of attention
+  RopeTables no_table_;
   Array balance_, indexer_;
   std::vector<Array> layer_balance_;
   std::vector<HeadScores> scores_;

@@ -18,6 +18,7 @@ struct DecoderBlock {
   // Layers may go without rotation (nope_layer_interval, unrotated_layers). They see all tokens while others
   // see chunks (chunk_attn_window_size), and their queries may be scaled (temperature_tuning).
   bool unrotated_layers = false;
+  bool growing_queries = false;  // temperature_tuning scales the queries of all layers
   // A window is required. Unless windowed_layers is set, every other layer has it, starting with the first.
   bool alternating_windows = false;
 
@@ -37,6 +38,7 @@ struct DecoderBlock {
   bool softmax_over_all = false;
   bool shared_experts = true;         // shared experts are allowed
   bool gated_shared_experts = false;  // the shared experts' output has a gate
+  bool groups_by_two_best = false;    // MoeConfig::groups_by_two_best
   bool clamped_gates = false;  // gates are clamped (mlp_activations_limit), with sigmoid instead of silu
   bool logit_bias = false;     // routed_bias is added to the router's logits, not for selection alone
   // Experts are chosen by logits; the sigmoid of a chosen logit multiplies the expert's input.

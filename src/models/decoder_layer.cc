@@ -4,7 +4,7 @@
 #include "models/blocks/delta_net.h"
 #include "ops/basic.h"
 #include "ops/norm.h"
-#include "ops/sigmoid_gate.h"
+#include "ops/output_gate.h"
 
 namespace switchyard {
 namespace {
@@ -12,26 +12,27 @@ namespace {
 MoeWeights moe_weights(const LayerCall& call) {
   MoeWeights w;
   w.gate = call.parameter("moe.gate");
-  if (call.model.moe.bias) w.gate_bias = call.parameter("moe.gate_bias");
+  const MoeConfig& config = call.model.moe_of(call.layer);
+  if (config.bias) w.gate_bias = call.parameter("moe.gate_bias");
   const auto experts = [&](const std::string& name) {
     Linear layer = linear(call, name);
-    if (call.model.moe.expert_bias) layer.bias = weight(call, name + "_bias");
+    if (config.expert_bias) layer.bias = weight(call, name + "_bias");
     return layer;
   };
   w.wi_0 = experts("moe.wi_0");
   w.wi_1 = experts("moe.wi_1");
   w.wo = experts("moe.wo");
-  if (call.model.moe.logit_bias) w.logit_bias = call.parameter("moe.logit_bias");
+  if (config.logit_bias) w.logit_bias = call.parameter("moe.logit_bias");
   return w;
 }
 
 // The shared experts' output, which every token gets in addition to its routed experts'.
 Array shared_experts(const LayerCall& call, const Array& x) {
-  const Array y = gated_mlp(call, "moe.shared.", x);
+  const Array y = gated_mlp(call, "moe.shared.", call.model.moe_of(call.layer).shared_limit, x);
   if (!call.model.shared_gate) return y;
   const Sharding one{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
   const Array gate = linear(call, "moe.shared.gate").apply(call.context, "BSM,MG->BSG", x, &one);
-  return sigmoid_gate(call.context, y, gate);
+  return output_gate(call.context, y, gate);
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
                          : call.attention().mla ? latent_attention(call, normed)
                                                 : grouped_query_attention(call, normed);
   if (m.latent_experts) {
-    MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call),
+    MoeOutput moe = moe_block(c, m.moe_of(call.layer), m.moe_execution, moe_weights(call),
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
                               call.segments, rows.step, layer, rows.first_row);
     const Array y =
@@ -59,10 +60,11 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   const auto added = [&](const Array& y) {
     return add(c, middle, m.post_mlp_norm ? norm(y, "post_mlp_norm") : y);
   };
-  if (!m.layer(layer).experts) return {added(gated_mlp(call, "mlp.", inner)), std::nullopt};
+  if (!call.layer.has_experts())
+    return {added(gated_mlp(call, "mlp.", m.mlp_of(call.layer).gate_limit, inner)), std::nullopt};
 
-  MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call), inner, call.segments, rows.step,
-                            layer, rows.first_row);
+  MoeOutput moe = moe_block(c, m.moe_of(call.layer), m.moe_execution, moe_weights(call), inner, call.segments,
+                            rows.step, layer, rows.first_row);
   Array y = added(moe.y);
   if (m.shared_experts > 0) y = add(c, y, shared_experts(call, inner));
   return {y, std::move(moe)};

@@ -86,12 +86,15 @@ void read_attention(const Config& c, const ModelConfig& m, AttentionKind& k) {
   if (k.qk_unit_norm && c.get_string("qk_norm_over") == "width")
     fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head", m.block->name);
   k.qk_norm_of_heads = k.qk_norm && c.get_string("qk_norm_over") == "width";
-  k.gate = m.block->gated_attention;
+  const std::string gate = c.get_string("attention_gate");
+  k.gate = gate == "block" ? m.block->gated_attention : gate != "none";
+  k.gate_of_heads = gate == "head";
+  k.gate_softplus = k.gate && c.get_string("attention_gate_curve") == "softplus";
+  k.value_scale = static_cast<float>(c.get_float("attention_value_scale"));
   k.bias = c.get_bool("attention_bias");
-  if (k.gate && k.bias)
-    fail_usage("[model] attention_bias=true: decoder_block={} has no biases in attention", m.block->name);
+  if (k.gate && k.bias) fail_usage("[model] attention_bias=true: attention with a gate has no biases");
   if (k.gate && k.qk_norm_of_heads)
-    fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head by itself", m.block->name);
+    fail_usage("[model] qk_norm_over=width: attention with a gate norms each head by itself");
   k.sinks = c.get_bool("attention_sink");
   if (k.sinks && k.mla) fail_usage("[model] attention_sink=true: attention_type=mla has no sinks");
   k.out_bias = k.bias && c.get_bool("attention_output_bias");
@@ -99,6 +102,13 @@ void read_attention(const Config& c, const ModelConfig& m, AttentionKind& k) {
   if (k.qkv_clip > 0 && k.mla)
     fail_usage("[model] clip_qkv={}: attention_type=mla clamps nothing", c.get_float("clip_qkv"));
   if (k.mla) {
+    if (k.gate) fail_usage("[model] attention_gate={}: attention_type=mla has no gate", gate);
+    if (k.value_scale != 1)
+      fail_usage("[model] attention_value_scale={}: attention_type=mla scales no values",
+                 c.get_float("attention_value_scale"));
+    if (c.get_int("value_head_dim") > 0)
+      fail_usage("[model] value_head_dim={}: attention_type=mla states v_head_dim",
+                 c.get_int("value_head_dim"));
     k.q_lora = c.get_int("q_lora_rank");
     k.kv_lora = c.get_int("kv_lora_rank");
     k.nope = c.get_int("qk_nope_head_dim");
@@ -113,7 +123,7 @@ void read_attention(const Config& c, const ModelConfig& m, AttentionKind& k) {
       fail_usage("[model] partial_rotary_factor={}: MLA states its rotated width as qk_rope_head_dim",
                  c.get_float("partial_rotary_factor"));
   } else {
-    k.v_dim = k.head_dim;
+    k.v_dim = c.get_int("value_head_dim") > 0 ? c.get_int("value_head_dim") : k.head_dim;
     k.rope_dim = rotated_width(k.head_dim, c.get_float("partial_rotary_factor"));
     if (m.block->latent_attention)
       fail_usage("[model] decoder_block={}: expected attention_type=mla, got {}", m.block->name,
@@ -202,7 +212,10 @@ std::vector<bool> unrotated_layers(const Config& c, const ModelConfig& m) {
     if (interval > 0) refuse("nope_layer_interval", interval);
     if (!listed.empty()) refuse("unrotated_layers", fmt::format("[{}]", fmt::join(listed, ",")));
     if (chunk > 0) refuse("chunk_attn_window_size", chunk);
-    if (c.get_bool("temperature_tuning")) refuse("temperature_tuning", "true");
+    if (c.get_bool("temperature_tuning") && !m.block->growing_queries)
+      fail_usage("[model] temperature_tuning=true: expected decoder_block={} or {}, got {}",
+                 blocks_with(&DecoderBlock::unrotated_layers), blocks_with(&DecoderBlock::growing_queries),
+                 m.block->name);
     return unrotated;
   }
   if (c.get_int("sliding_window_size") > 0)
@@ -261,7 +274,7 @@ void check_activations(const Config& c, const ModelConfig& m) {
     fail_usage("[model] mlp_activations_limit={}: expected decoder_block={}, got {}",
                c.get_float("mlp_activations_limit"), blocks_with(&DecoderBlock::clamped_gates),
                m.block->name);
-  if (c.get_bool("mlp_bias") && m.moe.experts == 0)
+  if (c.get_bool("mlp_bias") && m.moe().experts == 0)
     fail_usage("[model] mlp_bias=true: decoder_block={} has no experts, whose biases these are",
                m.block->name);
 }
@@ -284,20 +297,104 @@ std::vector<bool> windowed_layers(const Config& c, const ModelConfig& m, bool la
   return windowed;
 }
 
-// The kinds of attention, and which layers have which: they differ in what a layer sees. `base`: all else.
-void place_attention(const Config& c, const AttentionKind& base, ModelConfig& m) {
+// What a kind says of all its layers; what they see is said apart.
+AttentionKind attention_kind(const Config& c, const Scales& scale, ModelConfig& m) {
+  AttentionKind kind;
+  kind.heads = c.get_int("base_num_query_heads") * scale.heads;
+  kind.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
+  kind.head_dim = c.get_int("head_dim");
+  if (kind.heads % kind.kv_heads != 0)
+    fail_usage("[model] base_num_query_heads={} must be a multiple of base_num_kv_heads={}",
+               c.get_int("base_num_query_heads"), c.get_int("base_num_kv_heads"));
+  const double latent_epsilon = c.get_float("latent_norm_epsilon");
+  kind.latent_norm_epsilon = latent_epsilon > 0 ? static_cast<float>(latent_epsilon) : m.norm_epsilon;
+  read_attention(c, m, kind);
+  read_indexer(c, m, kind);
+  return kind;
+}
+
+// temperature_tuning: queries grow with the position.
+void read_growth(const Config& c, const ModelConfig& m, AttentionKind& kind) {
+  if (!c.get_bool("temperature_tuning") || (kind.rotated && !m.block->growing_queries)) return;
+  if (kind.query_dim() % 2 != 0)
+    fail_usage("[model] temperature_tuning=true: expected a head of an even width, got {}", kind.query_dim());
+  kind.query_growth = c.get_float("temperature_tuning_scale");
+  kind.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
+  kind.query_growth_offset = c.get_int("temperature_tuning_offset");
+}
+
+// The keys that a kind of attention_kinds may set.
+constexpr std::string_view kKeysOfKinds[] = {"base_num_query_heads",
+                                             "base_num_kv_heads",
+                                             "head_dim",
+                                             "value_head_dim",
+                                             "sliding_window_size",
+                                             "use_qk_norm",
+                                             "attention_sink",
+                                             "attention_gate",
+                                             "attention_value_scale",
+                                             "attention_gate_curve",
+                                             "rope_type",
+                                             "rope_factor",
+                                             "beta_fast",
+                                             "beta_slow",
+                                             "rope_max_timescale",
+                                             "rope_truncate",
+                                             "use_indexer",
+                                             "clip_qkv",
+                                             "partial_rotary_factor",
+                                             "rope_low_freq_factor",
+                                             "rope_high_freq_factor",
+                                             "rope_attention_scaling",
+                                             "rope_frequency_divisors",
+                                             "original_max_position_embeddings"};
+
+// attention_kinds and layer_kinds: kinds by name, and the kind of each layer.
+void place_named_kinds(const Config& c, const Scales& scale, ModelConfig& m) {
+  const nlohmann::json kinds = c.resolved().at("attention_kinds");
+  const std::vector<std::string> layers = c.get_strings("layer_kinds");
+  if (!kinds.is_object() || layers.empty())
+    fail_usage(
+        "[model] attention_kinds={}, layer_kinds=[{}]: expected both, kinds by name and a name a layer",
+        value_text(kinds), fmt::join(layers, ","));
+  if (std::ssize(layers) != m.layers)
+    fail_usage("[model] layer_kinds: expected a name for each of {} layers, got {}", m.layers, layers.size());
+  for (const char* key : {"windowed_layers", "unrotated_layers"}) {
+    if (!c.get_ints(key).empty()) fail_usage("[model] {} and layer_kinds: expected one of them", key);
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!kinds.contains(layers[i]) || !kinds[layers[i]].is_object())
+      fail_usage("[model] layer_kinds: layer {} is of kind {}, which attention_kinds lacks", i, layers[i]);
+    Config own = c;
+    for (const auto& [key, value] : kinds[layers[i]].items()) {
+      if (std::ranges::find(kKeysOfKinds, key) == std::end(kKeysOfKinds))
+        fail_usage("[model] attention_kinds: {}.{}: expected one of {}", layers[i], key,
+                   fmt::join(kKeysOfKinds, ", "));
+      own.set(key, value, "attention_kinds");
+    }
+    AttentionKind kind = attention_kind(own, scale, m);
+    kind.window = own.get_int("sliding_window_size");
+    if (kind.mla && kind.window > 0)
+      fail_usage("[model] sliding_window_size={}: attention_type=mla has no windows", kind.window);
+    read_growth(own, m, kind);
+    m.layer_specs[i].attention = number_of(m.attentions, kind);
+  }
+}
+
+// The kinds of attention, and which layers have which.
+void place_attention(const Config& c, const Scales& scale, ModelConfig& m) {
+  if (!c.resolved().at("attention_kinds").empty() || !c.get_strings("layer_kinds").empty())
+    return place_named_kinds(c, scale, m);
+  const AttentionKind base = attention_kind(c, scale, m);
+  check_interleaving(c, m);
   const std::vector<bool> windowed = windowed_layers(c, m, base.mla), unrotated = unrotated_layers(c, m);
   for (std::size_t i = 0; i < m.layer_specs.size(); ++i) {
     AttentionKind kind = base;
     kind.window = windowed[i] ? c.get_int("sliding_window_size") : 0;
     kind.rotated = !unrotated[i];
-    if (kind.rotated) {
-      kind.chunk = c.get_int("chunk_attn_window_size");
-    } else if (c.get_bool("temperature_tuning")) {
-      kind.query_growth = c.get_float("temperature_tuning_scale");
-      kind.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
-    }
-    m.layer_specs[i].attention = m.number_of(kind);
+    if (kind.rotated) kind.chunk = c.get_int("chunk_attn_window_size");
+    read_growth(c, m, kind);
+    m.layer_specs[i].attention = number_of(m.attentions, kind);
   }
 }
 
@@ -353,9 +450,58 @@ void place_experts(const Config& c, ModelConfig& m) {
         "[model] interleave_moe_layer_step={}: expected at most {} layers, and neither moe_layers nor "
         "first_num_dense_layers",
         step, m.layers);
+  std::vector<bool> sparse(m.layer_specs.size(), false);
   for (std::int64_t i = dense; listed.empty() && i < m.layers; ++i)
-    m.layer_specs[static_cast<std::size_t>(i)].experts = (i + 1) % step == 0;
-  for (const std::size_t i : listed) m.layer_specs[i].experts = true;
+    sparse[static_cast<std::size_t>(i)] = (i + 1) % step == 0;
+  for (const std::size_t i : listed) sparse[i] = true;
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    if (sparse[i]) m.layer_specs[i].mlp = -1, m.layer_specs[i].moe = 0;
+  }
+}
+
+// A limit for each layer; 0: none.
+std::vector<float> limits_of_layers(const Config& c, const char* key, const ModelConfig& m) {
+  const nlohmann::json list = c.resolved().at(key);
+  std::vector<float> limits(m.layer_specs.size(), 0.0f);
+  if (list.empty()) return limits;
+  if (!list.is_array() || std::ssize(list) != m.layers)
+    fail_usage("[model] {}={}: expected a number for each of {} layers", key, value_text(list), m.layers);
+  for (std::size_t i = 0; i < limits.size(); ++i) {
+    if (!list[i].is_number() || list[i] < 0)
+      fail_usage("[model] {}: expected numbers of 0 (none) or more, got {}", key, value_text(list[i]));
+    limits[i] = list[i].get<float>();
+  }
+  return limits;
+}
+
+// Limits of gates by layer: layers with others are of kinds of their own.
+void read_gate_limits(const Config& c, ModelConfig& m) {
+  const std::vector<float> routed = limits_of_layers(c, "expert_gate_limits", m),
+                           others = limits_of_layers(c, "shared_gate_limits", m);
+  const auto none = [](const std::vector<float>& limits) {
+    return std::ranges::all_of(limits, [](float limit) { return limit == 0; });
+  };
+  if (none(routed) && none(others)) return;
+  if (m.block->clamped_gates)
+    fail_usage("[model] expert_gate_limits, shared_gate_limits: decoder_block={} has mlp_activations_limit",
+               m.block->name);
+  const MlpKind mlp = m.mlp();
+  MoeConfig moe = m.moe();
+  moe.gate_clamp = c.get_string("expert_gate_clamp") == "after" ? GateClamp::after : GateClamp::before;
+  m.mlps.clear();
+  m.moes.clear();
+  for (std::size_t i = 0; i < routed.size(); ++i) {
+    LayerSpec& layer = m.layer_specs[i];
+    if (layer.has_experts()) {
+      moe.gate_limit = routed[i];
+      moe.shared_limit = m.shared_experts > 0 ? others[i] : 0;
+      layer.moe = number_of(m.moes, moe);
+    } else {
+      layer.mlp = number_of(m.mlps, {mlp.width, others[i]});
+    }
+  }
+  if (m.mlps.empty()) m.mlps.push_back(mlp);
+  if (m.moes.empty()) m.moes.push_back(moe);
 }
 
 void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
@@ -370,7 +516,7 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   if (!block)
     fail_usage("[model] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
                experts, m.block->name);
-  MoeConfig& moe = m.moe;
+  MoeConfig& moe = m.moes.front();
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");
   m.shared_experts = c.get_int("shared_experts");
@@ -387,6 +533,7 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   read_experts(c, m);
   moe.random_routing = c.get_bool("use_random_routing");
   moe.random_seed = m.init_seed;
+  read_gate_limits(c, m);
 }
 
 // By default evaluations drop nothing. With further passes training drops nothing either, and its cap on
@@ -401,7 +548,7 @@ double eval_buffer_factor(const Config& c, const MoeExecution& run) {
 
 // A dense model keeps the defaults.
 void read_moe_execution(const Config& c, ModelConfig& m) {
-  if (m.moe.experts == 0) return;
+  if (m.moe().experts == 0) return;
   MoeExecution& run = m.moe_execution;
   run.float32_gate_logits = c.get_bool("float32_gate_logits");
   run.weights_at_combine = m.compat;
@@ -507,23 +654,14 @@ ModelConfig model_config(const Config& c) {
   m.layers = number_of_layers(c);
   m.layer_specs.resize(static_cast<std::size_t>(m.layers));
   m.emb = c.get_int("base_emb_dim") * scale.emb;
-  m.mlp = c.get_int("base_mlp_dim") * scale.mlp;
+  m.mlps.front().width = c.get_int("base_mlp_dim") * scale.mlp;
   m.moe_mlp =
       (c.get_int("base_moe_mlp_dim") > 0 ? c.get_int("base_moe_mlp_dim") : c.get_int("base_mlp_dim")) *
       scale.mlp;
   m.vocab = c.get_int("vocab_size");
   m.balanced_context = c.get_bool("context_parallel_load_balance");
-  AttentionKind attention;
-  attention.heads = c.get_int("base_num_query_heads") * scale.heads;
-  attention.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
-  attention.head_dim = c.get_int("head_dim");
   m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
-  const double latent_epsilon = c.get_float("latent_norm_epsilon");
-  attention.latent_norm_epsilon = latent_epsilon > 0 ? static_cast<float>(latent_epsilon) : m.norm_epsilon;
-  read_attention(c, m, attention);
-  read_indexer(c, m, attention);
-  check_interleaving(c, m);
-  place_attention(c, attention, m);
+  place_attention(c, scale, m);
   read_delta(c, scale, m);
   read_moe(c, scale, m);
   check_activations(c, m);

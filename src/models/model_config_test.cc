@@ -42,7 +42,7 @@ TEST(ModelConfig, GrowsByPowersOfTwo) {
     const ModelConfig m = model_of({{"global_parameter_scale", row.scale}});
     EXPECT_EQ(m.attention().heads, 4 * row.heads);
     EXPECT_EQ(m.attention().kv_heads, 2 * row.heads);
-    EXPECT_EQ(m.mlp, 12 * row.heads);
+    EXPECT_EQ(m.mlp().width, 12 * row.heads);
     EXPECT_EQ(m.moe_mlp, 12 * row.heads);
     EXPECT_EQ(m.emb, 8 * row.emb);
     EXPECT_EQ(m.layers, 3 * row.layers);
@@ -82,7 +82,7 @@ TEST(ModelConfig, PositionsBeyondTheOriginalOnes) {
 }
 
 using HasPart = bool (*)(const ModelConfig&, const LayerSpec&);
-constexpr HasPart kHasExperts = [](const ModelConfig&, const LayerSpec& l) { return l.experts; };
+constexpr HasPart kHasExperts = [](const ModelConfig&, const LayerSpec& l) { return l.has_experts(); };
 constexpr HasPart kHasDelta = [](const ModelConfig&, const LayerSpec& l) { return l.delta >= 0; };
 constexpr HasPart kHasWindow = [](const ModelConfig& m, const LayerSpec& l) {
   return m.seen_in(l).window > 0;
@@ -192,7 +192,7 @@ TEST(ModelConfig, EnvyHasExpertsInEveryOtherLayerAndANormBehindEach) {
                                   {"inhomogeneous_layer_cycle_interval", 2},
                                   {"use_post_ffw_norm", true}});
   EXPECT_EQ(m.moe_layers(), (std::vector<std::int64_t>{1, 3}));
-  EXPECT_TRUE(m.moe.softmax_over_selected);
+  EXPECT_TRUE(m.moe().softmax_over_selected);
   int norms = 0;
   for (const ParameterSpec& spec : parameter_specs(m)) norms += spec.name.ends_with(".post_mlp_norm") ? 1 : 0;
   EXPECT_EQ(norms, 4);

@@ -68,7 +68,8 @@ double attention_products(const ModelConfig& m, const AttentionKind& k, std::int
     sum += k.q_lora > 0 ? emb * d(k.q_lora) + d(k.q_lora) * heads * qk : emb * heads * qk;
     sum += emb * d(k.kv_lora + k.rope_dim) + d(k.kv_lora) * heads * d(k.nope + k.v_dim);
   } else {
-    sum += emb * d(k.head_dim) * (heads * (k.gate ? 2 : 1) + 2 * d(k.kv_heads));
+    const double gate = k.gate_of_heads ? 1 : k.gate ? v : 0;
+    sum += emb * (heads * (qk + gate) + d(k.kv_heads) * (qk + v));
   }
   double keys = d(sequence) / 2;  // causal: the mean of a token
   if (k.has_indexer() && sequence > k.indexer_topk) {
@@ -90,14 +91,13 @@ double delta_products(const ModelConfig& m, const DeltaKind& k) {
 
 double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const double emb = d(m.emb), moe_emb = d(m.moe_emb);
-  const double dense = 3 * emb * d(m.mlp);
   const double sparse =
-      3 * moe_emb * (d(m.moe_mlp) * d(m.moe.slots) + d(m.shared_mlp)) + moe_emb * d(m.moe.experts);
+      3 * moe_emb * (d(m.moe_mlp) * d(m.moe().slots) + d(m.shared_mlp)) + moe_emb * d(m.moe().experts);
   double sum = 0;
   for (const LayerSpec& layer : m.layer_specs) {
     sum += layer.delta >= 0 ? delta_products(m, m.delta_of(layer))
                             : attention_products(m, m.attention_of(layer), sequence);
-    sum += layer.experts ? sparse : dense;
+    sum += layer.has_experts() ? sparse : 3 * emb * d(m.mlp_of(layer).width);
     if (m.latent_experts) sum += moe_emb * emb;
   }
   // A prediction layer is a layer with a projection before it and the head after it.

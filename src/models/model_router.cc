@@ -22,9 +22,10 @@ void read_router_with_weights_on_inputs(const Config& c, ModelConfig& m) {
   if (c.get_int("n_routing_groups") > 0)
     refuse("n_routing_groups", c.get_int("n_routing_groups"), "has no groups");
   if (c.get_bool("mlp_bias")) refuse("mlp_bias", "true", "has no such biases");
-  m.moe.score = RouterScore::sigmoid;
-  m.moe.softmax_over_selected = false;
-  m.moe.choose_by_logit = m.moe.weights_on_inputs = true;
+  MoeConfig& moe = m.moes.front();
+  moe.score = RouterScore::sigmoid;
+  moe.softmax_over_selected = false;
+  moe.choose_by_logit = moe.weights_on_inputs = true;
 }
 
 // MaxText knows by the model's name whose router weighs by scores without the bias and may choose from
@@ -37,7 +38,7 @@ bool routes_as_deepseek3(const ModelConfig& m) {
 }  // namespace
 
 void read_router(const Config& c, ModelConfig& m) {
-  MoeConfig& moe = m.moe;
+  MoeConfig& moe = m.moes.front();
   if (m.block->weights_on_inputs) {
     read_router_with_weights_on_inputs(c, m);
     return;
@@ -67,6 +68,7 @@ void read_router(const Config& c, ModelConfig& m) {
   }
   moe.given_as_maxtext = m.compat && !m.compat_2026_08;
   moe.groups = std::max<std::int64_t>(0, c.get_int("n_routing_groups"));
+  moe.groups_by_two_best = m.block->groups_by_two_best;
   moe.kept_groups = std::max<std::int64_t>(0, c.get_int("topk_routing_group"));
   if (m.compat && !routes_as_deepseek3(m)) {
     moe.groups = moe.kept_groups = 0;
@@ -81,26 +83,28 @@ bool decays_router_bias(const ModelConfig& m) {
 void read_balance(const Config& c, ModelConfig& m) {
   MoeExecution& run = m.moe_execution;
   run.balance_weight = c.get_float("load_balance_loss_weight");
-  m.bias_update_rate = m.moe.bias ? c.get_float("routed_bias_update_rate") : 0;
+  m.bias_update_rate = m.moe().bias ? c.get_float("routed_bias_update_rate") : 0;
   BalanceRule& rule = run.balance;
-  rule.of_best_scores =
-      c.get_bool("moe_use_megatron_seq_aux_loss") && m.moe.score == RouterScore::sigmoid && !m.compat_2026_08;
+  rule.of_best_scores = c.get_bool("moe_use_megatron_seq_aux_loss") &&
+                        m.moe().score == RouterScore::sigmoid && !m.compat_2026_08;
   if (!m.compat) return;
   rule.count_padding = true;
   rule.softmax_of_scores = !rule.of_best_scores;
   rule.divide_by_slots = !m.compat_2026_08;
   rule.by_parts = !m.compat_2026_08 && !rule.of_best_scores;
-  rule.biased = m.moe.bias && !rule.of_best_scores && (decays_router_bias(m) || !c.get_bool("sparse_matmul"));
+  rule.biased =
+      m.moe().bias && !rule.of_best_scores && (decays_router_bias(m) || !c.get_bool("sparse_matmul"));
 }
 
 void read_experts(const Config& c, ModelConfig& m) {
-  m.moe.expert_bias = c.get_bool("mlp_bias");
+  MoeConfig& moe = m.moes.front();
+  moe.expert_bias = c.get_bool("mlp_bias");
   if (!m.block->clamped_gates) return;
   const double limit = c.get_float("mlp_activations_limit");
   if (limit <= 0)
     fail_usage("[model] mlp_activations_limit={}: decoder_block={} needs one above 0", limit, m.block->name);
-  m.moe.gate_limit = static_cast<float>(limit);
-  m.moe.gate_alpha = static_cast<float>(c.get_float("mlp_activations_alpha"));
+  moe.gate_limit = static_cast<float>(limit);
+  moe.gate_alpha = static_cast<float>(c.get_float("mlp_activations_alpha"));
 }
 
 }  // namespace switchyard

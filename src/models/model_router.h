@@ -6,10 +6,10 @@
 
 namespace switchyard {
 
-// Sets how experts are chosen and weighted in `m.moe`. The block, name and compat of `m` must be set.
-// Error(usage) for keys that the block cannot honour.
+// Sets how experts are chosen and weighted in `m.moes.front()`. The block, name and compat of `m` must be
+// set. Error(usage) for keys that the block cannot honour.
 void read_router(const Config& c, ModelConfig& m);
-// Sets biases and clamps of the experts in `m.moe`. Error(usage) as above.
+// Sets biases and clamps of the experts in `m.moes.front()`. Error(usage) as above.
 void read_experts(const Config& c, ModelConfig& m);
 // Sets the balance loss in `m.moe_execution` and the rate of bias
 // updates. read_router() must come first. Error(usage) as above.

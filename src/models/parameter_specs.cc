@@ -77,16 +77,18 @@ void attention_specs(const ModelConfig& m, const AttentionKind& k, const std::st
   if (!k.mla) {
     list.projection(p + "query", {m.emb, k.heads, k.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb,
                     held_factor(m, p + "query"));
-    if (k.gate)
-      list.projection(p + "gate", {m.emb, k.heads, k.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb);
+    if (k.gate_of_heads)
+      list.projection(p + "gate", {m.emb, k.heads, 1}, {"embed_attn", "q_heads", ""}, m.emb);
+    else if (k.gate)
+      list.projection(p + "gate", {m.emb, k.heads, k.v_dim}, {"embed_attn", "q_heads", "kv"}, m.emb);
     list.projection(p + "key", {m.emb, k.kv_heads, k.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
                     m.emb);
-    list.projection(p + "value", {m.emb, k.kv_heads, k.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
+    list.projection(p + "value", {m.emb, k.kv_heads, k.v_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
                     m.emb);
     if (k.bias) {
       list.bias(p + "query_bias", {k.heads, k.head_dim}, {"q_heads", "kv"});
       list.bias(p + "key_bias", {k.kv_heads, k.head_dim}, {"kv_heads", "kv_head_dim"});
-      list.bias(p + "value_bias", {k.kv_heads, k.head_dim}, {"kv_heads", "kv_head_dim"});
+      list.bias(p + "value_bias", {k.kv_heads, k.v_dim}, {"kv_heads", "kv_head_dim"});
     }
     if (k.sinks) list.bias(p + "sinks", {k.heads}, {"q_heads"});
     if (k.qk_norm_of_heads) {
@@ -151,21 +153,21 @@ void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, S
 }
 
 void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
-  const std::int64_t experts = m.moe.experts;
+  const std::int64_t experts = m.moe().experts;
   list.kernel(p + "gate", {m.moe_emb, experts}, {"embed_router", ""}, m.moe_emb);
   // transformers keeps the gate in float32 if the product with the gate is in float32.
   if (m.moe_execution.float32_gate_logits && !m.compat) list.specs().back().dtype = DType::f32;
-  if (m.moe.bias) {
+  if (m.moe().bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
     list.specs().back().trained = list.specs().back().counted = decays_router_bias(m);
   }
-  if (m.moe.logit_bias) list.bias(p + "logit_bias", {experts}, {""});
+  if (m.moe().logit_bias) list.bias(p + "logit_bias", {experts}, {""});
   const MatrixForm each{1, 1};
   list.kernel(p + "wi_0", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
   list.kernel(p + "wi_1", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
   list.kernel(p + "wo", {experts, m.moe_mlp, m.moe_emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp, each);
-  if (m.moe.expert_bias) {
+  if (m.moe().expert_bias) {
     list.bias(p + "wi_0_bias", {experts, m.moe_mlp}, {"exp", "mlp_moe"});
     list.bias(p + "wi_1_bias", {experts, m.moe_mlp}, {"exp", "mlp_moe"});
     list.bias(p + "wo_bias", {experts, m.moe_emb}, {"exp", "embed_moe"});
@@ -246,10 +248,10 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
     else
       attention_specs(m, m.attention_of(layer), p + "attention.", list);
     list.norm(p + "post_attention_norm", m.moe_emb);
-    if (layer.experts)
+    if (layer.has_experts())
       moe_specs(m, p + "moe.", list);
     else
-      mlp_specs(m, p + "mlp.", m.mlp, list);
+      mlp_specs(m, p + "mlp.", m.mlp_of(layer).width, list);
     if (m.post_mlp_norm) list.norm(p + "post_mlp_norm", m.emb);
     if (m.latent_experts) list.kernel(p + "up_projection", {m.moe_emb, m.emb}, {"mlp", "embed"}, m.moe_emb);
   }

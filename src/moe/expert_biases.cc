@@ -139,7 +139,7 @@ class AddExpertBiasOp : public Op {  // inputs: y, bias, sizes, weights
 
 }  // namespace
 
-Array expert_gate(Context& context, const MoeConfig& config, const Array& gate, const Array& up,
+Array expert_gate(Context& context, const GateForm& form, const Array& gate, const Array& up,
                   const Array& gate_bias, const Array& up_bias, const GroupedRows& rows) {
   const RowInputs row_inputs(rows);
   std::vector<Array> inputs{gate, up};
@@ -149,7 +149,6 @@ Array expert_gate(Context& context, const MoeConfig& config, const Array& gate, 
     inputs.push_back(cast(context, up_bias, up.dtype()));
   }
   row_inputs.add(rows, inputs);
-  const GateForm form{config.gate_limit, config.gate_alpha, config.weights_on_inputs};
   return never_save(apply(context, std::make_shared<ExpertGateOp>(form, biased, row_inputs), inputs).front());
 }
 

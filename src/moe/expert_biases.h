@@ -15,9 +15,8 @@ struct GroupedRows {
 };
 
 // The activation of gate and up [R,H] or [G,...,H] with their experts' biases
-// [G,H], where defined, in the config's form (kernels/moe/expert_gate.h). The
-// biases are laid out as the experts and columns of the rows.
-Array expert_gate(Context& context, const MoeConfig& config, const Array& gate, const Array& up,
+// [G,H], where defined, in that form. The biases are laid out as the experts and columns of the rows.
+Array expert_gate(Context& context, const GateForm& form, const Array& gate, const Array& up,
                   const Array& gate_bias, const Array& up_bias, const GroupedRows& rows);
 
 // y [R,M] or [G,...,M] plus each row's weight times the bias [G,M] of its expert. Where y is a partial sum

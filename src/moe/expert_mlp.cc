@@ -275,7 +275,7 @@ Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, st
   }
   const GroupedRows rows{plan.sizes, row_weights};
   if (!plain)
-    hidden = expert_gate(context, config, gate, up, local.wi_0.bias, local.wi_1.bias, rows);
+    hidden = expert_gate(context, config.gate_form(), gate, up, local.wi_0.bias, local.wi_1.bias, rows);
   else
     hidden =
         row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);

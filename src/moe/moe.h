@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "autograd/array.h"
+#include "kernels/moe/expert_gate.h"
 #include "kernels/moe/router_scores.h"
 #include "ops/linear.h"
 
@@ -37,15 +38,21 @@ struct MoeConfig {
   bool weights_include_bias = false;  // compat=maxtext, by the model's name
   std::int64_t groups = 0;            // n_routing_groups, 0 = not group-limited
   std::int64_t kept_groups = 0;       // topk_routing_group
+  bool groups_by_two_best = false;    // a group scores its two best also where scores are a softmax
   bool given_as_maxtext = false;      // compat=maxtext: weights of given choices (kernels/moe/route.h)
   bool random_routing = false;
   std::uint32_t random_seed = 0;
   bool expert_bias = false;  // biases of the experts' projections (mlp_bias)
   float gate_limit = 0;      // mlp_activations_limit: clamps gate and up (kernels/moe/expert_gate.h); 0: no
   float gate_alpha = 1;      // factor inside that gate's sigmoid
+  GateClamp gate_clamp = GateClamp::gpt_oss;
+  float shared_limit = 0;  // the same limit of the shared experts, with gate_clamp and without alpha; 0: no
 
   // True when an expert is just three matrix products and silu, with its weight applied to its output.
   bool plain_experts() const { return !expert_bias && gate_limit == 0 && !weights_on_inputs; }
+  GateForm gate_form() const { return {gate_limit, gate_alpha, weights_on_inputs, gate_clamp}; }
+
+  bool operator==(const MoeConfig&) const = default;
 };
 
 // How the balance loss is computed (moe/balance.h). The default values

@@ -83,6 +83,7 @@ RoutingRule routing_rule(const MoeConfig& config) {
           .weights_include_bias = config.weights_include_bias,
           .groups = config.groups,
           .kept_groups = config.kept_groups,
+          .by_two_best = config.groups_by_two_best,
           .random = config.random_routing,
           .given_as_maxtext = config.given_as_maxtext};
 }

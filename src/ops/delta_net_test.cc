@@ -8,7 +8,7 @@
 #include "ops/gradient_testing.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
-#include "ops/sigmoid_gate.h"
+#include "ops/output_gate.h"
 
 namespace switchyard {
 namespace {
@@ -101,7 +101,7 @@ TEST(DeltaNet, ChunksOfAnyLengthGiveTheSame) {
 }
 
 TEST(DeltaNet, GateOfAnOutput) {
-  const auto function = [](Context& c, std::span<const Array> in) { return sigmoid_gate(c, in[0], in[1]); };
+  const auto function = [](Context& c, std::span<const Array> in) { return output_gate(c, in[0], in[1]); };
   check_gradients({.function = function,
                    .inputs = {{random_tensor({2, 3, 4, 5}, 1), {kBoth4, kHeads4}},
                               {random_tensor({2, 3, 4, 5}, 2), {kBoth4, kHeads4}}},

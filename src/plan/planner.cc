@@ -120,17 +120,17 @@ std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const 
                                   const StepPlan& balanced) {
   std::vector<SkewPoint> curve{{1, balanced.cost.peak_bytes, balanced.seconds(), balanced.passes}};
   const ModelConfig model = model_config(config);
-  if (model.moe.experts == 0 || !model.moe_execution.sparse) return curve;
+  if (model.moe().experts == 0 || !model.moe_execution.sparse) return curve;
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
   Context context;
   context.mesh = &own;
   context.rules = &rules;
-  const std::int64_t ranks = own.product(expert_axes(context, model.moe.experts));
-  const std::int64_t here = model.moe.experts / ranks;
+  const std::int64_t ranks = own.product(expert_axes(context, model.moe().experts));
+  const std::int64_t here = model.moe().experts / ranks;
   // Where every token of the group has as many of its choices here as can be.
-  const double most = static_cast<double>(ranks) * static_cast<double>(std::min(here, model.moe.slots)) /
-                      static_cast<double>(model.moe.slots);
+  const double most = static_cast<double>(ranks) * static_cast<double>(std::min(here, model.moe().slots)) /
+                      static_cast<double>(model.moe().slots);
   for (double imbalance : {1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, most}) {
     if (imbalance > most || imbalance <= curve.back().imbalance) continue;
     const StepPlan plan = plan_step(config, mesh, topology, imbalance);

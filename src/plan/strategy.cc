@@ -29,7 +29,7 @@ std::string experts_text(const Context& context, const ModelConfig& model, const
   const MoeExecution& execution = model.moe_execution;
   const std::int64_t ranks = context.mesh->size();
   const Sharding tokens = block_sharding(*context.rules, {ranks, ranks, model.moe_emb});
-  std::string text = text_of(sparse_strategy(context, model.moe.experts, execution.ring, tokens));
+  std::string text = text_of(sparse_strategy(context, model.moe().experts, execution.ring, tokens));
   if (!execution.sparse) {
     text = execution.capacity_factor > 0
                ? fmt::format("dense, capacity factor {:g}", execution.capacity_factor)
@@ -48,8 +48,8 @@ std::string strategy_text(const Config& config, const ModelConfig& model, const 
   context.mesh = &own;
   context.rules = &rules;
   std::vector<std::string> parts;
-  if (model.moe.experts > 0 && mesh.size() > 1) {
-    const Axes axes = expert_axes(context, model.moe.experts);
+  if (model.moe().experts > 0 && mesh.size() > 1) {
+    const Axes axes = expert_axes(context, model.moe().experts);
     if (!axes.empty() || !model.moe_execution.sparse) parts.push_back(experts_text(context, model, axes));
   }
   if (rules.sharding({"q_heads"}, {own.size()}).dims[0].contains("expert")) parts.emplace_back("EP as TP");

@@ -9,7 +9,7 @@
 namespace switchyard {
 
 RoutedLayers routed_layers(const ModelConfig& model) {
-  RoutedLayers routed{{}, model.moe.slots, model.moe.experts};
+  RoutedLayers routed{{}, model.moe().slots, model.moe().experts};
   for (const std::int64_t layer : without_predictions(model).moe_layers())
     routed.layers.push_back(static_cast<std::int32_t>(layer));
   return routed;

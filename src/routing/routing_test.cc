@@ -12,9 +12,10 @@
 #include "core/testing.h"
 #include "data/packing.h"
 #include "engine/model.h"
-#include "texts/generate.h"
+#include "models/families/hub_source.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
+#include "texts/generate.h"
 #include "train/trainer.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
@@ -254,7 +255,7 @@ TEST_F(Routings, VerifyReplaysWhatWasGenerated) {
   const Config config = Config::from_map(config_from_hub(hub), Keys{"dtype=float32", "weight_dtype=float32"});
   ModelOnMesh on_mesh(config, ModelUse::train);
   const ModelConfig model = on_mesh.model;
-  const HubModel weights(model, family_of(hub), hub, folder);
+  const HubModel weights(model, family_of(hub), hub, open_hub_source(folder).weights);
   const ModelOnRanks ranks(std::move(on_mesh), nullptr, weights.fill());
   const Tensor ids = SafetensorsFile::open(folder + "/io.safetensors").read("input_ids");
   std::string records;

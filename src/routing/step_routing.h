@@ -27,7 +27,7 @@ class StepRouting : public RoutingTape {
  public:
   // `index` null: nothing is replayed.
   StepRouting(const ModelConfig& model, std::shared_ptr<const RoutingIndex> index, bool records)
-      : config_(model.moe), index_(std::move(index)), records_(records), blocks_(routed_layers(model)) {}
+      : config_(model.moe()), index_(std::move(index)), records_(records), blocks_(routed_layers(model)) {}
 
   bool replays() const { return index_ != nullptr; }
 

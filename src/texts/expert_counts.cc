@@ -14,7 +14,7 @@ constexpr std::size_t kMostUnread = 4096;  // layers' counts, of a few hundred b
 ExpertCounts::ExpertCounts(Context& context, const ModelConfig& model)
     : context_(context),
       layers_(without_predictions(model).moe_layers()),
-      experts_(static_cast<std::size_t>(model.moe.experts)),
+      experts_(static_cast<std::size_t>(model.moe().experts)),
       assignments_(layers_.size() * experts_) {}
 
 void ExpertCounts::add(std::span<const LayerLoad> loads) {

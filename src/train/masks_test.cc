@@ -168,7 +168,7 @@ TEST(TrainableParameters, FrozenWeightsCostNoProducts) {
       const double product = 2 * tokens * static_cast<double>(num_elements(spec.shape));
       const bool routed = spec.matrix.stack > 0;
       (routed ? experts : dense) +=
-          routed ? product * static_cast<double>(model.moe.slots) / static_cast<double>(model.moe.experts)
+          routed ? product * static_cast<double>(model.moe().slots) / static_cast<double>(model.moe().experts)
                  : product;
     }
     mask.pop_back();

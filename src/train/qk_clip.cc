@@ -16,7 +16,7 @@ constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
 std::size_t stack_of(const ModelConfig& model, std::int64_t layer) {
   if (layer >= model.layers) return static_cast<std::size_t>(2 + layer - model.layers);
-  return model.layer(layer).experts ? 1 : 0;
+  return model.layer(layer).has_experts() ? 1 : 0;
 }
 
 StackScores largest_scores_of_stacks(Context& context, const ModelConfig& model,

@@ -55,7 +55,7 @@ std::string legend_of_steps(const ModelConfig& model, double peak) {
     text += fmt::format("; %: of a peak of {:.3g} TFLOP/s ({} products in registers, all cores)",
                         peak * 1e-12, name_of(model.dtype));
   text += "; grad: norm of the gradients";
-  if (model.moe.experts > 0)
+  if (model.moe().experts > 0)
     text +=
         "; load: the busiest expert over the mean, worst layer, 1 is even; dropped: (token, expert) "
         "assignments";

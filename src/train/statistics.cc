@@ -34,7 +34,7 @@ std::vector<LayerStatistics> StepStatistics::gather(const StepReport& report,
                                                     std::span<const LayerLoad> loads) {
   std::vector<LayerStatistics> layers;
   if (report.sizes().layers == 0) return layers;
-  const auto experts = static_cast<std::size_t>(model_.moe.experts);
+  const auto experts = static_cast<std::size_t>(model_.moe().experts);
   const Tensor counts = report.loads();
   const std::int32_t* count = counts.data<std::int32_t>();
   for (const std::int64_t number : model_.moe_layers()) {
@@ -46,7 +46,7 @@ std::vector<LayerStatistics> StepStatistics::gather(const StepReport& report,
   }
   add_dropped(loads, layers);
   const auto ranks =
-      static_cast<std::size_t>(context_.mesh->product(expert_axes(context_, model_.moe.experts)));
+      static_cast<std::size_t>(context_.mesh->product(expert_axes(context_, model_.moe().experts)));
   for (LayerStatistics& layer : layers) {
     for (std::size_t r = 0; r < ranks && ranks > 1; ++r) {
       double rows = 0;
@@ -60,7 +60,7 @@ std::vector<LayerStatistics> StepStatistics::gather(const StepReport& report,
 }
 
 void StepStatistics::add_dropped(std::span<const LayerLoad> loads, std::vector<LayerStatistics>& layers) {
-  const auto experts = static_cast<std::size_t>(model_.moe.experts);
+  const auto experts = static_cast<std::size_t>(model_.moe().experts);
   const bool counts_passes =
       model_.moe_execution.further_passes && model_.moe_execution.ragged_buffer_factor > 0;
   const std::size_t of_layer = experts + (counts_passes ? 2 : 0);

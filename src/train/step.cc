@@ -62,7 +62,7 @@ std::string Trainer::keeps_from_graph() const {
   if (config_.bad_steps.skip_spikes) return "skip_step_on_spikes=true";
   if (config_.log_required_factor) return "log_required_ragged_buffer_factor=true";
   if (config_.log_load_ratio) return "moe_log_max_load_ratio=true";
-  if (model_.moe.random_routing) return "use_random_routing=true";
+  if (model_.moe().random_routing) return "use_random_routing=true";
   if (routing_ != nullptr) return "experts are recorded or replayed";
   if (on_gradients_) return "gradients are looked at";
   if (context_.fault) return "SWITCHYARD_FAULT";
@@ -149,7 +149,7 @@ StepReport Trainer::report_of(PassResults& passes, const OwnBatch& own) {
                                       .losses = *std::ranges::max_element(losses_of),
                                       .layers = layers,
                                       .passes = std::ssize(own.micro),
-                                      .experts = layers > 0 ? model_.moe.experts : 0});
+                                      .experts = layers > 0 ? model_.moe().experts : 0});
   const std::int64_t width = report.sizes().losses;
   const TensorView losses = report.losses().view().reshaped({kinds * width});
   std::ranges::fill(losses_of, 0);
@@ -286,10 +286,10 @@ std::vector<double> Trainer::bias_norms() {
 std::vector<float> Trainer::host_copy(const std::string& name) {
   const bool here = parameters_.contains(name);
   const Tensor value =
-      here ? parameters_.on_device(context_, name).tensor().clone() : context_.zeros(DType::f32, {model_.moe.experts});
+      here ? parameters_.on_device(context_, name).tensor().clone() : context_.zeros(DType::f32, {model_.moe().experts});
   if (context_.stage.count > 1) context_.comm->all_reduce(context_.stage.across, value.view());
   const Tensor host = read_back(context_, value, "router bias",
-                                [&] { return Memory().zeros(DType::f32, {model_.moe.experts}); });
+                                [&] { return Memory().zeros(DType::f32, {model_.moe().experts}); });
   return {host.span<float>().begin(), host.span<float>().end()};
 }
 

@@ -51,7 +51,7 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
     }
     const auto at = static_cast<std::size_t>(i);
     layers.push_back({{"layer", i},
-                      {"kind", trainer.model().layer(i).experts ? "moe" : "dense"},
+                      {"kind", trainer.model().layer(i).has_experts() ? "moe" : "dense"},
                       {"weights_bytes", bytes},
                       {"activation_bytes", at < cost.layer_bytes.size() ? cost.layer_bytes[at] : 0}});
   }
@@ -64,7 +64,7 @@ void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& mod
   pipeline_repeats(config, mesh.axis_size("stage"));
   const auto check_rules = [&](const AxisRules& rules, std::int64_t rows) {
     for (const auto& spec : parameter_specs(model)) rules.resolve(spec.dims, spec.shape);
-    if (model.moe.experts == 0) return;
+    if (model.moe().experts == 0) return;
     const Shape tokens{rows, sizes.sequence, model.moe_emb};
     check_chunks(model.moe_execution, local_shape(own, tokens, block_sharding(rules, tokens))[1],
                  model.moe_emb);

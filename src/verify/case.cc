@@ -11,12 +11,22 @@ namespace {
 
 constexpr std::int32_t kNoTarget = -100;
 
-// True for a file that is or should be GGUF, and for a folder with one of the files of such cases.
+bool is_gguf(const std::filesystem::path& path) {
+  return path.extension() == ".gguf" || GgufFile::is_gguf(path.string());
+}
+
+// True for a file in the folder of a case with numbers of the whole model.
+bool has_numbers_beside(const std::filesystem::path& path) {
+  std::error_code problem;
+  return std::filesystem::exists(path.parent_path() / "io.safetensors", problem);
+}
+
+// True for a file that is or should be GGUF, unless numbers of the whole model lie beside it, and for a
+// folder with one of the files of such cases.
 bool is_quantized_case(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   std::error_code problem;
-  if (!fs::is_directory(path, problem))
-    return path.extension() == ".gguf" || GgufFile::is_gguf(path.string());
+  if (!fs::is_directory(path, problem)) return is_gguf(path) && !has_numbers_beside(path);
   if (fs::exists(path / "io.safetensors", problem)) return false;
   return fs::exists(path / "expected.safetensors", problem) || fs::exists(path / "tensors.json", problem);
 }
@@ -35,8 +45,8 @@ namespace {
 void refuse_routing(const CaseRequest& request) {
   for (const std::string& key : request.overrides) {
     if (key.starts_with("routing_"))
-      fail_usage("[verify] {}: {}: experts are replayed for Hugging Face folders with io.safetensors only",
-                 request.path, key);
+      fail_usage("[verify] {}: {}: experts are replayed for models with io.safetensors only", request.path,
+                 key);
   }
 }
 
@@ -49,7 +59,8 @@ CaseReport run_case(const CaseRequest& request) {
   try {
     if (!fs::exists(path, problem)) fail_usage("[verify] there is no case {}", request.path);
     const bool few_bits = is_quantized_case(path);
-    if (few_bits || !fs::is_directory(path, problem)) refuse_routing(request);
+    const bool whole_file = !few_bits && !fs::is_directory(path, problem) && is_gguf(path);
+    if (few_bits || !(fs::is_directory(path, problem) || whole_file)) refuse_routing(request);
     if (few_bits) return verify_quantized(request);
     if (request.native)
       fail_usage("[verify] {}: --native is for GGUF files and folders with expected.safetensors",
@@ -62,8 +73,9 @@ CaseReport run_case(const CaseRequest& request) {
             "the "
             "model, with --against OTHER beside other weights",
             request.path, request.path);
-      return verify_hub_folder(request);
+      return verify_hub_model(request);
     }
+    if (whole_file) return verify_hub_model(request);
     if (path.extension() == ".json") return verify_training_run(request);
     if (path.extension() == ".safetensors") return verify_moe_layer(request);
   } catch (const nlohmann::json::exception& wrong) {

@@ -20,14 +20,14 @@ struct CaseRequest {
   bool native = false;                   // also checks `generate`'s arithmetic, in packed cases
 };
 
-// Runs the case at `path`: a Hugging Face folder, a packed model (a GGUF file,
-// or a folder with expected.safetensors), a MoE-layer file *.safetensors or a
+// Runs the case at `path`: a Hugging Face folder or a GGUF file beside io.safetensors, a packed model (a GGUF
+// file without it, or a folder with expected.safetensors), a MoE-layer file *.safetensors or a
 // training run *.json. Throws Error(usage) when it is none of these, is
 // incomplete or malformed, or when its config with the overrides is invalid.
 CaseReport run_case(const CaseRequest& request);
 
 // The four kinds of cases, one file each.
-CaseReport verify_hub_folder(const CaseRequest& request);
+CaseReport verify_hub_model(const CaseRequest& request);
 CaseReport verify_quantized(const CaseRequest& request);
 CaseReport verify_moe_layer(const CaseRequest& request);
 CaseReport verify_training_run(const CaseRequest& request);

@@ -1,4 +1,5 @@
-// Verifies a Hugging Face folder with model.safetensors, io.safetensors, trajectory.json, generate.json.
+// Verifies a model with the numbers beside it: a Hugging Face folder with io.safetensors, trajectory.json and
+// generate.json, or a GGUF file in such a folder.
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
@@ -6,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "models/families/hub_source.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
 #include "texts/generate.h"
@@ -112,7 +114,7 @@ class HubCase {
     hidden(0, "embedding", pass, report);
     for (std::int64_t i = 0; i < model.layers; ++i) {
       const std::string place = fmt::format("layer {}", i);
-      if (model.layer(i).experts) routing(i, place, pass, report);
+      if (model.layer(i).has_experts()) routing(i, place, pass, report);
       keys(i, place, pass, report);
       hidden(i + 1, place, pass, report);
     }
@@ -143,6 +145,10 @@ class HubCase {
     const std::string name = fmt::format("router.{}.", layer);
     Tensor ids = pass.whole(name + "indices"), weights = pass.whole(name + "weights");
     sort_slots(ids, weights);
+    if (hub_.family().scales_sum) {
+      for (float& weight : weights.span<float>())
+        weight /= hub_.model().moe_of(hub_.model().layer(layer)).scaling;
+    }
     report.compare({name + "indices", place, "", {}, 0}, ids, want(name + "indices"));
     report.compare({name + "weights", place, "", {}, tolerance_}, weights, want(name + "weights"));
   }
@@ -243,21 +249,23 @@ void report_agreement(const RoutingAgreement& agreement, CaseReport& report) {
 
 }  // namespace
 
-CaseReport verify_hub_folder(const CaseRequest& request) {
-  const std::filesystem::path folder = request.path;
-  CaseReport report{request.path, "Hugging Face folder", "", {}, {}, ""};
-  const nlohmann::json hub_config = read_json_file(folder / "config.json");
-  const ModelFamily& family = family_of(hub_config);
+CaseReport verify_hub_model(const CaseRequest& request) {
+  const std::filesystem::path path = request.path;
+  const bool one_file = !std::filesystem::is_directory(path);
+  const std::filesystem::path folder = one_file ? path.parent_path() : path;
+  CaseReport report{request.path, one_file ? "GGUF file" : "Hugging Face folder", "", {}, {}, ""};
+  const HubSource source = open_hub_source(request.path);
+  const ModelFamily& family = family_of(source.config);
   const auto results_file = unfused(
-      family, hub_config, std::make_shared<WeightFolder>(WeightFolder::open(folder / "io.safetensors")));
+      family, source.config, std::make_shared<WeightFolder>(WeightFolder::open(folder / "io.safetensors")));
   const HubWeights& stored = *results_file;
   const Tensor inputs = stored.read("input_ids"), targets = stored.read("targets");
   if (inputs.rank() != 2)
     fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
   const Config config =
-      case_config(config_from_hub(hub_config), request, inputs.dim(0), inputs.dim(1), report);
+      case_config(config_from_hub(source.config), request, inputs.dim(0), inputs.dim(1), report);
   ModelOnMesh on_mesh(config, ModelUse::train);
-  const HubModel hub(on_mesh.model, family, hub_config, request.path);
+  const HubModel hub(on_mesh.model, family, source.config, source.weights);
   const ModelOnRanks ranks(std::move(on_mesh), nullptr, hub.fill());
   const Batch batch = case_batch(stored.path(), inputs, targets, hub.model().vocab);
   const std::string trajectory_path = folder / "trajectory.json";

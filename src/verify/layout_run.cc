@@ -156,10 +156,10 @@ LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, 
   ranks.run([&](Context& context) {
     const auto spoiled = [&](const Parameters& parameters) { spoil(fault, context, parameters); };
     ModelConfig taped = model;
-    taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, true);
+    taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe(), gather, recorded, true);
     Parameters parameters = ranks.load(context);
     gather_pass(context, taped, parameters, batch(0), gather, spoiled);
-    taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, false);
+    taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe(), gather, recorded, false);
     Trainer trainer(context, taped, train, std::move(parameters));
     trainer.on_gradients(spoiled);
     for (std::int64_t i = 0; i < steps; ++i) {

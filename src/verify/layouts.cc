@@ -188,7 +188,7 @@ class Comparison {
     tensor("hidden.0", "embedding", "hidden states");
     for (std::int64_t i = 0; i < model_.depth(); ++i) {
       const std::string place = fmt::format("layer {}", i);
-      if (model_.layer(i).experts) moe_layer(i, place);
+      if (model_.layer(i).has_experts()) moe_layer(i, place);
       tensor(fmt::format("hidden.{}", i + 1), place, "hidden states");
     }
     tensor("logits", "", "");

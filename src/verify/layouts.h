@@ -16,8 +16,8 @@ namespace switchyard {
 constexpr double kLayoutTolerance = 1e-5, kDeltaLayoutTolerance = 1e-4;
 
 struct LayoutRequest {
-  std::vector<std::string> layouts;      // each is `key=value …`, separated by spaces; at least one
-  std::vector<std::string> arguments;    // [CONFIG.yml] key=value … for all layouts; a layout's own keys win
+  std::vector<std::string> layouts;    // each is `key=value …`, separated by spaces; at least one
+  std::vector<std::string> arguments;  // [CONFIG.yml] key=value … for all layouts; a layout's own keys win
   std::optional<double> tolerance = {};  // none: a constant above
   std::optional<GradientFault> fault;    // applied to the last layout
 };

@@ -22,16 +22,16 @@ Tensor scaled(const Tensor& x, float by) {
 
 }  // namespace
 
-HubModel::HubModel(ModelConfig model, const ModelFamily& family, const nlohmann::json& hub_config,
-                   const std::string& weights)
+HubModel::HubModel(ModelConfig model, const ModelFamily& family, nlohmann::json hub_config,
+                   std::shared_ptr<const HubWeights> weights)
     : model_(std::move(model)),
       family_(family),
-      hub_config_(hub_config),
-      folder_(unfused(family, hub_config, std::make_shared<WeightFolder>(WeightFolder::open(weights)))),
+      hub_config_(std::move(hub_config)),
+      weights_(std::move(weights)),
       specs_(parameter_specs(model_)) {
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs_) shapes[spec.name] = spec.shape;
-  check_hub_tensors(*folder_, family_, shapes, model_.layers);
+  check_hub_tensors(*weights_, family_, shapes, model_.layers);
 }
 
 float HubModel::factor(const ParameterSpec& spec) const {
@@ -40,7 +40,7 @@ float HubModel::factor(const ParameterSpec& spec) const {
 
 Parameters::FillBlock HubModel::fill() const {
   return blocks_of([this](const ParameterSpec& spec) {
-    return scaled(load_from_hub(*folder_, family_, spec.name, spec.shape), 1 / factor(spec));
+    return scaled(load_from_hub(*weights_, family_, spec.name, spec.shape), 1 / factor(spec));
   });
 }
 
@@ -122,12 +122,12 @@ std::vector<Tensor> router_biases(Trainer& trainer) {
   std::vector<Tensor> biases;
   const ModelConfig& model = trainer.model();
   Context& context = trainer.context();
-  if (!model.moe.bias) return biases;
+  if (!model.moe().bias) return biases;
   for (const std::int64_t i : model.moe_layers()) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", i);
     const bool here = trainer.parameters().contains(name);
     const Tensor bias =
-        here ? trainer.parameters()[name].tensor().clone() : context.zeros(DType::f32, {model.moe.experts});
+        here ? trainer.parameters()[name].tensor().clone() : context.zeros(DType::f32, {model.moe().experts});
     if (context.stage.count > 1) context.comm->all_reduce(context.stage.across, bias.view());
     biases.push_back(to_host(bias));
   }

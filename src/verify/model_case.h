@@ -18,10 +18,10 @@ namespace switchyard {
 // A model and its weights under Hugging Face names.
 class HubModel {
  public:
-  // Checks that the tensors of `weights` (a folder or one file) are those of the model in `hub_config`, a
-  // config.json; Error(usage) otherwise.
-  HubModel(ModelConfig model, const ModelFamily& family, const nlohmann::json& hub_config,
-           const std::string& weights);
+  // Checks that the tensors of `weights` are those of the model in `hub_config`, a config.json; Error(usage)
+  // otherwise.
+  HubModel(ModelConfig model, const ModelFamily& family, nlohmann::json hub_config,
+           std::shared_ptr<const HubWeights> weights);
 
   const ModelConfig& model() const { return model_; }
   const ModelFamily& family() const { return family_; }
@@ -43,7 +43,7 @@ class HubModel {
   ModelConfig model_;
   const ModelFamily& family_;
   nlohmann::json hub_config_;
-  std::shared_ptr<const HubWeights> folder_;
+  std::shared_ptr<const HubWeights> weights_;
   std::vector<ParameterSpec> specs_;
 };
 

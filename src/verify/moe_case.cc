@@ -76,7 +76,7 @@ MoeWeights weights_of(Context& context, const ModelConfig& model, const Paramete
     return never_save(cast(context, parameters.on_device(context, prefix + name), model.dtype));
   };
   w.gate = parameters.on_device(context, prefix + "gate");
-  if (model.moe.bias) w.gate_bias = parameters.on_device(context, prefix + "gate_bias");
+  if (model.moe().bias) w.gate_bias = parameters.on_device(context, prefix + "gate_bias");
   w.wi_0.weight = in_use("wi_0");
   w.wi_1.weight = in_use("wi_1");
   w.wo.weight = in_use("wo");
@@ -115,7 +115,7 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   MoeExecution execution = model.moe_execution;
   if (layer.file.contains("forced_routed_experts"))
     execution.tape = std::make_shared<StoredChoices>(layer.file);
-  MoeOutput out = moe_block(context, model.moe, execution, weights_of(context, model, parameters),
+  MoeOutput out = moe_block(context, model.moe(), execution, weights_of(context, model, parameters),
                             cast(context, x, model.dtype), segments, 0, first_moe_layer(model));
   read_loads(context, std::span(&out.load, 1));
   rows = out.load.rows;
@@ -142,13 +142,13 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
 // Returns the scores as the reference's gate returns them, with the bias added.
 Tensor gate_scores(const Layer& layer, const Tensor& logits) {
   Tensor scores = logits.clone();
-  const auto experts = static_cast<std::size_t>(layer.model.moe.experts);
-  const Tensor bias = layer.model.moe.bias ? layer.file.read("bias") : Tensor();
+  const auto experts = static_cast<std::size_t>(layer.model.moe().experts);
+  const Tensor bias = layer.model.moe().bias ? layer.file.read("bias") : Tensor();
   const std::span<float> all = scores.span<float>();
   for (std::size_t i = 0; i < all.size(); i += experts) {
     const auto row = all.subspan(i, experts);
     const std::vector<float> values(row.begin(), row.end());
-    router_scores(layer.model.moe.score, values, row);
+    router_scores(layer.model.moe().score, values, row);
     for (std::size_t e = 0; e < experts && bias.defined(); ++e) row[e] += bias.data<float>()[e];
   }
   return scores;
@@ -205,7 +205,7 @@ void compare_layer(const CaseRequest& request, const Layer& layer, Gather& gathe
   if (gather.contains("lb_loss")) compare("lb_loss", gather.whole("lb_loss"), tolerance, statistics);
   if (layer.model.bias_update_rate > 0) {
     const auto update = bias_increment(rows, layer.model.bias_update_rate);
-    compare("bias_update", Tensor::of<float>({layer.model.moe.experts}, std::span(update)), tolerance,
+    compare("bias_update", Tensor::of<float>({layer.model.moe().experts}, std::span(update)), tolerance,
             statistics);
   }
   compare("grad.x", gather.whole("grad.x"), tolerance, file);
@@ -252,7 +252,7 @@ CaseReport verify_moe_layer(const CaseRequest& request) {
   run_session(config, mesh, [&](Context& context) {
     run_layer(context, layer, gather, rows[static_cast<std::size_t>(context.rank)]);
   });
-  std::vector<double> all(static_cast<std::size_t>(model.moe.experts), 0.0);
+  std::vector<double> all(static_cast<std::size_t>(model.moe().experts), 0.0);
   for (const auto& of_rank : rows)
     std::transform(of_rank.begin(), of_rank.end(), all.begin(), all.begin(), std::plus<>());
   compare_layer(request, layer, gather, all, report);

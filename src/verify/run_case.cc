@@ -306,7 +306,8 @@ CaseReport verify_training_run(const CaseRequest& request) {
   HubJson hub_config = write_common(config, on_mesh.model);
   hub_config["model_type"] = family.type;
   family.write(config, on_mesh.model, hub_config);
-  const HubModel hub(on_mesh.model, family, nlohmann::json(hub_config), files.find(".init.safetensors"));
+  const auto initial = std::make_shared<WeightFolder>(WeightFolder::open(files.find(".init.safetensors")));
+  const HubModel hub(on_mesh.model, family, hub_config, unfused(family, hub_config, initial));
   const ModelOnRanks ranks(std::move(on_mesh), nullptr, hub.fill());
   const Batch batch = case_batch(request.path, inputs, targets, hub.model().vocab);
   const std::size_t steps = results["metrics"].size();

@@ -63,7 +63,7 @@ constexpr double kAmplitude = 1.25;
 std::vector<Case> rope_tables_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t tokens : {0, 1, 31, 300}) {
-    const PositionGrowth growth{tokens == 31 ? 0.1 : 0.0, 8192};
+    const PositionGrowth growth{tokens == 31 ? 0.1 : 0.0, 8192, tokens == 31 ? 0.0 : 1.0};
     PoisonedArray positions(DType::i32, tokens);
     auto* const at = static_cast<std::int32_t*>(positions.data());
     for (std::int64_t t = 0; t < tokens; ++t) at[t] = static_cast<std::int32_t>((t * 7919 + seed) % 200'000);

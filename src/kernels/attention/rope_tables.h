@@ -10,13 +10,15 @@
 
 namespace switchyard {
 
-// A factor that grows with the position: 1 + factor · ln(1 + floor((position + 1) / positions)). factor 0: 1.
+// A factor that grows with the position: 1 + factor · ln(1 + floor((position + offset) / positions)).
+// factor 0: 1.
 struct PositionGrowth {
   double factor = 0;
   double positions = 1;
+  double offset = 1;
 
   double at(std::int32_t position) const {
-    return factor == 0 ? 1.0 : 1 + factor * std::log(1 + std::floor((position + 1.0) / positions));
+    return factor == 0 ? 1.0 : 1 + factor * std::log(1 + std::floor((position + offset) / positions));
   }
 };
 

@@ -1,7 +1,8 @@
 // Formulas of ops over elements, as arithmetic of a number F: vectors or single numbers of a CPU, single
 // numbers of a GPU. No include guard: a driver includes this within its own namespace, behind its F. F has +
 // - * / and comparisons, each rounded once; fused(a, b, c) = a · b + c, rounded once; select(condition, x,
-// y); and the functions sigmoid() and tanh_of(), which each driver has of its own and whose last bits differ.
+// y); and functions that each driver has of its own and whose last bits differ: sigmoid() and, for formulas
+// without vectors, tanh_of(), exp_of() and softplus().
 //
 // kRowNumber: the operand that may be one number a row; what is `staged` of it is asked once a row then, else
 // of each element. kOfResult: bits of the operands of the results' dtype, where others may have another.
@@ -148,6 +149,27 @@ struct SigmoidGate {
   template <class F>
   ELEMENT Two<F> backward(F x, F s, F dout, F& sum) const {
     const F dgate = (dout * x) * (s * (F(1.0f) - s));
+    sum = sum + dgate;
+    return {dout * s, dgate};
+  }
+};
+
+// x · softplus(gate), of a gate for each element or for each row. The slope of softplus is
+// sigmoid(gate) = 1 - e^-softplus(gate).
+struct SoftplusGate {
+  static constexpr int kRowNumber = 1;
+
+  template <class F>
+  ELEMENT F staged(F gate) const {
+    return softplus(gate);
+  }
+  template <class F>
+  ELEMENT F forward(F x, F s) const {
+    return x * s;
+  }
+  template <class F>
+  ELEMENT Two<F> backward(F x, F s, F dout, F& sum) const {
+    const F dgate = (dout * x) * (F(1.0f) - exp_of(F(0.0f) - s));
     sum = sum + dgate;
     return {dout * s, dgate};
   }

@@ -48,9 +48,11 @@ using ElementKernel = void(const Elements& elements, std::int64_t begin, std::in
 using GpuElementKernel = void(const ElementArgs& args);
 
 // The kernels of each formula: name, formula, way, operands, results. The first have one row for all CPUs.
-#define SWITCHYARD_PORTABLE_FORMULAS(f)                                   \
-  f(clamp, Clamp, Forward, 1, 1) f(clamp_backward, Clamp, Backward, 2, 1) \
-      f(soft_cap, SoftCap, Forward, 1, 1) f(soft_cap_backward, SoftCap, Backward, 2, 1)
+#define SWITCHYARD_PORTABLE_FORMULAS(f)                                                 \
+  f(clamp, Clamp, Forward, 1, 1) f(clamp_backward, Clamp, Backward, 2, 1)               \
+      f(soft_cap, SoftCap, Forward, 1, 1) f(soft_cap_backward, SoftCap, Backward, 2, 1) \
+          f(softplus_gate, SoftplusGate, Forward, 2, 1)                                 \
+              f(softplus_gate_backward, SoftplusGate, Backward, 3, 2)
 // These have vectors, and a reference of another text (reference/).
 #define SWITCHYARD_VECTOR_FORMULAS(f)                                                          \
   f(add, Add, Forward, 2, 1) f(scale, Scale, Forward, 1, 1) f(convert, Convert, Forward, 1, 1) \

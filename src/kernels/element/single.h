@@ -44,6 +44,10 @@ struct Single {
   friend Single fused(Single x, Single y, Single z) { return Single(std::fma(x.value, y.value, z.value)); }
   friend Single select(bool condition, Single x, Single y) { return condition ? x : y; }
   friend Single tanh_of(Single x) { return Single(std::tanh(x.value)); }
+  friend Single exp_of(Single x) { return Single(std::exp(x.value)); }
+  friend Single softplus(Single x) {
+    return Single(std::fmax(x.value, 0.0f) + std::log1p(std::exp(-std::abs(x.value))));
+  }
   friend Single sigmoid(Single x) { return Single(1 / (1 + std::exp(-x.value))); }
 };
 

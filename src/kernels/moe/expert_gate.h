@@ -10,15 +10,21 @@
 
 namespace switchyard {
 
+// What a limit cuts, with u = clamp(up', -limit, limit).
+enum class GateClamp {
+  gpt_oss,  // (u + 1) · g · sigmoid(alpha · g), g = min(gate', limit) (the model card of gpt-oss, 2025)
+  before,   // u · silu(min(gate', limit)) (DeepSeek-V4, 2026)
+  after,    // u · min(silu(gate'), limit) (Step 3.5, 2026)
+};
+
 // gate' = gate + gate_bias, up' = up + up_bias. Without a limit silu(gate') · up', as swiglu (elementwise.h).
-// With one gpt-oss's (the model card of gpt-oss, 2025): g = min(gate', limit), u = clamp(up', -limit, limit)
-// and (u + 1) · g · sigmoid(alpha · g).
 struct GateForm {
   float limit = 0;  // 0: none
-  float alpha = 1;  // with a limit only
+  float alpha = 1;  // of gpt_oss only
   // Row weights are factors of what the expert takes: of gate and up, whose products are linear in it, not of
   // hidden. Without biases and limit only.
   bool weighted_inputs = false;
+  GateClamp clamp = GateClamp::gpt_oss;
 };
 
 struct ExpertGateArgs {

@@ -25,9 +25,9 @@ struct GateShape {
   std::string text() const {
     return fmt::format("{} rows in {} groups of {} columns{}{}{}", rows(), groups(), columns,
                        biased ? ", biases" : "", weighted ? ", weights" : "",
-                       form.limit > 0         ? ", clamped"
-                       : form.weighted_inputs ? ", weights of inputs"
-                                              : "");
+                       form.limit > 0 ? fmt::format(", clamped in form {}", static_cast<int>(form.clamp))
+                       : form.weighted_inputs ? std::string(", weights of inputs")
+                                              : std::string());
   }
 };
 
@@ -36,18 +36,23 @@ template <typename MakeCase>
 std::vector<Case> gate_family(std::uint32_t seed, const MakeCase& make) {
   const std::pair<std::vector<std::int32_t>, std::int64_t> shapes[] = {
       {{1}, 1}, {{0, 3, 0, 2}, 33}, {{7, 1}, 16}, {{300, 0, 120}, 100}};
+  const struct {
+    bool biased, weighted;
+    GateForm form;
+  } forms[] = {{false, true, {}},
+               {true, true, {1.5f, 1.702f}},
+               {true, false, {}},
+               {true, true, {1.5f, 1.702f}},
+               {false, true, {.weighted_inputs = true}},
+               {false, true, {.limit = 0.7f, .clamp = GateClamp::before}},
+               {true, false, {.limit = 0.7f, .clamp = GateClamp::after}},
+               {false, true, {.limit = 0.7f, .clamp = GateClamp::after}}};
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {
     for (const auto& [sizes, columns] : shapes) {
-      for (const int form : {0, 1, 2, 3, 4}) {
+      for (const auto& [biased, weighted, form] : forms) {
         Draw draw(++seed * 8);
-        const bool clamped = form % 2 == 1, of_inputs = form == 4;
-        const GateShape s{sizes,
-                          columns,
-                          form > 0 && !of_inputs,
-                          form != 2,
-                          clamped ? GateForm{1.5f, 1.702f} : GateForm{0, 1, of_inputs},
-                          dtype};
+        const GateShape s{sizes, columns, biased, weighted, form, dtype};
         cases.push_back(make(s, draw));
         cases.back().what = fmt::format("{}, seed {}", s.text(), draw.seed());
       }

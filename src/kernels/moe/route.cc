@@ -38,8 +38,7 @@ struct Scratch {
   std::vector<std::int32_t> kept_groups;
 };
 
-// Experts outside the best groups become unselectable. A group scores the sum of its two best where scores
-// are each alone, or its best.
+// Experts outside the best groups become unselectable (RoutingRule::groups).
 void keep_best_groups(const RoutingRule& rule, Scratch& scratch) {
   const std::span<float> scores(scratch.selection);
   const std::size_t groups = scratch.group_scores.size(), size = scores.size() / groups;
@@ -51,7 +50,8 @@ void keep_best_groups(const RoutingRule& rule, Scratch& scratch) {
       else
         second = std::max(second, s);
     }
-    scratch.group_scores[g] = scores_each_alone(rule.score) && size > 1 ? best + second : best;
+    scratch.group_scores[g] =
+        (rule.by_two_best || scores_each_alone(rule.score)) && size > 1 ? best + second : best;
   }
   top_k(scratch.group_scores, scratch.kept_groups);
   const auto& kept = scratch.kept_groups;

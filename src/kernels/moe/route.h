@@ -23,9 +23,11 @@ struct RoutingRule {
   bool choose_by_logit = false;       // the K largest of logits + bias are chosen, however scores round
   bool weights_include_bias = false;  // weights: of scores + bias
   // Above 1: experts stand in so many groups of E / groups, and only those of the kept_groups best groups can
-  // be chosen. A group scores the sum of its two best scores (where they are each alone) or its best.
+  // be chosen. A group scores the sum of its two best scores (where they are each alone, or by_two_best) or
+  // its best.
   std::int64_t groups = 0;
   std::int64_t kept_groups = 0;
+  bool by_two_best = false;
   // The ids are drawn; the weights are scores + bias, unchanged.
   bool random = false;
   // Weights of given choices: of scores + bias, and in the sum that they are divided by a choice without

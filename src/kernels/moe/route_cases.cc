@@ -42,6 +42,10 @@ std::vector<NamedRule> routing_rules() {
   all.back().rule.choose_by_logit = true;
   all.push_back({"drawn", plain_sigmoid, true});
   all.back().rule.random = true;
+  all.push_back({"softmax, in groups by two best", softmax});
+  all.back().rule.groups = 4;
+  all.back().rule.kept_groups = 2;
+  all.back().rule.by_two_best = true;
   return all;
 }
 

@@ -1,11 +1,13 @@
 // Flat operations have the bits of the reference implementation; the activation and the gate are near it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <random>
 
 #include "kernels/pointwise/elementwise.h"
-#include "kernels/pointwise/sigmoid_gate.h"
+#include "kernels/pointwise/output_gate.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "kernels/testing/cases.h"
 
@@ -250,27 +252,75 @@ std::vector<Case> sigmoid_gate_cases(std::uint32_t seed) {
                 std::move(in),
                 {{"out", PoisonedArray(dtype, num_elements(s.x())), activation_bound(dtype)}},
                 [s](ThreadPool& pool, const Arrays& given, Arrays& out) {
-                  sigmoid_gate(pool, {given[0].view(s.x()), given[1].view(s.gate()), out[0].view(s.x())});
+                  output_gate(pool, {given[0].view(s.x()), given[1].view(s.gate()), out[0].view(s.x())});
                 }};
   });
 }
 
+Case gate_backward_case(const GateRows& s, DType dtype, Arrays in, Draw& draw, GateCurve curve) {
+  in.push_back(draw.normal(dtype, num_elements(s.x())));
+  const Bound bound = activation_bound(dtype);
+  return {dtype,
+          "",
+          std::move(in),
+          {{"dx", PoisonedArray(dtype, num_elements(s.x())), bound},
+           {"dgate", PoisonedArray(dtype, num_elements(s.gate())), {bound.relative, 1e-5}}},
+          [s, curve](ThreadPool& pool, const Arrays& given, Arrays& out) {
+            output_gate_backward(pool, {.x = given[0].view(s.x()),
+                                        .gate = given[1].view(s.gate()),
+                                        .dout = given[2].view(s.x()),
+                                        .dx = out[0].view(s.x()),
+                                        .dgate = out[1].view(s.gate()),
+                                        .curve = curve});
+          }};
+}
+
 std::vector<Case> sigmoid_gate_backward_cases(std::uint32_t seed) {
   return gate_cases(seed, [](const GateRows& s, DType dtype, Arrays in, Draw& draw) {
-    in.push_back(draw.normal(dtype, num_elements(s.x())));
-    const Bound bound = activation_bound(dtype);
+    return gate_backward_case(s, dtype, std::move(in), draw, GateCurve::sigmoid);
+  });
+}
+
+double softplus(double x) {
+  return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+}
+
+// The references of the softplus gate are in double: its kernels have one text for all CPUs.
+std::vector<Case> softplus_gate_cases(std::uint32_t seed) {
+  return gate_cases(seed, [](const GateRows& s, DType dtype, Arrays in, Draw&) {
     return Case{dtype,
                 "",
                 std::move(in),
-                {{"dx", PoisonedArray(dtype, num_elements(s.x())), bound},
-                 {"dgate", PoisonedArray(dtype, num_elements(s.gate())), {bound.relative, 1e-5}}},
+                {{"out", PoisonedArray(dtype, num_elements(s.x())), activation_bound(dtype)}},
                 [s](ThreadPool& pool, const Arrays& given, Arrays& out) {
-                  sigmoid_gate_backward(pool, {.x = given[0].view(s.x()),
-                                               .gate = given[1].view(s.gate()),
-                                               .dout = given[2].view(s.x()),
-                                               .dx = out[0].view(s.x()),
-                                               .dgate = out[1].view(s.gate())});
+                  output_gate(pool, {given[0].view(s.x()), given[1].view(s.gate()), out[0].view(s.x()),
+                                     GateCurve::softplus});
+                },
+                [s](const Arrays& given, Arrays& out) {
+                  for (std::int64_t i = 0; i < s.rows * s.columns; ++i)
+                    out[0].set(i, static_cast<float>(static_cast<double>(given[0].at(i)) *
+                                                     softplus(given[1].at(s.one ? i / s.columns : i))));
                 }};
+  });
+}
+
+std::vector<Case> softplus_gate_backward_cases(std::uint32_t seed) {
+  return gate_cases(seed, [](const GateRows& s, DType dtype, Arrays in, Draw& draw) {
+    Case made = gate_backward_case(s, dtype, std::move(in), draw, GateCurve::softplus);
+    made.reference = [s](const Arrays& given, Arrays& out) {
+      for (std::int64_t row = 0; row < s.rows; ++row) {
+        double sum = 0;
+        for (std::int64_t i = row * s.columns; i < (row + 1) * s.columns; ++i) {
+          const double gate = given[1].at(s.one ? row : i), dout = given[2].at(i);
+          const double slope = dout * static_cast<double>(given[0].at(i)) / (1 + std::exp(-gate));
+          out[0].set(i, static_cast<float>(dout * softplus(gate)));
+          if (!s.one) out[1].set(i, static_cast<float>(slope));
+          sum += slope;
+        }
+        if (s.one) out[1].set(row, static_cast<float>(sum));
+      }
+    };
+    return made;
   });
 }
 
@@ -287,6 +337,8 @@ std::vector<KernelCases> elementwise_kernels() {
           {"swiglu_backward", "swiglu_backward", swiglu_backward_cases},
           {"sigmoid_gate", "sigmoid_gate", sigmoid_gate_cases},
           {"sigmoid_gate_backward", "sigmoid_gate_backward", sigmoid_gate_backward_cases},
+          {"softplus_gate", "softplus_gate", softplus_gate_cases},
+          {"softplus_gate_backward", "softplus_gate_backward", softplus_gate_backward_cases},
           {"strided_copy", "strided_copy", strided_copy_cases}};
 }
 

@@ -4,13 +4,14 @@
 #include <tuple>
 
 #include "models/blocks/indexer.h"
+#include "moe/expert_biases.h"
 #include "ops/basic.h"
 #include "ops/clamp.h"
 #include "ops/einsum.h"
 #include "ops/kv_heads.h"
 #include "ops/norm.h"
+#include "ops/output_gate.h"
 #include "ops/reshard.h"
-#include "ops/sigmoid_gate.h"
 
 namespace switchyard {
 namespace {
@@ -148,9 +149,11 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   for (std::size_t i = 0; i < layers.size(); ++i) projected[i] = layers[i].with_bias(c, projected[i]);
   Array q = checkpoint_name(projected[0], "query_proj"), k = checkpoint_name(projected[1], "key_proj"),
         v = checkpoint_name(projected[2], "value_proj");
+  if (kind.value_scale != 1) v = scale(c, v, kind.value_scale);
   const auto through_gate = [&](const Array& attended) {
     if (!kind.gate) return attended;
-    return sigmoid_gate(c, attended, reshard(c, projected[3], attended.sharding()));
+    return output_gate(c, attended, reshard(c, projected[3], attended.sharding()),
+                       kind.gate_softplus ? GateCurve::softplus : GateCurve::sigmoid);
   };
   if (kind.qk_norm) {
     const Array q_norm = call.parameter("attention.q_norm"), k_norm = call.parameter("attention.k_norm");
@@ -172,9 +175,8 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
       q = rms_norm_without_scale(c, q, m.norm_epsilon);
       k = rms_norm_without_scale(c, k, m.norm_epsilon);
     }
-  } else if (kind.scales_queries()) {
-    q = rope(c, q, call.rope, 0, kind.rope.interleaved);
   }
+  if (kind.scales_queries()) q = rope(c, q, call.growth, 0, kind.rope.interleaved);
   const Array head_sinks = kind.sinks ? cast(c, call.parameter("attention.sinks"), DType::f32) : Array();
   const Array* const sinks = kind.sinks ? &head_sinks : nullptr;
   if (call.cache != nullptr) {
@@ -209,8 +211,9 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const Sharding q_layout = heads(kind.nope + kind.rope_dim);
   Array q = linear(call, kind.q_lora > 0 ? "attention.wq_b" : "attention.query")
                 .apply(c, kToHeads, q_in, &q_layout);
-  q = checkpoint_name(rope(c, checkpoint_name(q, "mla_q"), call.rope, kind.nope, kind.rope.interleaved),
-                      "query_proj");
+  q = rope(c, checkpoint_name(q, "mla_q"), call.rope, kind.nope, kind.rope.interleaved);
+  if (kind.scales_queries()) q = rope(c, q, call.growth, 0, kind.rope.interleaved);
+  q = checkpoint_name(q, "query_proj");
   std::optional<IndexVectors> index;
   if (kind.has_indexer()) index = index_vectors(call, h, q_in);
 
@@ -245,15 +248,17 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   return project_out(call, attended);
 }
 
-Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x) {
+Array gated_mlp(const LayerCall& call, const std::string& prefix, float limit, const Array& x) {
   Context& c = call.context;
   const Array h = constrain(c, x, {"activation_batch", "activation_length", ""});
   const Linear to_hidden[] = {linear(call, prefix + "wi_0"), linear(call, prefix + "wi_1")};
   const std::vector<Array> hidden =
       apply_each(c, "BSM,MH->BSH", h, to_hidden, {"activation_batch", "activation_length", "activation_mlp"});
   const Array gate = checkpoint_name(hidden[0], "mlpwi_0"), up = checkpoint_name(hidden[1], "mlpwi_1");
-  return checkpoint_name(
-      linear(call, prefix + "wo").apply(c, "BSH,HM->BSM", swiglu(c, gate, up), &x.sharding()), "mlpwo");
+  const Array gated = limit == 0 ? swiglu(c, gate, up)
+                                 : expert_gate(c, {.limit = limit, .clamp = call.model.moe().gate_clamp},
+                                               gate, up, {}, {}, {});
+  return checkpoint_name(linear(call, prefix + "wo").apply(c, "BSH,HM->BSM", gated, &x.sharding()), "mlpwo");
 }
 
 }  // namespace switchyard

@@ -17,9 +17,9 @@ struct LayerCall {
   const Parameters& parameters;
   std::string prefix;  // "layers.3."
   const LayerSpec& layer;
-  // Rotation tables for the tokens as laid out in attention. For a layer without rotation: the factors of its
-  // queries, where they have some (scales_queries).
-  const RopeTables& rope;
+  // Tables for the tokens as laid out in attention: rotations, and the factors of queries that grow
+  // (scales_queries), as rotations by 0.
+  const RopeTables &rope, &growth;
   const Array& segments;  // i32 [B,S]
   // Generation: the layer's cached keys and values, and the tokens' positions. Else null.
   AttentionCache* cache = nullptr;
@@ -59,7 +59,8 @@ Array grouped_query_attention(const LayerCall& call, const Array& x);
 // rotary keys, shared by all heads. With cached tokens, the heads' up-projections
 // are applied to queries and results, not to every token's latent vector.
 Array latent_attention(const LayerCall& call, const Array& x);
-// Computes silu(x·wi_0) ⊙ (x·wi_1) · wo, with weights named prefix + "wi_0" and so on.
-Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x);
+// Computes silu(x·wi_0) ⊙ (x·wi_1) · wo, with weights named prefix + "wi_0" and so on. A limit clamps both
+// factors, in the form of the experts' (MoeConfig::gate_clamp); 0: none.
+Array gated_mlp(const LayerCall& call, const std::string& prefix, float limit, const Array& x);
 
 }  // namespace switchyard

@@ -286,9 +286,16 @@ std::string unknown_fields_notice(const json& hub_config) {
   }
   for (const char* rope : {"rope_parameters", "rope_scaling"}) {
     if (!decoder.contains(rope) || !decoder[rope].is_object()) continue;
-    for (const auto& [key, value] : decoder[rope].items()) {
-      if (!value.is_null() && std::ranges::find(kRopeFields, key) == std::end(kRopeFields))
-        unknown.push_back(in_quotes(fmt::format("{}.{}", rope, key)));
+    const auto look = [&](const json& values, const std::string& path) {
+      for (const auto& [key, value] : values.items()) {
+        if (!value.is_null() && !value.is_object() && !known.contains(key) &&
+            std::ranges::find(kRopeFields, key) == std::end(kRopeFields))
+          unknown.push_back(in_quotes(path + key));
+      }
+    };
+    look(decoder[rope], fmt::format("{}.", rope));
+    for (const auto& [word, values] : decoder[rope].items()) {  // a rotation for each kind of layer
+      if (values.is_object()) look(values, fmt::format("{}.{}.", rope, word));
     }
   }
   if (unknown.empty()) return "";
@@ -439,14 +446,84 @@ void read_window_of_all(const HubConfig& hub, std::int64_t usual, ConfigKeys& ou
   ours["sliding_window_size"] = window;
 }
 
+json plain_rotation(double theta, double share) {
+  return {{"rope_type", "default"}, {"rope_theta", theta}, {"partial_rotary_factor", share}};
+}
+
+std::vector<std::string> words_of_layers(const HubConfig& hub) {
+  const auto windowed = layers_that_are(hub, "layer_types", "sliding_attention", "full_attention");
+  std::vector<std::string> words(static_cast<std::size_t>(hub.positive("num_hidden_layers")),
+                                 "full_attention");
+  for (const json& layer : windowed) words[layer.get<std::size_t>()] = "sliding_attention";
+  return words;
+}
+
+void read_two_kinds(const HubConfig& hub, const TwoKinds& kinds, ConfigKeys& ours) {
+  // The keys of a kind's rotation.
+  const auto rotation = [&](const char* word, const json& usual) {
+    json one = hub.all();
+    json rope = hub.has("rope_parameters") ? hub.at("rope_parameters") : usual;
+    if (rope.is_object() && rope.contains(word)) rope = rope[word];
+    for (const char* flat : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) one.erase(flat);
+    one["rope_parameters"] = rope;
+    ConfigKeys keys;
+    read_rope(HubConfig(one), {.usual_share = 1}, keys);
+    return keys;
+  };
+  ours["sliding_window_size"] = 0;
+  const ConfigKeys full = rotation("full_attention", kinds.full_rope);
+  for (const auto& [key, value] : full) ours[key] = value;
+  if (std::ranges::count(kinds.words, "sliding_attention") == 0) return;
+  ConfigKeys windowed = rotation("sliding_attention", kinds.windowed_rope);
+  for (const auto& [key, value] : kinds.windowed) windowed[key] = value;
+  json own = json::object();
+  for (const auto& [key, value] : windowed) {
+    if (!ours.contains(key) || ours[key] != value) own[key] = value;
+  }
+  ours["attention_kinds"] = {{"full_attention", json::object()}, {"sliding_attention", own}};
+  ours["layer_kinds"] = kinds.words;
+}
+
+namespace {
+
+// The kinds of attention of the layers, prediction layers included, each once.
+std::vector<const AttentionKind*> kinds_where(const ModelConfig& model, bool windowed) {
+  std::vector<const AttentionKind*> kinds;
+  for (const LayerSpec& layer : model.layer_specs) {
+    const AttentionKind* const kind = layer.attention < 0 ? nullptr : &model.attention_of(layer);
+    if (kind != nullptr && (kind->window > 0) == windowed && std::ranges::find(kinds, kind) == kinds.end())
+      kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+const AttentionKind* first_kind(const ModelConfig& model, bool windowed) {
+  const std::vector<const AttentionKind*> kinds = kinds_where(model, windowed);
+  return kinds.empty() ? nullptr : kinds.front();
+}
+
+}  // namespace
+
+const AttentionKind* windowed_kind(const ModelConfig& model) {
+  return first_kind(model, true);
+}
+
+const AttentionKind* full_kind(const ModelConfig& model) {
+  return first_kind(model, false);
+}
+
+bool has_two_kinds(const ModelConfig& model) {
+  return kinds_where(model, true).size() <= 1 && kinds_where(model, false).size() <= 1;
+}
+
 void refuse_windows(const HubConfig& hub, const char* kind_of_layers) {
   check_all_layers(hub, "layer_types", kind_of_layers, kind_of_layers);
 }
 
 namespace {
 
-HubJson rope_scaling(const Config& config, const ModelConfig& model) {
-  const RopeConfig& rope = model.attention().rope;
+HubJson rope_scaling(const Config& config, const AttentionKind& kind) {
+  const RopeConfig& rope = kind.rope;
   if (rope.type == "llama3.1") {
     return {{"rope_type", "llama3"},
             {"factor", rope.factor},
@@ -463,12 +540,12 @@ HubJson rope_scaling(const Config& config, const ModelConfig& model) {
                   {"original_max_position_embeddings", rope.original_positions}};
   if (!rope.truncate) yarn["truncate"] = false;
   // Both present and equal leave the rotated vectors alone; the second scales MLA's scores.
-  const double mscale = model.attention().mla ? config.get_float("mscale") : 1.0;
+  const double mscale = kind.mla ? config.get_float("mscale") : 1.0;
   if (!rope.attention_scaling && mscale == 0)
     yarn["attention_factor"] = 1.0;
   else if (!rope.attention_scaling)
     yarn["mscale"] = yarn["mscale_all_dim"] = mscale;
-  else if (model.attention().mla && mscale != 0)
+  else if (kind.mla && mscale != 0)
     yarn["mscale_all_dim"] = mscale;
   return yarn;
 }
@@ -478,14 +555,14 @@ HubJson rope_scaling(const Config& config, const ModelConfig& model) {
 HubJson write_common(const Config& config, const ModelConfig& model) {
   return {{"hidden_act", "silu"},
           {"hidden_size", model.emb},
-          {"intermediate_size", model.mlp},
+          {"intermediate_size", model.mlp().width},
           {"num_hidden_layers", model.layers},
           {"num_attention_heads", model.attention().heads},
           {"vocab_size", model.vocab},
           {"max_position_embeddings", config.get_int("max_position_embeddings")},
           {"rms_norm_eps", config.get_float("normalization_layer_epsilon")},
           {"rope_theta", shortest(model.attention().rope.theta)},
-          {"rope_scaling", rope_scaling(config, model)},
+          {"rope_scaling", rope_scaling(config, model.attention())},
           {"tie_word_embeddings", model.tied},
           {"attention_bias", model.attention().bias},
           {"attention_dropout", 0.0},
@@ -499,6 +576,25 @@ HubJson layer_types(const ModelConfig& model) {
        std::span<const LayerSpec>(model.layer_specs).first(static_cast<std::size_t>(model.layers)))
     kinds.push_back(model.seen_in(layer).window > 0 ? "sliding_attention" : "full_attention");
   return kinds;
+}
+
+void write_two_kinds(const Config& config, const ModelConfig& model, HubJson& hub) {
+  HubJson ropes;
+  const auto add = [&](const char* word, const AttentionKind* kind) {
+    if (kind == nullptr) return;
+    HubJson rope = rope_scaling(config, *kind);
+    if (rope.is_null()) rope = {{"rope_type", "default"}};
+    rope["rope_theta"] = shortest(kind->rope.theta);
+    rope["partial_rotary_factor"] = kind->rope.share;
+    ropes[word] = rope;
+  };
+  add("full_attention", full_kind(model));
+  add("sliding_attention", windowed_kind(model));
+  hub.erase("rope_theta");
+  hub.erase("rope_scaling");
+  hub["rope_parameters"] = ropes;
+  hub["layer_types"] = layer_types(model);
+  if (model.window() > 0) hub["sliding_window"] = model.window();
 }
 
 void write_grouped_attention(const ModelConfig& model, HubJson& hub) {

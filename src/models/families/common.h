@@ -51,6 +51,26 @@ void read_windowed_layers(const HubConfig& hub, ConfigKeys& keys);
 // Reads Mistral's and Mixtral's `sliding_window`, the window of every layer; null: none. `usual`: of a file
 // that does not state it; 0: none.
 void read_window_of_all(const HubConfig& hub, std::int64_t usual, ConfigKeys& keys);
+// A family whose layers are of two kinds by a word each: sliding_attention layers have a window and may
+// differ otherwise, full_attention layers are as the model's keys say.
+struct TwoKinds {
+  std::vector<std::string> words;  // of each layer
+  ConfigKeys windowed;             // keys of the layers with a window
+  // The rotations of a file without rope_parameters. A file's rope_parameters is a rotation, or one for each
+  // word.
+  nlohmann::json full_rope, windowed_rope;
+};
+// A rotation without scaling.
+nlohmann::json plain_rotation(double theta, double share);
+// The words of layer_types.
+std::vector<std::string> words_of_layers(const HubConfig& hub);
+// Sets attention_kinds and layer_kinds, and the keys of rotation.
+void read_two_kinds(const HubConfig& hub, const TwoKinds& kinds, ConfigKeys& keys);
+// The kind of the layers with a window; null: no layer has one. And that of those without.
+const AttentionKind* windowed_kind(const ModelConfig& model);
+const AttentionKind* full_kind(const ModelConfig& model);
+// True where layers with a window are of one kind, and so are those without.
+bool has_two_kinds(const ModelConfig& model);
 // Error(usage) for windows in a family that has none; layer_types may only have `kind_of_layers`.
 void refuse_windows(const HubConfig& hub, const char* kind_of_layers = "full_attention");
 
@@ -58,5 +78,7 @@ void refuse_windows(const HubConfig& hub, const char* kind_of_layers = "full_att
 HubJson write_common(const Config& config, const ModelConfig& model);
 HubJson layer_types(const ModelConfig& model);  // says which layers have a window
 void write_grouped_attention(const ModelConfig& model, HubJson& hub);
+// layer_types, sliding_window, and rope_parameters with a rotation for each word.
+void write_two_kinds(const Config& config, const ModelConfig& model, HubJson& hub);
 
 }  // namespace switchyard

@@ -68,7 +68,7 @@ void read_expert_layers(const HubConfig& hub, std::int64_t absent, ConfigKeys& k
 void write_expert_layers(const ModelConfig& model, HubJson& hub) {
   HubJson kinds = HubJson::array();
   for (std::int64_t i = 0; i < model.layers; ++i)
-    kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
+    kinds.push_back(model.layer(i).has_experts() ? "sparse" : "dense");
   hub["mlp_layer_types"] = kinds;
 }
 
@@ -153,7 +153,7 @@ void read_deepseek_v3(const HubConfig& hub, ConfigKeys& keys) {
 }
 
 void write_experts_of_deepseek(const Config& config, const ModelConfig& model, bool second, HubJson& hub) {
-  const MoeConfig& moe = model.moe;
+  const MoeConfig& moe = model.moe();
   hub["n_routed_experts"] = moe.experts;
   hub["n_shared_experts"] = model.shared_experts;
   hub["num_experts_per_tok"] = moe.slots;
@@ -190,10 +190,10 @@ bool is_deepseek(const ModelConfig& model) {
   return !model.has_indexer() && !sparse.empty() && sparse.front() + std::ssize(sparse) == model.depth();
 }
 bool writes_deepseek_v2(const ModelConfig& model) {
-  return is_deepseek(model) && model.moe.score == RouterScore::softmax;
+  return is_deepseek(model) && model.moe().score == RouterScore::softmax;
 }
 bool writes_deepseek_v3(const ModelConfig& model) {
-  return is_deepseek(model) && model.moe.score != RouterScore::softmax;
+  return is_deepseek(model) && model.moe().score != RouterScore::softmax;
 }
 
 bool never_writes(const ModelConfig&) {
@@ -209,7 +209,7 @@ const HubFields kExpertsOfDeepseek3Fields{.read = kExpertsOfDeepseek3Read,
                                           .more = {&kExpertFields}};
 
 void restate_router_bias(const ModelConfig& model, Restated& restated) {
-  if (model.moe.score != RouterScore::sigmoid || model.moe.bias) return;
+  if (model.moe().score != RouterScore::sigmoid || model.moe().bias) return;
   restated.keys["routed_bias"] = true;
   restated.notices.push_back("routed_bias=false: written with a router's bias of zeros");
 }

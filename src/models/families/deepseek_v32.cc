@@ -56,7 +56,7 @@ void write_indexed(const Config& config, const ModelConfig& model, HubJson& hub)
   hub["index_topk"] = model.attention().indexer_topk;
   HubJson kinds = HubJson::array();
   for (std::int64_t i = 0; i < model.layers; ++i)
-    kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
+    kinds.push_back(model.layer(i).has_experts() ? "sparse" : "dense");
   hub["mlp_layer_types"] = kinds;
   hub["first_k_dense_replace"] = model.moe_layers().empty() ? model.layers : model.moe_layers().front();
   hub["moe_layer_freq"] = 1;
@@ -70,7 +70,8 @@ void write_glm_moe_dsa(const Config& config, const ModelConfig& model, HubJson& 
 }
 
 bool is_indexed(const ModelConfig& model) {
-  return model.has_indexer() && model.moe.score == RouterScore::sigmoid && model.attention().rope.interleaved;
+  return model.has_indexer() && model.moe().score == RouterScore::sigmoid &&
+         model.attention().rope.interleaved;
 }
 bool writes_deepseek_v32(const ModelConfig& model) {
   return is_indexed(model) && !model.attention().indexer_interleaved;

@@ -57,8 +57,8 @@ void read_ernie(const HubConfig& hub, ConfigKeys& keys) {
 void write_ernie(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   const std::vector<std::int64_t> sparse = model.moe_layers();
-  hub["moe_num_experts"] = model.moe.experts;
-  hub["moe_k"] = model.moe.slots;
+  hub["moe_num_experts"] = model.moe().experts;
+  hub["moe_k"] = model.moe().slots;
   hub["moe_num_shared_experts"] = model.shared_experts;
   hub["moe_intermediate_size"] = model.moe_mlp;
   hub["moe_layer_start_index"] = sparse.front();
@@ -76,8 +76,8 @@ bool writes_ernie(const ModelConfig& model) {
     if ((sparse[i] + 1) % interval != 0 || sparse[i] != sparse[0] + static_cast<std::int64_t>(i) * interval)
       return false;
   }
-  return !model.attention().qk_norm && model.moe.score == RouterScore::softmax && model.moe.bias &&
-         model.moe.normalise;
+  return !model.attention().qk_norm && model.moe().score == RouterScore::softmax && model.moe().bias &&
+         model.moe().normalise;
 }
 
 }  // namespace

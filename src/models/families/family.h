@@ -67,6 +67,11 @@ struct NameRoot {
   bool written = false;
 };
 
+// A field of config.json that some files call `there`, and code `here`.
+struct OtherName {
+  const char *there, *here;
+};
+
 struct ModelFamily {
   std::string_view type;  // model_type
   // model_type of files that hold this family's config in
@@ -78,6 +83,8 @@ struct ModelFamily {
   std::span<const FusedRule> fused = {};  // fused tensors of its files
   // The prefix of names in its files, where it differs from ours. Only for a family with fused tensors.
   NameRoot root = {};
+  std::span<const OtherName> other_names = {};
+  bool scales_sum = false;    // its class scales the experts' sum, and a router's weights are those before
   bool only_experts = false;  // its config.json need not state intermediate_size
   // Its files may hold prediction layers after the layers, as num_nextn_predict_layers says. Each stores its
   // embedding, head and final norm.

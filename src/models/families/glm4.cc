@@ -39,7 +39,7 @@ void write_glm4_moe(const Config& config, const ModelConfig& model, HubJson& hub
 }
 
 bool writes_glm4_moe(const ModelConfig& model) {
-  return model.moe.score == RouterScore::sigmoid;
+  return model.moe().score == RouterScore::sigmoid;
 }
 
 void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
@@ -60,7 +60,7 @@ void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson
 }
 
 bool writes_glm4_moe_lite(const ModelConfig& model) {
-  return model.moe.score == RouterScore::sigmoid && !model.has_indexer();
+  return model.moe().score == RouterScore::sigmoid && !model.has_indexer();
 }
 
 }  // namespace

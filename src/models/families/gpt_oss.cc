@@ -72,10 +72,10 @@ void write_gpt_oss(const Config&, const ModelConfig& model, HubJson& hub) {
   hub["layer_types"] = layer_types(model);
   hub["sliding_window"] = model.window();
   hub["intermediate_size"] = model.moe_mlp;
-  hub["num_local_experts"] = model.moe.experts;
-  hub["num_experts_per_tok"] = model.moe.slots;
-  hub["swiglu_limit"] = model.moe.gate_limit;
-  hub["swiglu_alpha"] = model.moe.gate_alpha;
+  hub["num_local_experts"] = model.moe().experts;
+  hub["num_experts_per_tok"] = model.moe().slots;
+  hub["swiglu_limit"] = model.moe().gate_limit;
+  hub["swiglu_alpha"] = model.moe().gate_alpha;
 }
 
 bool writes_gpt_oss(const ModelConfig&) {

@@ -44,16 +44,16 @@ void read_hy_v3(const HubConfig& hub, ConfigKeys& keys) {
 void write_hy_v3(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   write_expert_layers(model, hub);
-  hub["num_experts"] = model.moe.experts;
-  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["num_experts"] = model.moe().experts;
+  hub["num_experts_per_tok"] = model.moe().slots;
   hub["num_shared_experts"] = model.shared_experts;
   hub["moe_intermediate_size"] = model.moe_mlp;
   hub["router_scaling_factor"] = config.get_float("routed_scaling_factor");
 }
 
 bool writes_hy_v3(const ModelConfig& model) {
-  return model.attention().qk_norm && model.moe.score == RouterScore::sigmoid && model.moe.normalise &&
-         model.moe.groups <= 1;
+  return model.attention().qk_norm && model.moe().score == RouterScore::sigmoid && model.moe().normalise &&
+         model.moe().groups <= 1;
 }
 
 }  // namespace

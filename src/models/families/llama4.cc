@@ -182,9 +182,9 @@ void write_llama4(const Config& config, const ModelConfig& model, HubJson& hub) 
     hub["floor_scale"] = config.get_int("temperature_tuning_floor_scale");
   }
   hub["intermediate_size"] = model.moe_mlp;
-  hub["intermediate_size_mlp"] = model.mlp;
-  hub["num_local_experts"] = model.moe.experts;
-  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["intermediate_size_mlp"] = model.mlp().width;
+  hub["num_local_experts"] = model.moe().experts;
+  hub["num_experts_per_tok"] = model.moe().slots;
   hub["interleave_moe_layer_step"] = config.get_int("interleave_moe_layer_step");
   hub["moe_layers"] = model.moe_layers();
 }

@@ -83,8 +83,8 @@ void read_minimax_m2(const HubConfig& hub, ConfigKeys& keys) {
 void write_minimax_m2(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   hub["intermediate_size"] = model.moe_mlp;
-  hub["num_local_experts"] = model.moe.experts;
-  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["num_local_experts"] = model.moe().experts;
+  hub["num_experts_per_tok"] = model.moe().slots;
   hub["scoring_func"] = "sigmoid";
   hub["use_qk_norm"] = true;
   hub["use_routing_bias"] = true;

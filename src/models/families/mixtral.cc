@@ -45,8 +45,8 @@ void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
 void write_mixtral(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   hub["intermediate_size"] = model.moe_mlp;
-  hub["num_experts_per_tok"] = model.moe.slots;
-  hub["num_local_experts"] = model.moe.experts;
+  hub["num_experts_per_tok"] = model.moe().slots;
+  hub["num_local_experts"] = model.moe().experts;
   hub["sliding_window"] = model.window() > 0 ? HubJson(model.window()) : HubJson(nullptr);
 }
 
@@ -55,7 +55,7 @@ bool writes_mixtral(const ModelConfig&) {
 }
 
 void restate_mixtral(const ModelConfig& model, Restated& restated) {
-  if (!model.moe.softmax_over_selected) return;
+  if (!model.moe().softmax_over_selected) return;
   restated.keys["routed_scaling_factor"] = 1.0;  // it has no say in that softmax
   if (!model.attention().qk_norm) return;
   restated.keys["decoder_block"] = "qwen3_moe";

@@ -68,7 +68,7 @@ std::map<std::string, Shape> files_of(const ModelFamily& family, const Json& con
     for (const std::string& name : tensors.names) {
       const auto place = fused_place(family, config, name);
       if (place)
-        files[place->fused] = fused_shape(*place, model.moe.experts, tensors.shape);
+        files[place->fused] = fused_shape(*place, model.moe().experts, tensors.shape);
       else
         files[name] = tensors.shape;
     }

@@ -33,9 +33,9 @@ void read_olmoe(const HubConfig& hub, ConfigKeys& keys) {
 void write_olmoe(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   hub["intermediate_size"] = model.moe_mlp;
-  hub["num_experts"] = model.moe.experts;
-  hub["num_experts_per_tok"] = model.moe.slots;
-  hub["norm_topk_prob"] = model.moe.normalise;
+  hub["num_experts"] = model.moe().experts;
+  hub["num_experts_per_tok"] = model.moe().slots;
+  hub["norm_topk_prob"] = model.moe().normalise;
   hub["clip_qkv"] = model.attention().qkv_clip > 0 ? HubJson(config.get_float("clip_qkv")) : HubJson(nullptr);
 }
 

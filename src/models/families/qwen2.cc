@@ -92,7 +92,7 @@ void write_qwen2_moe(const Config& config, const ModelConfig& model, HubJson& hu
 }
 
 bool writes_qwen2_moe(const ModelConfig& model) {
-  return has_attention_of_qwen2(model) && model.shared_experts > 0 && model.moe.experts > 0;
+  return has_attention_of_qwen2(model) && model.shared_experts > 0 && model.moe().experts > 0;
 }
 
 }  // namespace

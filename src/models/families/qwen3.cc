@@ -169,19 +169,19 @@ void read_experts_of_qwen3(const HubConfig& hub, bool normalise, ConfigKeys& key
 void write_experts_of_qwen3(const ModelConfig& model, HubJson& hub) {
   HubJson dense = HubJson::array();
   for (std::int64_t i = 0; i < model.layers; ++i) {
-    if (!model.layer(i).experts) dense.push_back(i);
+    if (!model.layer(i).has_experts()) dense.push_back(i);
   }
-  hub["intermediate_size"] = dense.empty() ? model.moe_mlp : model.mlp;
-  hub["num_experts_per_tok"] = model.moe.slots;
-  hub["num_experts"] = model.moe.experts;
+  hub["intermediate_size"] = dense.empty() ? model.moe_mlp : model.mlp().width;
+  hub["num_experts_per_tok"] = model.moe().slots;
+  hub["num_experts"] = model.moe().experts;
   hub["moe_intermediate_size"] = model.moe_mlp;
-  hub["norm_topk_prob"] = model.moe.normalise;
+  hub["norm_topk_prob"] = model.moe().normalise;
   hub["decoder_sparse_step"] = 1;
   hub["mlp_only_layers"] = dense;
 }
 
 void restate_experts_of_qwen3(const ModelConfig& model, Restated& restated) {
-  if (model.compat && model.moe.softmax_over_selected) restated.keys["norm_topk_prob"] = true;
+  if (model.compat && model.moe().softmax_over_selected) restated.keys["norm_topk_prob"] = true;
 }
 
 // The reference's own: no Hugging Face model is like it.

@@ -213,7 +213,7 @@ void write_rope_parameters(const ModelConfig& model, HubJson& hub) {
 
 // The published classes have these in every model.
 bool has_all_parts(const ModelConfig& model) {
-  return model.attention().qk_norm && model.shared_experts > 0 && model.moe.experts > 0 &&
+  return model.attention().qk_norm && model.shared_experts > 0 && model.moe().experts > 0 &&
          std::ranges::all_of(model.deltas, &DeltaKind::unit_vectors);
 }
 
@@ -260,7 +260,7 @@ bool writes_qwen3_5(const ModelConfig& model) {
 
 bool writes_qwen3_5_moe(const ModelConfig& model) {
   return has_all_parts(model) && std::ssize(model.moe_layers()) == model.layers &&
-         (model.moe.normalise || model.moe.softmax_over_selected);
+         (model.moe().normalise || model.moe().softmax_over_selected);
 }
 
 }  // namespace

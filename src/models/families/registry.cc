@@ -87,6 +87,13 @@ nlohmann::json decoder_part(const nlohmann::json& hub_config) {
       if (hub_config.contains(key)) decoder[key] = hub_config[key];
     }
   }
+  for (const auto& [there, here] : family->other_names) {
+    if (!HubConfig(decoder).has(there)) continue;
+    if (HubConfig(decoder).has(here) && decoder[here] != decoder[there])
+      HubConfig(decoder).wrong(there, fmt::format("none, or {}={}", here, decoder[here].dump()));
+    decoder[here] = decoder[there];
+    decoder.erase(there);
+  }
   if (family->only_experts && decoder.value("intermediate_size", nlohmann::json()).is_null() &&
       decoder.contains("moe_intermediate_size"))
     decoder["intermediate_size"] = decoder["moe_intermediate_size"];

@@ -87,7 +87,7 @@ Array activation(Context& context, const DispatchCall& call, const Array& gate, 
   const auto laid_out = [&](const Array& bias) {
     return bias.defined() ? reshard(context, bias, of_biases) : bias;
   };
-  return expert_gate(context, call.config, gate, up, laid_out(call.weights.wi_0.bias),
+  return expert_gate(context, call.config.gate_form(), gate, up, laid_out(call.weights.wi_0.bias),
                      laid_out(call.weights.wi_1.bias), {{}, weights});
 }
 

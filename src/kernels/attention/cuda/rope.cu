@@ -71,7 +71,7 @@ GPU_KERNEL make_tables(const std::int32_t* positions, std::int64_t tokens, Frequ
   const std::int32_t position = positions[token];
   const double angle = position * frequencies.at[i % count];
   const double grown =
-      growth.factor == 0 ? 1.0 : 1 + growth.factor * log(1 + floor((position + 1.0) / growth.positions));
+      growth.factor == 0 ? 1.0 : 1 + growth.factor * log(1 + floor((position + growth.offset) / growth.positions));
   cos_table[at] = static_cast<float>(cos(angle) * (amplitude * grown));
   sin_table[at] = static_cast<float>(sin(angle) * (amplitude * grown));
 }

@@ -24,6 +24,12 @@ GPU_FUNCTION F fused(F x, F y, F z) {
 GPU_FUNCTION F tanh_of(F x) {
   return tanhf(x.value);
 }
+GPU_FUNCTION F exp_of(F x) {
+  return expf(x.value);
+}
+GPU_FUNCTION F softplus(F x) {
+  return fmaxf(x.value, 0.0f) + log1pf(expf(-fabsf(x.value)));
+}
 GPU_FUNCTION F sigmoid(F x) {
   return F(1.0f) / (F(1.0f) + F(expf(-x.value)));
 }

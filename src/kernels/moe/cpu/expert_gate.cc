@@ -25,18 +25,19 @@ using lanes::store_part;
 using lanes::V;
 using Mask = hn::Mask<D>;
 
-enum class Form { plain, clamped, weighted_inputs };
+enum class Form { plain, clamped, clamped_after, weighted_inputs };
 
 // The operands of a problem, and one vector of them.
 template <typename T, Form kForm>
 class Gate {
-  static constexpr bool kClamped = kForm == Form::clamped;
+  static constexpr bool kClamped = kForm == Form::clamped || kForm == Form::clamped_after;
 
  public:
   explicit Gate(const ExpertGateProblem& p)
       : limit_(hn::Set(D(), p.form.limit)),
         least_(hn::Set(D(), -p.form.limit)),
-        alpha_(hn::Set(D(), kClamped ? p.form.alpha : 1.0f)),
+        alpha_(hn::Set(D(), kClamped && p.form.clamp == GateClamp::gpt_oss ? p.form.alpha : 1.0f)),
+        added_(hn::Set(D(), p.form.clamp == GateClamp::gpt_oss ? 1.0f : 0.0f)),
         gate_(static_cast<const T*>(p.gate)),
         up_(static_cast<const T*>(p.up)),
         gate_bias_(static_cast<const T*>(p.gate_bias)),
@@ -44,7 +45,7 @@ class Gate {
         columns_(p.columns) {}
 
   // Reads the elements from `column` of `row` on: gate and up after the row's weight (of weighted inputs),
-  // bias and clamp, up with its one, and the logistic function of the gate.
+  // bias and clamp, up with its one (gpt-oss), and the gate's logistic function and silu.
   HWY_INLINE void read(std::int64_t row, std::int64_t column, V weight) {
     const std::int64_t left = columns_ - column;
     gate = load_part(gate_ + row * columns_ + column, left);
@@ -61,22 +62,29 @@ class Gate {
     }
     if constexpr (kClamped) {
       // Comparisons with NaN are false, so that a NaN stays one.
-      const Mask high = hn::Gt(gate, limit_), above = hn::Gt(up, limit_), below = hn::Lt(up, least_);
-      gate_cut = high;
+      const Mask above = hn::Gt(up, limit_), below = hn::Lt(up, least_);
       up_cut = hn::Or(above, below);
-      gate = hn::IfThenElse(high, limit_, gate);
-      up = hn::Add(hn::IfThenElse(above, limit_, hn::IfThenElse(below, least_, up)), hn::Set(D(), 1.0f));
+      up = hn::Add(hn::IfThenElse(above, limit_, hn::IfThenElse(below, least_, up)), added_);
+    }
+    if constexpr (kForm == Form::clamped) {
+      gate_cut = hn::Gt(gate, limit_);
+      gate = hn::IfThenElse(gate_cut, limit_, gate);
     }
     logistic = sigmoid(hn::Mul(alpha_, gate), T());
+    silu = hn::Mul(gate, logistic);
+    if constexpr (kForm == Form::clamped_after) {
+      gate_cut = hn::Gt(silu, limit_);
+      silu = hn::IfThenElse(gate_cut, limit_, silu);
+    }
   }
   V alpha() const { return alpha_; }
 
-  V gate, up, logistic;
+  V gate, up, logistic, silu;
   V raw_gate, raw_up;     // as stored; of weighted inputs only
   Mask gate_cut, up_cut;  // where a clamp cut; with one only
 
  private:
-  V limit_, least_, alpha_;
+  V limit_, least_, alpha_, added_;
   const T *gate_, *up_, *gate_bias_, *up_bias_;
   std::int64_t columns_;
 };
@@ -89,7 +97,7 @@ void forward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t ro
     const V w = hn::Set(D(), p.row_weights == nullptr ? 1.0f : p.row_weights[row]);
     for (std::int64_t j = 0; j < p.columns; j += kStep) {
       x.read(row, j, w);
-      const V gated = hn::Mul(hn::Mul(x.gate, x.logistic), x.up);
+      const V gated = hn::Mul(x.silu, x.up);
       store_part(kForm == Form::weighted_inputs ? gated : hn::Mul(gated, w), hidden + row * p.columns + j,
                  p.columns - j);
     }
@@ -108,13 +116,13 @@ void backward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t r
     for (std::int64_t j = 0; j < p.columns; j += kStep) {
       const std::int64_t at = row * p.columns + j, left = p.columns - j;
       x.read(row, j, w);
-      const V d = load_part(dhidden + at, left), silu = hn::Mul(x.gate, x.logistic);
+      const V d = load_part(dhidden + at, left), silu = x.silu;
       const V weighted = kForm == Form::weighted_inputs ? d : hn::Mul(d, w);
       if constexpr (kForm != Form::weighted_inputs) dw = hn::MulAdd(hn::Mul(d, silu), x.up, dw);
       const V slope =
           hn::Mul(x.logistic, hn::MulAdd(hn::Mul(x.alpha(), x.gate), hn::Sub(one, x.logistic), one));
       V to_up = hn::Mul(weighted, silu), to_gate = hn::Mul(hn::Mul(weighted, x.up), slope);
-      if constexpr (kForm == Form::clamped) {
+      if constexpr (kForm == Form::clamped || kForm == Form::clamped_after) {
         to_up = hn::IfThenElse(x.up_cut, zero, to_up);
         to_gate = hn::IfThenElse(x.gate_cut, zero, to_gate);
       } else if constexpr (kForm == Form::weighted_inputs) {
@@ -145,7 +153,9 @@ void add_bias(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t r
 
 template <typename T, typename Run>
 void with_form_of(const ExpertGateProblem& p, const Run& run) {
-  if (p.form.limit != 0)
+  if (p.form.limit != 0 && p.form.clamp == GateClamp::after)
+    run.template operator()<T, Form::clamped_after>();
+  else if (p.form.limit != 0)
     run.template operator()<T, Form::clamped>();
   else if (p.form.weighted_inputs)
     run.template operator()<T, Form::weighted_inputs>();

@@ -52,9 +52,9 @@ struct Gate {
 };
 
 struct Gated {
-  float gate, up;               // after bias and clamp
+  float silu, up;               // hidden's factors
   bool gate_passes, up_passes;  // whether a gradient reaches what was clamped
-  float sigmoid;
+  float slope;                  // of silu
 };
 
 // A row's factors of gate and up, and of hidden.
@@ -77,10 +77,16 @@ GPU_FUNCTION Gated gated(const Gate<T>& p, std::int64_t i, std::int64_t bias, fl
     u += to_float(p.up_bias[bias]);
   }
   const float limit = p.form.limit;
-  if (limit == 0) return {g, u, true, true, 1.0f / (1.0f + expf(-g))};
-  const float clamped = g < limit ? g : limit, within = u < -limit ? -limit : u > limit ? limit : u;
-  return {clamped, within + 1.0f, g <= limit, u >= -limit && u <= limit,
-          1.0f / (1.0f + expf(-p.form.alpha * clamped))};
+  const bool gpt_oss = limit != 0 && p.form.clamp == GateClamp::gpt_oss,
+             after = limit != 0 && p.form.clamp == GateClamp::after;
+  const float alpha = gpt_oss ? p.form.alpha : 1.0f;
+  const float cut = limit == 0 || after || g < limit ? g : limit;
+  const float sigmoid = 1.0f / (1.0f + expf(-alpha * cut)), silu = cut * sigmoid;
+  const float slope = sigmoid * (1.0f + alpha * cut * (1.0f - sigmoid));
+  if (limit == 0) return {silu, u, true, true, slope};
+  const float within = u < -limit ? -limit : u > limit ? limit : u;
+  return {after && silu > limit ? limit : silu, gpt_oss ? within + 1.0f : within,
+          (after ? silu : g) <= limit, u >= -limit && u <= limit, slope};
 }
 
 template <typename T>
@@ -90,7 +96,7 @@ GPU_KERNEL gate_rows(Gate<T> p, T* hidden) {
   const std::int64_t bias = p.gate_bias == nullptr ? 0 : group_of(p.ends, p.groups, row) * p.columns;
   for (std::int64_t c = thread_index(); c < p.columns; c += kExpertGateThreads) {
     const Gated x = gated(p, row * p.columns + c, bias + c, w.before);
-    hidden[row * p.columns + c] = from_float<T>(x.gate * x.sigmoid * x.up * w.after);
+    hidden[row * p.columns + c] = from_float<T>(x.silu * x.up * w.after);
   }
 }
 
@@ -99,18 +105,16 @@ GPU_KERNEL gate_rows_backward(Gate<T> p, const T* dhidden, T* dgate, T* dup, flo
   GPU_SHARED(float, scratch, kExpertGateThreads / kWarp);
   const std::int64_t row = block_index();
   const Factors w = factors_of(p, row);
-  const float alpha = p.form.limit == 0 ? 1.0f : p.form.alpha;
   const std::int64_t bias = p.gate_bias == nullptr ? 0 : group_of(p.ends, p.groups, row) * p.columns;
   float dw = 0;
   for (std::int64_t c = thread_index(); c < p.columns; c += kExpertGateThreads) {
     const std::int64_t i = row * p.columns + c;
     const Gated x = gated(p, i, bias + c, w.before);
-    const float dh = to_float(dhidden[i]), silu = x.gate * x.sigmoid;
-    const float slope = x.sigmoid * (1.0f + alpha * x.gate * (1.0f - x.sigmoid));
-    const float of_up = x.up_passes ? dh * w.after * silu : 0.0f,
-                of_gate = x.gate_passes ? dh * w.after * x.up * slope : 0.0f;
+    const float dh = to_float(dhidden[i]);
+    const float of_up = x.up_passes ? dh * w.after * x.silu : 0.0f,
+                of_gate = x.gate_passes ? dh * w.after * x.up * x.slope : 0.0f;
     dw +=
-        p.form.weighted_inputs ? of_gate * to_float(p.gate[i]) + of_up * to_float(p.up[i]) : dh * silu * x.up;
+        p.form.weighted_inputs ? of_gate * to_float(p.gate[i]) + of_up * to_float(p.up[i]) : dh * x.silu * x.up;
     dup[i] = from_float<T>(of_up * w.before);
     dgate[i] = from_float<T>(of_gate * w.before);
   }

@@ -51,7 +51,7 @@ GPU_FUNCTION void keep_best_groups(const RoutingRule& rule, float* selection, st
         second = s;
       }
     }
-    group_scores[g] = scores_each_alone(rule.score) && size > 1 ? best + second : best;
+    group_scores[g] = (rule.by_two_best || scores_each_alone(rule.score)) && size > 1 ? best + second : best;
   }
   warp_barrier();
   std::uint64_t last = kNoRank;

@@ -9,9 +9,9 @@ namespace switchyard::ref {
 namespace {
 
 struct Gated {
-  float gate, up;               // after bias and clamp
+  float silu, up;               // hidden's factors
   bool gate_passes, up_passes;  // whether a gradient reaches what was clamped
-  float sigmoid;
+  float slope;                  // of silu
 };
 
 // `w`: factor of gate and up.
@@ -23,10 +23,15 @@ Gated gated(const ExpertGateProblem& p, std::int64_t i, float w) {
     u += at(p.up_bias, p.dtype, column);
   }
   const float limit = p.form.limit;
-  if (limit == 0) return {g, u, true, true, 1.0f / (1.0f + std::exp(-g))};
-  const float clamped = std::min(g, limit);
-  return {clamped, std::clamp(u, -limit, limit) + 1.0f, g <= limit, u >= -limit && u <= limit,
-          1.0f / (1.0f + std::exp(-p.form.alpha * clamped))};
+  const bool gpt_oss = limit != 0 && p.form.clamp == GateClamp::gpt_oss,
+             after = limit != 0 && p.form.clamp == GateClamp::after;
+  const float alpha = gpt_oss ? p.form.alpha : 1.0f;
+  const float cut = limit == 0 || after ? g : std::min(g, limit);
+  const float sigmoid = 1.0f / (1.0f + std::exp(-alpha * cut)), silu = cut * sigmoid;
+  const float slope = sigmoid * (1.0f + alpha * cut * (1.0f - sigmoid));
+  if (limit == 0) return {silu, u, true, true, slope};
+  return {after ? std::min(silu, limit) : silu, std::clamp(u, -limit, limit) + (gpt_oss ? 1.0f : 0.0f),
+          (after ? silu : g) <= limit, u >= -limit && u <= limit, slope};
 }
 
 // A row's factors of gate and up, and of hidden.
@@ -46,24 +51,22 @@ void expert_gate(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_
     const auto [before, w] = factors_of(p, row);
     for (std::int64_t i = row * p.columns; i < (row + 1) * p.columns; ++i) {
       const Gated x = gated(p, i, before);
-      put(p.hidden, p.dtype, i, x.gate * x.sigmoid * x.up * w);
+      put(p.hidden, p.dtype, i, x.silu * x.up * w);
     }
   }
 }
 
 void expert_gate_backward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t row_end) {
-  const float alpha = p.form.limit == 0 ? 1.0f : p.form.alpha;
   for (std::int64_t row = row_begin; row < row_end; ++row) {
     const auto [before, w] = factors_of(p, row);
     float dw = 0;
     for (std::int64_t i = row * p.columns; i < (row + 1) * p.columns; ++i) {
       const Gated x = gated(p, i, before);
-      const float dh = at(p.dhidden, p.dtype, i), silu = x.gate * x.sigmoid;
-      const float slope = x.sigmoid * (1.0f + alpha * x.gate * (1.0f - x.sigmoid));
-      const float dup = x.up_passes ? dh * w * silu : 0.0f,
-                  dgate = x.gate_passes ? dh * w * x.up * slope : 0.0f;
+      const float dh = at(p.dhidden, p.dtype, i);
+      const float dup = x.up_passes ? dh * w * x.silu : 0.0f,
+                  dgate = x.gate_passes ? dh * w * x.up * x.slope : 0.0f;
       dw += p.form.weighted_inputs ? dgate * at(p.gate, p.dtype, i) + dup * at(p.up, p.dtype, i)
-                                   : dh * silu * x.up;
+                                   : dh * x.silu * x.up;
       put(p.dup, p.dtype, i, dup * before);
       put(p.dgate, p.dtype, i, dgate * before);
     }

@@ -37,7 +37,8 @@ inline std::vector<std::int32_t> chosen_ids(const RoutingRule& rule, std::span<c
       std::vector<float> members(scores.begin() + static_cast<std::ptrdiff_t>(g * size),
                                  scores.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
       std::sort(members.rbegin(), members.rend());
-      of_group.push_back(members[0] + (scores_each_alone(rule.score) && size > 1 ? members[1] : 0));
+      const bool two = rule.by_two_best || scores_each_alone(rule.score);
+      of_group.push_back(members[0] + (two && size > 1 ? members[1] : 0));
     }
     const auto kept = best_indices(of_group, rule.kept_groups);
     for (std::size_t e = 0; e < scores.size(); ++e) {

@@ -1,4 +1,4 @@
-#include "kernels/pointwise/sigmoid_gate.h"
+#include "kernels/pointwise/output_gate.h"
 
 #include "kernels/element/element.h"
 
@@ -7,6 +7,8 @@ namespace {
 
 SWITCHYARD_ELEMENT_KERNEL(kSigmoidGate, sigmoid_gate, 10);
 SWITCHYARD_ELEMENT_KERNEL(kSigmoidGateBackward, sigmoid_gate_backward, 10);
+SWITCHYARD_PORTABLE_KERNEL(kSoftplusGate, softplus_gate, 20);
+SWITCHYARD_PORTABLE_KERNEL(kSoftplusGateBackward, softplus_gate_backward, 30);
 
 // An x of one column has gates of rows, too.
 bool is_of_rows(const TensorView& gate) {
@@ -15,19 +17,19 @@ bool is_of_rows(const TensorView& gate) {
 
 }  // namespace
 
-void sigmoid_gate(ThreadPool& pool, const SigmoidGateArgs& args) {
-  const auto& [x, gate, out] = args;
+void output_gate(ThreadPool& pool, const OutputGateArgs& args) {
+  const auto& [x, gate, out, curve] = args;
   ElementArgs elements{.in = {&x}, .out = {&out}};
   (is_of_rows(gate) ? elements.row_number : elements.in[1]) = &gate;
-  run_elements(pool, kSigmoidGate, elements);
+  run_elements(pool, curve == GateCurve::sigmoid ? kSigmoidGate : kSoftplusGate, elements);
 }
 
-void sigmoid_gate_backward(ThreadPool& pool, const SigmoidGateBackwardArgs& args) {
-  const auto& [x, gate, dout, dx, dgate] = args;
+void output_gate_backward(ThreadPool& pool, const OutputGateBackwardArgs& args) {
+  const auto& [x, gate, dout, dx, dgate, curve] = args;
   ElementArgs elements{.in = {&x, nullptr, &dout}, .out = {&dx}};
   (is_of_rows(gate) ? elements.row_number : elements.in[1]) = &gate;
   (is_of_rows(gate) ? elements.sum : elements.out[1]) = &dgate;
-  run_elements(pool, kSigmoidGateBackward, elements);
+  run_elements(pool, curve == GateCurve::sigmoid ? kSigmoidGateBackward : kSoftplusGateBackward, elements);
 }
 
 }  // namespace switchyard
