@@ -411,6 +411,78 @@ TEST_F(GptqFolder, InputsMayBeOfAnyGroup) {
   EXPECT_EQ(differ, 0);
 }
 
+// The layout of compressed-tensors: as GPTQ's turned, without zeros, scales of any group size.
+class CompressedFolder : public GptqFolder {
+ protected:
+  static float group_scale(std::int64_t out, std::int64_t group) {
+    return 0.25f + static_cast<float>(out) / 64 + static_cast<float>(group) / 4;
+  }
+  std::vector<Stored> compressed(std::int64_t group) const {
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(kOut * kIn / 8));
+    std::vector<std::uint16_t> scales;
+    for (std::int64_t out = 0; out < kOut; ++out) {
+      for (std::int64_t in = 0; in < kIn; ++in)
+        words[static_cast<std::size_t>((out * kIn + in) / 8)] |= static_cast<std::uint32_t>(number(out, in))
+                                                                 << 4 * (in % 8);
+      for (std::int64_t g = 0; g < kIn / group; ++g)
+        scales.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(group_scale(out, g)) >> 16));
+    }
+    const std::vector<std::int64_t> shape{kOut, kIn};
+    return {{"m.weight_packed", "I32", {kOut, kIn / 8}, bytes_of(words)},
+            {"m.weight_scale", "BF16", {kOut, kIn / group}, bytes_of(scales)},
+            {"m.weight_shape", "I64", {2}, bytes_of(shape)}};
+  }
+};
+
+TEST_F(CompressedFolder, WeightsAreScaleTimesNumber) {
+  for (const std::int64_t group : {std::int64_t{32}, std::int64_t{64}, kIn}) {
+    const WeightFolder weights = folder(compressed(group));
+    EXPECT_EQ(weights.names(), std::vector<std::string>{"m.weight"});
+    EXPECT_EQ(weights.shape("m.weight"), (Shape{kOut, kIn}));
+    EXPECT_TRUE(weights.is_quantized("m.weight"));
+    ASSERT_EQ(weights.packed_dtype("m.weight"), DType::packed_int4);
+    const Tensor rows = weights.read("m.weight"), blocks = weights.take_blocks("m.weight"),
+                 values(DType::f32, {kIn, kOut});
+    ThreadPool pool(1);
+    unpack_weights(pool, {blocks.view(), values.view()});
+    int differ = 0;
+    for (std::int64_t out = 0; out < kOut; ++out) {
+      for (std::int64_t in = 0; in < kIn; ++in) {
+        const float want = group_scale(out, in / group) * static_cast<float>(number(out, in) - 8);
+        differ += rows.data<float>()[out * kIn + in] != want ? 1 : 0;
+        differ += values.data<float>()[in * kOut + out] != want ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(differ, 0) << group;
+  }
+}
+
+TEST_F(CompressedFolder, WhatIsNotReadIsNamed) {
+  EXPECT_EQ(problem(compressed(32)), "");
+  auto eight_bits = compressed(32);  // four numbers in a word
+  const std::vector<std::int64_t> shape{kOut, kIn / 2};
+  eight_bits[2].bytes = bytes_of(shape);
+  EXPECT_NE(problem(eight_bits).find("its weight_shape says [32,64]"), std::string::npos);
+  auto odd_groups = compressed(32);
+  odd_groups[1].shape = {kOut, 3};
+  odd_groups[1].bytes.resize(2 * kOut * 3);
+  EXPECT_NE(problem(odd_groups).find("its weight_scale is [32,3]"), std::string::npos);
+  auto without = compressed(32);
+  without.pop_back();
+  EXPECT_NE(problem(without).find("m.weight_shape"), std::string::npos);
+  auto moved = compressed(64);
+  std::vector<std::int32_t> groups(kIn, 0);
+  groups.back() = 2;
+  moved.push_back({"m.weight_g_idx", "I32", {kIn}, bytes_of(groups)});
+  EXPECT_NE(problem(moved).find("g_idx has group 2 of input 127"), std::string::npos);
+  auto infinite = compressed(64);
+  const std::uint16_t bits = 0x7f80;
+  std::memcpy(infinite[1].bytes.data() + 2 * (2 * 7 + 1), &bits, sizeof bits);
+  const WeightFolder weights = folder(infinite);
+  EXPECT_NE(words_of([&] { weights.read("m.weight"); }).find("the scale of group 1 of output 7"),
+            std::string::npos);
+}
+
 TEST_F(ScaledFolder, ScalesOfAnotherShapeAreRefused) {
   const auto problem = [&](const std::vector<Stored>& tensors) {
     try {

@@ -94,14 +94,16 @@ SafetensorsLayout safetensors_layout(std::span<const SafetensorsItem> items,
 void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
-struct GptqWeight;
+struct Int4Part;
+struct Int4Weight;
 struct Mxfp4Stack;
 
 // The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A
 // path to a single .safetensors file is accepted too. Every tensor of the index must be in its shard and
 // every tensor of a shard in the index; otherwise Error(usage). 8-bit weights with scales
 // (checkpoint/block_scaled.h) appear as bfloat16 tensors (float32 by take_values), without their scales;
-// 4-bit weights of GPTQ (checkpoint/gptq.h) appear as one float32 tensor NAME.weight each.
+// 4-bit weights of GPTQ and of compressed-tensors (checkpoint/int4_weight.h) appear as one float32 tensor
+// NAME.weight each.
 class WeightFolder : public HubWeights {
  public:
   static WeightFolder open(const std::string& folder);
@@ -116,12 +118,12 @@ class WeightFolder : public HubWeights {
   Tensor read(const std::string& name) const override;        // as SafetensorsFile::read
   Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const override;
   Tensor take_values(const std::string& name, std::int64_t begin, std::int64_t end) const override;
-  // fp8 for 8-bit weights with scales, int4 for those of GPTQ.
+  // fp8 for 8-bit weights with scales, int4 for those of 4 bits.
   std::optional<DType> packed_dtype(const std::string& name) const override;
   Tensor take_blocks(const std::string& name) const override;
-  // True for either of these two: the weight is stored in fewer bits than its values have.
+  // True for these: the weight is stored in fewer bits than its values have.
   bool is_quantized(const std::string& name) const {
-    return gptq_.contains(name) || scale_shard_of_.contains(name) || mxfp4_.contains(name);
+    return int4_.contains(name) || scale_shard_of_.contains(name) || mxfp4_.contains(name);
   }
   // mxfp4 for stacks stored as NAME_blocks and NAME_scales.
   std::optional<DType> packed_stack_dtype(const std::string& name) const override;
@@ -135,14 +137,16 @@ class WeightFolder : public HubWeights {
   Tensor rows_of(const std::string& name, std::int64_t begin, std::int64_t end, DType scaled) const;
   void add(SafetensorsFile only);  // the only file
   void set_scales_apart();
-  void join_gptq();
+  std::vector<std::string> modules_with(std::string_view ending) const;
+  void join_int4(const std::string& module, Int4Weight weight, std::span<const Int4Part> parts);
+  void join_all_int4();
   void join_mxfp4();
 
   std::string path_;
   std::vector<SafetensorsFile> shards_;
   std::map<std::string, std::size_t> shard_of_;
   std::map<std::string, std::size_t> scale_shard_of_;  // weight's name -> shard with its scales
-  std::map<std::string, std::shared_ptr<const GptqWeight>> gptq_;
+  std::map<std::string, std::shared_ptr<const Int4Weight>> int4_;
   std::map<std::string, std::shared_ptr<const Mxfp4Stack>> mxfp4_;  // by the stack's name
 };
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "checkpoint/block_scaled.h"
-#include "checkpoint/gptq.h"
+#include "checkpoint/int4_weight.h"
 #include "checkpoint/mxfp4.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
@@ -51,7 +51,7 @@ void WeightFolder::add(SafetensorsFile only) {
   for (const auto& [name, entry] : only.entries()) shard_of_[name] = 0;
   shards_.push_back(std::move(only));
   set_scales_apart();
-  join_gptq();
+  join_all_int4();
   join_mxfp4();
 }
 
@@ -114,7 +114,7 @@ WeightFolder WeightFolder::open(const std::string& folder) {
     }
   }
   weights.set_scales_apart();
-  weights.join_gptq();
+  weights.join_all_int4();
   weights.join_mxfp4();
   return weights;
 }
@@ -130,12 +130,12 @@ void check_scales(const std::string& path, const std::string& weight, const Safe
     fail_usage("[checkpoint] {}: tensor {}: the scale of block [{},{}] is no finite number", path,
                in_quotes(block_scale_name(weight)), *at / scale.shape[1], *at % scale.shape[1]);
 }
-void check_scales(const std::string& path, const std::string& name, const GptqWeight& weight,
+void check_scales(const std::string& path, const std::string& name, const Int4Weight& weight,
                   std::int64_t begin, std::int64_t end) {
-  const std::optional<std::int64_t> at = gptq_infinite_scale(weight, begin, end);
+  const std::optional<ScalePlace> at = infinite_scale(weight, begin, end);
   if (at)
-    fail_usage("[checkpoint] {}: GPTQ weight {}: the scale of group {} of output {} is no finite number",
-               path, in_quotes(name), *at / weight.outputs(), *at % weight.outputs());
+    fail_usage("[checkpoint] {}: 4-bit weight {}: the scale of group {} of output {} is no finite number",
+               path, in_quotes(name), at->group, at->output);
 }
 
 // Checks the scales of groups [begin, end) of a stack of MXFP4.
@@ -170,39 +170,52 @@ void WeightFolder::set_scales_apart() {
   for (const auto& [name, shard] : scale_shard_of_) shard_of_.erase(block_scale_name(name));
 }
 
-// NAME.qweight and what is beside it -> NAME.weight.
-void WeightFolder::join_gptq() {
-  constexpr std::string_view kNumbers = ".qweight";
+// The modules with a tensor of that ending.
+std::vector<std::string> WeightFolder::modules_with(std::string_view ending) const {
   std::vector<std::string> modules;
   for (const auto& [name, shard] : shard_of_) {
-    if (name.ends_with(kNumbers)) modules.push_back(name.substr(0, name.size() - kNumbers.size()));
+    if (name.ends_with(ending)) modules.push_back(name.substr(0, name.size() - ending.size()));
   }
-  if (modules.empty()) return;
+  return modules;
+}
+
+// The module's tensors of these endings, the first with its numbers -> MODULE.weight. `weight`: its layout.
+void WeightFolder::join_int4(const std::string& module, Int4Weight weight, std::span<const Int4Part> parts) {
+  for (const auto& [ending, part, optional] : parts) {
+    const auto found = shard_of_.find(module + ending);
+    if (found != shard_of_.end())
+      weight.*part = entry(found->first);
+    else if (!optional)
+      fail_usage("[checkpoint] {}: no tensor {}, which belongs to {}", path_, in_quotes(module + ending),
+                 in_quotes(module + parts.front().ending));
+  }
+  if (const std::string problem = int4_problem(weight); !problem.empty())
+    fail_usage("[checkpoint] {}: 4-bit weight {}: {}", path_, in_quotes(module), problem);
+  const std::string numbers = module + parts.front().ending;
+  const std::size_t shard = shard_of_.at(numbers);
+  for (const Int4Part& part : parts) shard_of_.erase(module + part.ending);
+  if (!shard_of_.emplace(module + ".weight", shard).second)
+    fail_usage("[checkpoint] {}: tensor {} is there beside {}", path_, in_quotes(module + ".weight"),
+               in_quotes(numbers));
+  weight.name_of_numbers = numbers;
+  int4_[module + ".weight"] = std::make_shared<const Int4Weight>(std::move(weight));
+}
+
+void WeightFolder::join_all_int4() {
+  const std::vector<std::string> gptq = modules_with(".qweight"), compressed = modules_with(".weight_packed");
+  if (gptq.empty() && compressed.empty()) return;
   const nlohmann::json stated = stated_quantization(path_);
-  if (stated.contains("quant_method") && !is_gptq_form(stated)) return;  // AWQ has tensors of the same names
-  const int stored_zero = stated.value("checkpoint_format", nlohmann::json()) == "gptq_v2" ? 8 : 7;
-  for (const std::string& module : modules) {
-    GptqWeight weight;
-    weight.stored_zero = stored_zero;
-    for (const auto& [suffix, part] : {std::pair{".qweight", &weight.numbers},
-                                       {".scales", &weight.scales},
-                                       {".qzeros", &weight.zeros},
-                                       {".g_idx", &weight.groups}}) {
-      const auto found = shard_of_.find(module + suffix);
-      if (found != shard_of_.end())
-        *part = entry(found->first);
-      else if (part != &weight.groups)
-        fail_usage("[checkpoint] {}: no tensor {}, which belongs to {}", path_, in_quotes(module + suffix),
-                   in_quotes(module + ".qweight"));
-    }
-    if (const std::string problem = gptq_problem(weight); !problem.empty())
-      fail_usage("[checkpoint] {}: GPTQ weight {}: {}", path_, in_quotes(module), problem);
-    const std::size_t shard = shard_of_.at(module + ".qweight");
-    for (const char* suffix : {".qweight", ".scales", ".qzeros", ".g_idx"}) shard_of_.erase(module + suffix);
-    if (!shard_of_.emplace(module + ".weight", shard).second)
-      fail_usage("[checkpoint] {}: tensor {} is there beside {}", path_, in_quotes(module + ".weight"),
-                 in_quotes(module + ".qweight"));
-    gptq_[module + ".weight"] = std::make_shared<const GptqWeight>(std::move(weight));
+  // AWQ has tensors of the same names as GPTQ.
+  if (!stated.contains("quant_method") || is_gptq_form(stated)) {
+    Int4Weight layout;
+    layout.stored_zero = stated.value("checkpoint_format", nlohmann::json()) == "gptq_v2" ? 8 : 7;
+    for (const std::string& module : gptq) join_int4(module, layout, kGptqParts);
+  }
+  for (const std::string& module : compressed) {
+    if (entry(module + ".weight_packed").dtype != "I32") continue;  // another format's
+    Int4Weight layout;
+    layout.outputs_first = true;
+    join_int4(module, layout, kCompressedParts);
   }
 }
 
@@ -265,17 +278,17 @@ const SafetensorsFile::Entry& WeightFolder::scales_of(const std::string& weight)
 }
 
 Shape WeightFolder::shape(const std::string& name) const {
-  if (const auto found = gptq_.find(name); found != gptq_.end()) return found->second->shape();
+  if (const auto found = int4_.find(name); found != int4_.end()) return found->second->shape();
   if (const auto found = mxfp4_.find(name); found != mxfp4_.end()) return found->second->shape();
   return entry(name).shape;
 }
 std::string WeightFolder::dtype(const std::string& name) const {
-  if (gptq_.contains(name)) return "F32";
+  if (int4_.contains(name)) return "F32";
   if (mxfp4_.contains(name)) return "BF16";
   return scale_shard_of_.contains(name) ? "BF16" : entry(name).dtype;
 }
 Tensor WeightFolder::read(const std::string& name) const {
-  const bool made = gptq_.contains(name) || mxfp4_.contains(name) || scale_shard_of_.contains(name);
+  const bool made = int4_.contains(name) || mxfp4_.contains(name) || scale_shard_of_.contains(name);
   return made ? rows_of(name, 0, shape(name)[0], DType::bf16) : shard(name).read(name);
 }
 Tensor WeightFolder::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
@@ -288,10 +301,10 @@ Tensor WeightFolder::take_values(const std::string& name, std::int64_t begin, st
 // `scaled`: the type of 8-bit weights with scales; the others have that of the file.
 Tensor WeightFolder::rows_of(const std::string& name, std::int64_t begin, std::int64_t end,
                              DType scaled) const {
-  // A row of GPTQ's is a column in the file: its pages have other rows too.
-  if (const auto found = gptq_.find(name); found != gptq_.end()) {
+  // A row of GPTQ's is a column in the file: its pages have other rows too, and stay.
+  if (const auto found = int4_.find(name); found != int4_.end()) {
     check_scales(path_, name, *found->second, begin, end);
-    return gptq_rows(*found->second, begin, end);
+    return int4_rows(*found->second, begin, end);
   }
   const SafetensorsFile& file = shard(name);
   if (const auto found = mxfp4_.find(name); found != mxfp4_.end()) {
@@ -310,7 +323,7 @@ Tensor WeightFolder::rows_of(const std::string& name, std::int64_t begin, std::i
 }
 
 std::optional<DType> WeightFolder::packed_dtype(const std::string& name) const {
-  if (const auto found = gptq_.find(name); found != gptq_.end())
+  if (const auto found = int4_.find(name); found != int4_.end())
     return is_whole_blocks(*found->second) ? std::optional(DType::packed_int4) : std::nullopt;
   const bool fp8 = scale_shard_of_.contains(name) && holds_packed_fp8(entry(name).shape);
   return fp8 ? std::optional(DType::packed_fp8) : std::nullopt;
@@ -319,10 +332,10 @@ std::optional<DType> WeightFolder::packed_dtype(const std::string& name) const {
 Tensor WeightFolder::take_blocks(const std::string& name) const {
   CHECK(packed_dtype(name), "{} has no blocks", name);
   const SafetensorsFile& file = shard(name);
-  if (const auto found = gptq_.find(name); found != gptq_.end()) {
+  if (const auto found = int4_.find(name); found != int4_.end()) {
     check_scales(path_, name, *found->second, 0, found->second->outputs());
-    const Tensor blocks = gptq_blocks(*found->second);
-    file.release(name.substr(0, name.size() - std::string_view(".weight").size()) + ".qweight");
+    const Tensor blocks = int4_blocks(*found->second);
+    file.release(found->second->name_of_numbers);
     return blocks;
   }
   if (has_nan(entry(name)))

@@ -27,10 +27,11 @@ constexpr const char* kVerifyHelp =
 Computes stored cases of other implementations and compares every number: a table with the largest absolute and
 relative error of each tensor, and the first tensor that differs. A case is
 
-  a folder             config.json, model.safetensors, io.safetensors (trajectory.json, generate.json) from Hugging Face
+  a folder             config.json, model.safetensors, io.safetensors (trajectory.json, generate.json) from Hugging
+                       Face; or a GGUF file of the same model in that folder
   a file *.safetensors one MoE layer of the reference: output, balance loss, bias update, gradients
   a file *.json        a training run of the reference: logits, gradients, metrics of each step, final weights
-  a file *.gguf        with *.expected.safetensors and tensors.json beside it, or a folder of 8-bit or GPTQ
+  a file *.gguf        with *.expected.safetensors and tensors.json beside it, or a folder of 8-bit or 4-bit
                        weights with expected.safetensors and tensors.json: every dequantized tensor by its
                        SHA-256, logits in float32 on those values
 

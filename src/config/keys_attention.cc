@@ -92,6 +92,9 @@ std::vector<KeyDeclaration> attention_keys() {
       planned(boolean_key("moba", false, "mixture of block attention")),
       inert(integer_key("moba_chunk_size", 1024, at_least(1), "only with moba")),
       inert(integer_key("moba_topk", 8, at_least(1), "only with moba")),
+      integer_list_key("shared_choice_layers", {},
+                       "with use_indexer: numbers of the layers without an indexer, which attend to the keys "
+                       "that the last layer before with one chose"),
       boolean_key("use_indexer", false,
                   "MLA: sparse attention, of the keys that an indexer chooses (DeepSeek-V3.2)"),
       integer_key("indexer_head_dim", 128, at_least(0), "with use_indexer: width of its heads"),

@@ -159,6 +159,27 @@ void add_deepseek(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config.erase("head_dim");
 }
 
+// DeepSeek-V3.2, and GLM-5 with layers that share a choice of keys.
+void add_indexed(const GgufFile& file, const GgufMetadata& metadata, json& config, const char* type) {
+  add_deepseek(file, metadata, config);
+  config["model_type"] = type;
+  config["index_n_heads"] = metadata.integer("attention.indexer.head_count");
+  config["index_head_dim"] = metadata.integer("attention.indexer.key_length");
+  config["index_topk"] = metadata.integer("attention.indexer.top_k");
+}
+
+void add_deepseek_v32(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  add_indexed(file, metadata, config, "deepseek_v32");
+}
+
+void add_glm_dsa(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  constexpr const char* kTypes = "attention.indexer.types";  // true: an indexer
+  add_indexed(file, metadata, config, "glm_moe_dsa");
+  if (!metadata.has(kTypes)) return;
+  for (const bool full : metadata.flags(kTypes, config["num_hidden_layers"].get<std::int64_t>()))
+    config["indexer_types"].push_back(full ? "full" : "shared");
+}
+
 void add_gpt_oss(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config["model_type"] = "gpt_oss";
   config["num_local_experts"] = metadata.integer("expert_count");
@@ -253,6 +274,14 @@ void add_llama4(const GgufFile&, const GgufMetadata& metadata, json& config) {
   config["no_rope_layers"] = rotates;
 }
 
+constexpr GgufName kIndexerNames[] = {
+    {"indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"},
+    {"indexer.attn_k.weight", "self_attn.indexer.wk.weight"},
+    {"indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"},
+    {"indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"},
+    {"indexer.proj.weight", "self_attn.indexer.weights_proj.weight"},
+};
+
 constexpr GgufName kMimoNames[] = {{"attn_sinks.weight", "self_attn.attention_sink_bias"}};
 
 constexpr GgufName kStep3Names[] = {
@@ -335,6 +364,8 @@ constexpr GgufArchitecture kArchitectures[] = {
      .add = add_laguna},
     {.name = "ernie4_5-moe", .tensors = kErnieNames, .divides_weights = true, .add = add_ernie},
     {.name = "deepseek2", .rotates_part = true, .add = add_deepseek},
+    {.name = "deepseek32", .tensors = kIndexerNames, .rotates_part = true, .add = add_deepseek_v32},
+    {.name = "glm-dsa", .tensors = kIndexerNames, .rotates_part = true, .add = add_glm_dsa},
     {.name = "glm4moe",
      .tensors = kGlm4Names,
      .gating = kGgufSigmoid,

@@ -271,6 +271,11 @@ constexpr ArchitectureField kFields[] = {
      kInGroups},
     {"attention_layers", "decoder_block", "the kind of attention of each layer", kFunction,
      KIND_OF_LAYERS(attention), kUnlikeKinds},
+    {"shared_choices", "shared_choice_layers", "the layer whose choice of keys each layer takes", kFunction,
+     KIND_OF_LAYERS(choice_of),
+     [](const Architecture& a) {
+       return std::ranges::any_of(a.layer_specs, [](const LayerSpec& l) { return l.choice_of >= 0; });
+     }},
     {"feed_forward_layers", "decoder_block", "the kind of each layer's experts, or of its MLP", kFunction,
      KIND_OF_LAYERS(has_experts() ? l.moe : l.mlp),
      [](const Architecture& a) { return a.mlps.size() > 1 || a.moes.size() > 1; }},

@@ -59,7 +59,7 @@ struct AttentionKind {
   float latent_norm_epsilon = 1e-6f;  // epsilon of MLA's norms of latents
   // MLA's indexer, which chooses the keys that a token attends to. 0 heads: no indexer.
   std::int64_t indexer_heads = 0, indexer_dim = 0;
-  std::int64_t indexer_topk = 0;     // keys for each token
+  std::int64_t indexer_topk = 0;     // keys for each token, also of layers that share a choice
   bool indexer_interleaved = false;  // its rotation pairs neighbouring dims, not halves
   double scale = 1;                  // factor of the scores
   RopeConfig rope;
@@ -93,6 +93,7 @@ struct MlpKind {
 struct LayerSpec {
   int attention = 0, delta = -1;
   int mlp = 0, moe = -1;  // one of them
+  int choice_of = -1;     // attends to the keys that the indexer of that layer chose
 
   bool has_experts() const { return moe >= 0; }
   bool operator==(const LayerSpec&) const = default;
@@ -140,7 +141,7 @@ struct Architecture {
     return deltas[static_cast<std::size_t>(spec.delta)];
   }
   float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
-  bool has_indexer() const;  // true when some layer has an indexer
+  bool has_indexer() const;  // true when some layer has an indexer; others may share its choice
   bool has_delta() const;    // true when some layer has a gated delta net
   // The keys that a token of that layer sees.
   KeyWindow seen_in(const LayerSpec& spec) const {

@@ -132,6 +132,8 @@ void change_at(const KindOfLayers& layers, const char* name) {
   LayerSpec& layer = a.layer_specs[2];
   if (std::string_view(name) == "feed_forward_layers") {
     if (layer.has_experts()) layer.moe = static_cast<int>(a.moes.size()) - 1 - layer.moe;
+  } else if (std::string_view(name) == "shared_choices") {
+    layer.choice_of = layer.choice_of < 0 ? 0 : -1;
   } else if (a.attentions.front().heads != a.attentions.back().heads) {
     layer.attention = static_cast<int>(a.attentions.size()) - 1 - layer.attention;
   }

@@ -148,13 +148,15 @@ class LayerRuns {
                    work_.caches == nullptr ? nullptr : &work_.caches->layers[static_cast<std::size_t>(i)],
                    &places_};
     call.chunks_in_segments = chunked;
+    call.flow = &flow_;
     HeadScores scores;
     scores.layer = i;
     if (work_.head_scores) call.scores = &scores;
     Array indexer_loss, chosen_keys;
     const bool indexed = model_.layer(i).attention >= 0 && call.attention().has_indexer();
     if (indexed && work_.indexer_losses) call.indexer_loss = &indexer_loss;
-    if (indexed && work_.keep_hidden) call.chosen_keys = &chosen_keys;
+    // One entry for each layer of a model with indexers: undefined for those that share a choice.
+    if ((indexed || model_.layer(i).choice_of >= 0) && work_.keep_hidden) call.chosen_keys = &chosen_keys;
     LayerOutput out = decoder_layer(call, input(call), i, {work_.step, work_.first_row});
     if (work_.head_scores) scores_.push_back(std::move(scores));
     if (work_.keep_hidden) result_.hidden.push_back(out.x);
@@ -252,6 +254,7 @@ class LayerRuns {
   TokenPlaces places_;
   std::vector<RopeTables> ropes_, growths_;  // of each kind of attention
   RopeTables no_table_;
+  Flow flow_;
   Array balance_, indexer_;
   std::vector<Array> layer_balance_;
   std::vector<HeadScores> scores_;

@@ -381,6 +381,30 @@ void place_named_kinds(const Config& c, const Scales& scale, ModelConfig& m) {
   }
 }
 
+// shared_choice_layers: layers that take the choice of the last layer before that has an indexer.
+void share_choices(const Config& c, ModelConfig& m) {
+  const std::vector<std::size_t> listed = listed_layers(c, "shared_choice_layers", m.layers);
+  if (listed.empty()) return;
+  if (!m.has_indexer())
+    fail_usage("[model] shared_choice_layers=[{}]: expected use_indexer=true",
+               fmt::join(c.get_ints("shared_choice_layers"), ","));
+  if (std::ranges::count(listed, 0u) > 0)
+    fail_usage("[model] shared_choice_layers: layer 0 has no layer before whose choice it could take");
+  for (const std::size_t i : listed) {
+    AttentionKind kind = m.attention_of(m.layer_specs[i]);
+    kind.indexer_heads = kind.indexer_dim = 0;
+    m.layer_specs[i].attention = number_of(m.attentions, kind);
+  }
+  int last = -1;
+  for (std::size_t i = 0; i < m.layer_specs.size(); ++i) {
+    LayerSpec& layer = m.layer_specs[i];
+    if (m.attention_of(layer).has_indexer())
+      last = static_cast<int>(i);
+    else if (std::ranges::count(listed, i) > 0)
+      layer.choice_of = last;
+  }
+}
+
 // The kinds of attention, and which layers have which.
 void place_attention(const Config& c, const Scales& scale, ModelConfig& m) {
   if (!c.resolved().at("attention_kinds").empty() || !c.get_strings("layer_kinds").empty())
@@ -396,6 +420,7 @@ void place_attention(const Config& c, const Scales& scale, ModelConfig& m) {
     read_growth(c, m, kind);
     m.layer_specs[i].attention = number_of(m.attentions, kind);
   }
+  share_choices(c, m);
 }
 
 // Which layers have a gated delta net, and of what sizes.
@@ -613,7 +638,7 @@ void read_remat(const Config& c, ModelConfig& m) {
   if (policy == "minimal_offloaded" || policy == "qkv_proj_offloaded") m.remat_offloads = m.remat_keeps;
 }
 
-// mtp_num_layers: each is like the last of the layers before.
+// mtp_num_layers: each is like the last of the layers before, with an indexer of its own where those have one.
 void add_predictions(const Config& c, ModelConfig& m) {
   m.predictions = c.get_int("mtp_num_layers");
   m.prediction_loss = c.get_float("mtp_loss_scaling_factor");
@@ -622,7 +647,9 @@ void add_predictions(const Config& c, ModelConfig& m) {
     fail_usage("[model] mtp_num_layers={}: decoder_block={} has no prediction layers", m.predictions,
                m.block->name);
   m.prediction_norms = c.get_bool("mtp_own_norm");
-  m.layer_specs.insert(m.layer_specs.end(), static_cast<std::size_t>(m.predictions), m.layer_specs.back());
+  LayerSpec spec = m.layer_specs.back();
+  if (spec.choice_of >= 0) spec = {m.layer(spec.choice_of).attention, spec.delta, spec.mlp, spec.moe};
+  m.layer_specs.insert(m.layer_specs.end(), static_cast<std::size_t>(m.predictions), spec);
 }
 
 }  // namespace

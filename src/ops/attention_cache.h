@@ -124,11 +124,18 @@ Array cache_round_trip(Context& context, const AttentionCache& cache, const Arra
 void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
                        std::int64_t tokens);
 
+// The cached keys that the queries of a call chose, for other layers' caches of the same tokens.
+struct CachedChoice {
+  Tensor ids;                // of one token a slot: i32 [B,count], numbers of keys in all slots together
+  std::vector<Tensor> bits;  // of several: i32 [1,S,words] for each row; undefined: its queries see all keys
+};
+
 // Lets queries of a layer with an indexer choose `count` of the cached keys. Reads the cached index keys, not
-// the keys of `index`.
+// the keys of `index`. `kept`: receives the choice; without an index, the choice to take.
 struct CacheChoice {
   const IndexVectors* index;
   std::int64_t count;
+  CachedChoice* kept;
 };
 
 // Softmax attention of q [B,S,N,D] over the cached keys up to each query's position ->

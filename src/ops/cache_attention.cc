@@ -83,7 +83,10 @@ class CacheAttentionOp : public Op {
         tokens_(places.tokens),
         numbers_(places.numbers),
         options_(options) {
-    if (choice != nullptr) chosen_count_ = choice->count, index_factor_ = choice->index->factor;
+    if (choice == nullptr) return;
+    chosen_count_ = choice->count;
+    kept_ = choice->kept;
+    if (choice->index != nullptr) index_factor_ = choice->index->factor;
   }
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
@@ -100,7 +103,7 @@ class CacheAttentionOp : public Op {
     const Tensor out = padded ? c.zeros(q.dtype(), shape) : c.empty(q.dtype(), shape);
     const TensorView sinks = in.size() == 3 ? in[2].view() : TensorView();
     // With no more keys than a query chooses in every slot there is nothing to choose.
-    const bool chooses = in.size() == 4 && std::ranges::any_of(slots_, [&](std::int64_t slot) {
+    const bool chooses = kept_ != nullptr && std::ranges::any_of(slots_, [&](std::int64_t slot) {
                            return length_of(slot) > chosen_count_;
                          });
     const IndexQueries index{in, chooses};
@@ -115,11 +118,12 @@ class CacheAttentionOp : public Op {
   bool differentiable() const override { return false; }
 
  private:
-  // An indexer's q [B,S,H,D] and weights [B,S,H].
+  // An indexer's q [B,S,H,D] and weights [B,S,H]; undefined where the choice is another layer's.
   struct IndexQueries {
     IndexQueries(std::span<const Tensor> in, bool choose) : chooses(choose) {
-      if (choose) q = in[2], weights = in[3];
+      if (choose && in.size() == 4) q = in[2], weights = in[3];
     }
+    bool is_here() const { return q.defined(); }
     bool chooses;
     Tensor q, weights;
   };
@@ -138,25 +142,34 @@ class CacheAttentionOp : public Op {
                            .scores = scores.view()});
     return scores;
   }
-  // One token a slot: gathers the keys and values that it chooses and attends to those.
-  void attend_chosen(Context& c, const Tensor& q, const IndexQueries& index, const Tensor& out) const {
-    const std::int64_t batch = q.dim(0), count = chosen_count_, space = cache_.k.values.dim(1);
-    const Tensor ids = c.zeros(DType::i32, {batch, count});
-    std::vector<std::int32_t> numbers;  // keys chosen for each row, then rows
+  // The keys that one token a slot chooses, by their numbers in all slots of `space` tokens.
+  Tensor chosen_ids(Context& c, const IndexQueries& index, std::int64_t batch, std::int64_t space) const {
+    const Tensor ids = c.zeros(DType::i32, {batch, chosen_count_});
     for (std::int64_t b = 0; b < batch; ++b) {
       const std::int64_t slot = slots_[static_cast<std::size_t>(b)], keys = length_of(slot);
-      numbers.push_back(static_cast<std::int32_t>(std::min(keys, count)));
       if (slot < 0) continue;  // padding
       const auto last = static_cast<std::int32_t>(keys - 1);
       const Tensor place = c.empty(DType::i32, {1, 1});
       copy(TensorView::of_host(&last, place.shape()), place.view());
       choose_keys(*c.pool, {.scores = scores_of(c, index, b, place.view(), keys).view(),
-                            .count = count,
+                            .count = chosen_count_,
                             .ids = ids.view().rows(b, b + 1),
                             .first_id = static_cast<std::int32_t>(slot * space)});
     }
+    return ids;
+  }
+  // One token a slot: gathers the keys and values that it chooses and attends to those.
+  void attend_chosen(Context& c, const Tensor& q, const IndexQueries& index, const Tensor& out) const {
+    const std::int64_t batch = q.dim(0), count = chosen_count_, space = cache_.k.values.dim(1);
+    std::vector<std::int32_t> numbers;  // keys chosen for each row, then rows
+    for (const std::int64_t slot : slots_)
+      numbers.push_back(static_cast<std::int32_t>(std::min(length_of(slot), count)));
     for (std::int64_t b = 0; b < batch; ++b) numbers.push_back(static_cast<std::int32_t>(b));
     const Tensor there = numbers_of(c, numbers_, std::move(numbers));
+    if (index.is_here()) kept_->ids = chosen_ids(c, index, batch, space);
+    const Tensor& ids = kept_->ids;
+    CHECK(ids.defined() && ids.shape() == (Shape{batch, count}),
+          "[attention cache] no choice of {} keys for {} rows", count, batch);
     const auto gathered = [&](const TokenVectors& x) {
       const std::int64_t width = x.values.dim(3);
       const Tensor chosen = c.empty(x.values.dtype(), {batch, count, 1, width});
@@ -201,6 +214,7 @@ class CacheAttentionOp : public Op {
     if (q.view().on_gpu() && latents_are_in_place() && !index.chooses)
       return attend_slots(c, q, positions, sinks, out);
     const Tensor lse = c.empty(DType::f32, {1, q.dim(2), q.dim(1)});
+    if (index.is_here()) kept_->bits.assign(static_cast<std::size_t>(q.dim(0)), Tensor());
     const auto row_of = [](const Tensor& x, std::int64_t i) { return x.view().rows(i, i + 1); };
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
       const std::int64_t slot = slots_[static_cast<std::size_t>(b)], keys = length_of(slot);
@@ -218,11 +232,14 @@ class CacheAttentionOp : public Op {
                                            : SlotVectors(c, k.view, value_width());
       const Tensor kv_index = key_places(c, first, keys);
       Tensor chosen;
-      if (index.chooses) {
-        chosen = c.empty(DType::i32, {1, q.dim(1), words_of_keys(keys)});
+      if (index.is_here()) {
+        chosen = kept_->bits[static_cast<std::size_t>(b)] =
+            c.empty(DType::i32, {1, q.dim(1), words_of_keys(keys)});
         choose_keys(*c.pool, {.scores = scores_of(c, index, b, row_of(positions, b), keys).view(),
                               .count = chosen_count_,
                               .bits = chosen.view()});
+      } else if (index.chooses) {
+        chosen = kept_->bits.at(static_cast<std::size_t>(b));
       }
       switchyard::attention(*c.pool, {.q = row_of(q, b),
                                       .k = k.view,
@@ -288,6 +305,7 @@ class CacheAttentionOp : public Op {
   CallNumbers* numbers_;
   AttentionOptions options_;
   std::int64_t chosen_count_ = 0;
+  CachedChoice* kept_ = nullptr;
   float index_factor_ = 1;
 };
 
@@ -297,7 +315,7 @@ Array attend(Context& context, AttentionCache& cache, const Array& q, const Toke
              const AttentionOptions& options, const Array* sinks, const CacheChoice* choice) {
   std::vector<Array> inputs{q, in_slots_of(context, places.positions, q.sharding())};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
-  if (choice != nullptr) {
+  if (choice != nullptr && choice->index != nullptr) {
     inputs.push_back(choice->index->q);
     inputs.push_back(choice->index->weights);
   }

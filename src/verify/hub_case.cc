@@ -104,6 +104,39 @@ Tensor chosen_of_bits(const Tensor& bits, const Shape& shape) {
   return chosen;
 }
 
+// The numbers of the keys whose bits are set, ascending, then -1: i32 [B,S,K].
+Tensor listed_of_bits(const Tensor& bits, const Shape& shape) {
+  Tensor listed(DType::i32, shape);
+  const std::int64_t words = bits.shape().back(), most = shape.back();
+  for (std::int64_t row = 0; row < listed.size() / most; ++row) {
+    std::int32_t* const out = listed.data<std::int32_t>() + row * most;
+    std::fill_n(out, most, -1);
+    std::int64_t count = 0;
+    for (std::int64_t key = 0; key < words * 32; ++key) {
+      const auto word = static_cast<std::uint32_t>(bits.data<std::int32_t>()[row * words + key / 32]);
+      if ((word >> (key % 32) & 1u) == 0) continue;
+      if (count < most) out[count] = static_cast<std::int32_t>(key);
+      ++count;
+    }
+    if (count > most) out[most - 1] = -2;  // more than the reference chose: no list is equal to this one
+  }
+  return listed;
+}
+
+// The listed keys up to each query's own, then -1: a query that sees fewer keys than it may choose has others
+// in its list, which attention hides. i32 [B,S,K].
+Tensor visible_of(const Tensor& listed) {
+  Tensor visible(DType::i32, listed.shape());
+  const std::int64_t most = listed.shape().back(), queries = listed.shape()[1];
+  for (std::int64_t row = 0; row < listed.size() / most; ++row) {
+    const std::int32_t* const from = listed.data<std::int32_t>() + row * most;
+    std::int32_t* const to = visible.data<std::int32_t>() + row * most;
+    std::fill_n(to, most, -1);
+    std::copy_if(from, from + most, to, [&](std::int32_t key) { return 0 <= key && key <= row % queries; });
+  }
+  return visible;
+}
+
 class HubCase {
  public:
   HubCase(const CaseRequest& request, const HubWeights& stored, const HubModel& model)
@@ -154,10 +187,17 @@ class HubCase {
   }
   // Compares the keys that an indexer chooses for each query.
   void keys(std::int64_t layer, const std::string& place, Gather& pass, CaseReport& report) {
-    const std::string name = fmt::format("indexer.{}.keys", layer);
+    const std::string name = fmt::format("indexer.{}.keys", layer),
+                      listed = fmt::format("indexer.{}.chosen", layer);
     if (!pass.contains(name)) return;
-    const Tensor wanted = want(name);
-    report.compare({name, place, "", {}, 0}, chosen_of_bits(pass.whole(name), wanted.shape()), wanted);
+    if (stored_.contains(name)) {
+      const Tensor wanted = want(name);
+      report.compare({name, place, "", {}, 0}, chosen_of_bits(pass.whole(name), wanted.shape()), wanted);
+    }
+    if (stored_.contains(listed)) {
+      const Tensor wanted = visible_of(want(listed));
+      report.compare({listed, place, "", {}, 0}, listed_of_bits(pass.whole(name), wanted.shape()), wanted);
+    }
   }
   void gradient(const ParameterSpec& spec, Gather& pass, CaseReport& report) {
     const auto names = hub_.hub_names(spec);
@@ -256,8 +296,12 @@ CaseReport verify_hub_model(const CaseRequest& request) {
   CaseReport report{request.path, one_file ? "GGUF file" : "Hugging Face folder", "", {}, {}, ""};
   const HubSource source = open_hub_source(request.path);
   const ModelFamily& family = family_of(source.config);
+  // The numbers have the names that the folder's weights have.
+  const std::filesystem::path folder_config = folder / "config.json";
+  const nlohmann::json named =
+      std::filesystem::exists(folder_config) ? read_json_file(folder_config) : source.config;
   const auto results_file = unfused(
-      family, source.config, std::make_shared<WeightFolder>(WeightFolder::open(folder / "io.safetensors")));
+      family_of(named), named, std::make_shared<WeightFolder>(WeightFolder::open(folder / "io.safetensors")));
   const HubWeights& stored = *results_file;
   const Tensor inputs = stored.read("input_ids"), targets = stored.read("targets");
   if (inputs.rank() != 2)

@@ -71,9 +71,10 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
   const auto [plain, turned] = split_last(c, q, kind.nope);
   const Array latent_q =
       join_last(c, einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout), turned);
-  const CacheChoice choice{index, kind.indexer_topk};
+  const CacheChoice choice{index, kind.indexer_topk, &call.flow->in_cache};
+  const bool chooses = index != nullptr || call.layer.choice_of >= 0;
   const Array sums = attend(c, *call.cache, latent_q, *call.places, attention_options(call), nullptr,
-                            index == nullptr ? nullptr : &choice);
+                            chooses ? &choice : nullptr);
   return einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
 }
 
@@ -235,7 +236,13 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const auto [k, v] = mla_key_value(c, kv, key, kind.nope);
   checkpoint_name(k, "key_proj");
   checkpoint_name(v, "value_proj");
-  const IndexChoice choice = index ? choose_keys_of(call, *index) : IndexChoice();
+  IndexChoice choice;
+  if (index) {
+    choice = choose_keys_of(call, *index);
+    call.flow->choice = choice.chosen;
+  } else if (call.layer.choice_of >= 0) {
+    choice.chosen = call.flow->choice;
+  }
   if (choice.scores.defined()) {
     *call.indexer_loss =
         index_loss(c, choice.scores, q, k, call.segments, m.indexer_sparse ? choice.chosen : Array(),

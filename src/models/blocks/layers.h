@@ -11,6 +11,12 @@
 
 namespace switchyard {
 
+// What a layer leaves for later ones of the same pass.
+struct Flow {
+  Array choice;           // keys that queries chose within the batch (ops/indexer.h); undefined: all
+  CachedChoice in_cache;  // keys that they chose among the cached ones
+};
+
 struct LayerCall {
   Context& context;
   const ModelConfig& model;
@@ -30,6 +36,7 @@ struct LayerCall {
   // chosen keys where it did not choose all. Null: not asked for.
   Array* indexer_loss = nullptr;
   Array* chosen_keys = nullptr;
+  Flow* flow = nullptr;
 
   const AttentionKind& attention() const { return model.attention_of(layer); }
   const DeltaKind& delta() const { return model.delta_of(layer); }

@@ -1,9 +1,13 @@
-// DeepSeek-V3.2 (deepseek_v32) and GLM-5 (glm_moe_dsa): DeepSeek-V3 with an indexer in every layer. GLM-5's
-// indexer rotates neighbours.
+// DeepSeek-V3.2 (deepseek_v32) and GLM-5 (glm_moe_dsa): DeepSeek-V3 with indexers. GLM-5's indexer rotates
+// neighbours; some layers of GLM-5.2 have none, and take the keys that the last layer with one chose.
 //
 // A layer is DeepSeek-V3's, but that a query attends to the T keys of the largest index score alone:
 //   qi = rope of Wi c a head, ki = rope of layernorm(Wk n(x)), one for all heads, g = Ww n(x) a head
 //   score(t, s) = sum over heads of g · max(0, qi(t)·ki(s)) · (heads · width)^-1/2
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "models/families/deepseek.h"
 
 namespace switchyard {
@@ -15,7 +19,8 @@ constexpr FixedField kIndexedRefused[] = {{"rope_interleave", "true"}};
 // The attention of both.
 constexpr HubFields kIndexedFields{
     .read = kIndexedRead, .refused = kIndexedRefused, .more = {&kLatentFields}};
-constexpr std::string_view kGlmDsaRead[] = {"indexer_types", "index_topk_freq", "index_topk_pattern"};
+constexpr std::string_view kGlmDsaRead[] = {"indexer_types", "index_topk_freq", "index_topk_pattern",
+                                            "index_skip_topk_offset"};
 constexpr FixedField kGlmDsaRefused[] = {{"indexer_rope_interleave", "true"}};
 
 void read_indexed_attention(const HubConfig& hub, bool interleaved, ConfigKeys& keys) {
@@ -38,15 +43,40 @@ void read_deepseek_v32(const HubConfig& hub, ConfigKeys& keys) {
   read_experts_of_deepseek3(hub, {}, keys);
 }
 
+// The layers without an indexer of their own, which take the choice of the last layer before with one:
+// indexer_types, or letters F (full) and S (shared), or of each index_topk_freq layers all but one.
+nlohmann::json layers_that_share(const HubConfig& hub) {
+  const std::int64_t layers = hub.positive("num_hidden_layers");
+  nlohmann::json numbers = nlohmann::json::array();
+  const char* key = "indexer_types";
+  if (hub.has(key)) {
+    numbers = layers_that_are(hub, key, "shared", "full");
+  } else if (hub.has("index_topk_pattern")) {
+    key = "index_topk_pattern";
+    const std::string letters = hub.text(key, "");
+    if (std::ssize(letters) != layers || letters.find_first_not_of("FS") != std::string::npos)
+      hub.wrong(key, fmt::format("a letter F or S for each of {} layers", layers));
+    for (std::size_t i = 0; i < letters.size(); ++i) {
+      if (letters[i] == 'S') numbers.push_back(i);
+    }
+  } else {
+    key = "index_topk_freq";
+    const std::int64_t every = std::max<std::int64_t>(1, hub.integer(key, 1)),
+                       offset = hub.integer("index_skip_topk_offset", 2);
+    for (std::int64_t i = 0; i < layers; ++i) {
+      if (std::max<std::int64_t>(i - offset + 1, 0) % every != 0) numbers.push_back(i);
+    }
+  }
+  if (!numbers.empty() && numbers.front() == 0) hub.wrong(key, "an indexer in the first layer");
+  return numbers;
+}
+
 void read_glm_moe_dsa(const HubConfig& hub, ConfigKeys& keys) {
   read_indexed_attention(hub, true, keys);
   read_expert_layers(hub, kUsualDenseLayers, keys);
   read_experts_of_deepseek3(hub, {.groups = 1}, keys);
-  // A layer without an indexer of its own would take the keys of the layer before.
-  constexpr const char* kEach = "an indexer in every layer; shared choices are not supported";
-  if (hub.integer("index_topk_freq", 1) > 1) hub.wrong("index_topk_freq", kEach);
-  if (hub.has("index_topk_pattern")) hub.wrong("index_topk_pattern", kEach);
-  check_all_layers(hub, "indexer_types", "full", "full (an indexer of its own)");
+  if (const nlohmann::json shared = layers_that_share(hub); !shared.empty())
+    keys["shared_choice_layers"] = shared;
 }
 
 void write_indexed(const Config& config, const ModelConfig& model, HubJson& hub) {
@@ -67,6 +97,10 @@ void write_indexed(const Config& config, const ModelConfig& model, HubJson& hub)
 void write_glm_moe_dsa(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_indexed(config, model, hub);
   hub["indexer_rope_interleave"] = true;
+  HubJson kinds = HubJson::array();
+  for (std::int64_t i = 0; i < model.layers; ++i)
+    kinds.push_back(model.layer(i).choice_of >= 0 ? "shared" : "full");
+  hub["indexer_types"] = kinds;
 }
 
 bool is_indexed(const ModelConfig& model) {
@@ -74,7 +108,9 @@ bool is_indexed(const ModelConfig& model) {
          model.attention().rope.interleaved;
 }
 bool writes_deepseek_v32(const ModelConfig& model) {
-  return is_indexed(model) && !model.attention().indexer_interleaved;
+  const bool shares =
+      std::ranges::any_of(model.layer_specs, [](const LayerSpec& l) { return l.choice_of >= 0; });
+  return is_indexed(model) && !shares && !model.attention().indexer_interleaved;
 }
 bool writes_glm_moe_dsa(const ModelConfig& model) {
   return is_indexed(model) && model.attention().indexer_interleaved;

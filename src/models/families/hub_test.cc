@@ -131,6 +131,8 @@ TEST(HubConfig, Deepseek32AndGlm5HaveIndexers) {
   config["model_type"] = "glm_moe_dsa";
   EXPECT_EQ(config_from_hub(config)["indexer_rope_interleave"], true);
   config["indexer_types"] = {"full", "full", "shared"};
+  EXPECT_EQ(config_from_hub(config)["shared_choice_layers"], json::array({2}));
+  config["indexer_types"] = {"shared", "full", "full"};  // no layer before the first has a choice
   expect_refused(config, "indexer_types");
   config.erase("indexer_types");
   config["q_lora_rank"] = nullptr;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/block_scaled.h"
-#include "checkpoint/gptq.h"
+#include "checkpoint/int4_weight.h"
 #include "core/error.h"
 #include "core/json_file.h"
 
@@ -18,7 +18,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kExpected =
-    "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, or mxfp4";
+    "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, compressed-tensors with "
+    "format=pack-quantized and symmetric num_bits=4, or mxfp4";
 
 // True for forms that checkpoint/block_scaled.h reads. Their rounding of activations is not imitated.
 bool is_block_scaled(const json& form) {
@@ -27,7 +28,7 @@ bool is_block_scaled(const json& form) {
          form.value("weight_block_size", json()) == json{kScaleBlock, kScaleBlock};
 }
 
-// True for forms that checkpoint/gptq.h reads; reading the tensors checks their zeros and inputs.
+// True for forms that checkpoint/int4_weight.h reads; reading the tensors checks their zeros and inputs.
 bool is_four_bit_gptq(const json& form) {
   const json format = form.value("checkpoint_format", json("gptq"));
   return form.value("bits", json()) == 4 && (format == "gptq" || format == "gptq_v2");
@@ -38,6 +39,7 @@ bool is_read(const json& form) {
   const json method = form.value("quant_method", json());
   if (method == "fp8") return is_block_scaled(form);
   if (is_gptq_form(form)) return is_four_bit_gptq(form);
+  if (method == "compressed-tensors") return compressed_form_problem(form).empty();
   return method == "mxfp4";
 }
 
@@ -93,8 +95,11 @@ std::string telling_fields(const json& form) {
 }
 
 [[noreturn]] void refuse(const std::string& where, const json& form) {
-  fail_usage("[hub config] {}: {}: this form of weights is not supported; expected {}", where,
-             telling_fields(form), kExpected);
+  const bool compressed = form.is_object() && form.value("quant_method", json()) == "compressed-tensors";
+  fail_usage("[hub config] {}: {}: this form of weights is not supported{}; expected {}", where,
+             telling_fields(form),
+             compressed ? fmt::format(" for its {}", compressed_form_problem(form)) : std::string(),
+             kExpected);
 }
 
 // The field of a config.json that states a form; MLX's folders state theirs in `quantization`.

@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "checkpoint/gptq.h"
+#include "checkpoint/int4_weight.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -52,18 +52,20 @@ TEST_F(Quantization, FormsThatAreRead) {
 // What tells them is in the line, wherever its key stands in the alphabet.
 TEST_F(Quantization, OthersAreNamed) {
   const json groups = {
-      {"group_0", {{"targets", {"Linear"}}, {"weights", {{"num_bits", 4}, {"type", "int"}}}}}};
+      {"group_0", {{"targets", {"Linear"}}, {"weights", {{"num_bits", 4}, {"type", "float"}}}}}};
   const struct {
     json form;
-    std::string words;
+    std::string words, why = {};
   } cases[] = {
       {{{"quant_method", "compressed-tensors"},
         {"format", "pack-quantized"},
         {"config_groups", groups},
         {"ignore", json(std::vector<std::string>(40, "a.long.name"))}},
-       "quant_method=compressed-tensors, format=pack-quantized, num_bits=4, type=int: "},
+       "quant_method=compressed-tensors, format=pack-quantized, num_bits=4, type=float: ",
+       " for its type"},
       {{{"quant_method", "compressed-tensors"}, {"format", "nvfp4-pack-quantized"}},
-       "quant_method=compressed-tensors, format=nvfp4-pack-quantized: "},
+       "quant_method=compressed-tensors, format=nvfp4-pack-quantized: ",
+       " for its format"},
       {{{"quant_method", "awq"}, {"bits", 4}, {"version", "gemm"}, {"group_size", 128}},
        "quant_method=awq, version=gemm, bits=4, group_size=128: "},
       {{{"quant_method", "gptq"}, {"bits", 8}}, "quant_method=gptq, bits=8: "},
@@ -80,10 +82,11 @@ TEST_F(Quantization, OthersAreNamed) {
        "quant_method=bitsandbytes, load_in_4bit=true, bnb_4bit_quant_type=nf4: "},
       {"awq", "quantization_config: awq: "},
   };
-  for (const auto& [form, words] : cases) {
+  for (const auto& [form, words, why] : cases) {
     const std::string told = line_of(form);
     EXPECT_NE(told.find("[hub config] quantization_config: "), std::string::npos) << told;
-    EXPECT_NE(told.find(words + "this form of weights is not supported; expected none, quant_method=fp8"),
+    EXPECT_NE(told.find(words + "this form of weights is not supported" + why +
+                        "; expected none, quant_method=fp8"),
               std::string::npos)
         << told;
   }
@@ -91,6 +94,39 @@ TEST_F(Quantization, OthersAreNamed) {
   EXPECT_NE(compressed.find("compression_config: format=int-quantized: "), std::string::npos) << compressed;
   const std::string mlx = line({{"quantization", {{"bits", 4}, {"group_size", 64}}}});
   EXPECT_NE(mlx.find("quantization: bits=4, group_size=64: "), std::string::npos) << mlx;
+}
+
+// Of compressed-tensors those are read whose products are of four symmetric bits and of nothing else.
+TEST_F(Quantization, CompressedTensorsOfFourBitsAreRead) {
+  json form = {{"quant_method", "compressed-tensors"},
+               {"format", "pack-quantized"},
+               {"ignore", {"lm_head"}},
+               {"kv_cache_scheme", nullptr},
+               {"config_groups",
+                {{"group_0",
+                  {{"targets", {"Linear"}},
+                   {"input_activations", nullptr},
+                   {"weights",
+                    {{"num_bits", 4},
+                     {"type", "int"},
+                     {"symmetric", true},
+                     {"strategy", "group"},
+                     {"group_size", 32},
+                     {"actorder", nullptr}}}}}}}};
+  EXPECT_NO_THROW(check_quantization({{"quantization_config", form}}));
+  json& weights = form["config_groups"]["group_0"]["weights"];
+  weights["strategy"] = "channel";
+  EXPECT_NO_THROW(check_quantization({{"quantization_config", form}}));
+  const std::pair<const char*, json> others[] = {
+      {"symmetric", false}, {"num_bits", 8}, {"strategy", "tensor"}, {"type", "float"}};
+  for (const auto& [key, value] : others) {
+    const json before = weights[key];
+    weights[key] = value;
+    EXPECT_NE(line_of(form).find(std::string("for its ") + key), std::string::npos) << line_of(form);
+    weights[key] = before;
+  }
+  form["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8}};
+  EXPECT_NE(line_of(form).find("for its input_activations"), std::string::npos) << line_of(form);
 }
 
 TEST_F(Quantization, FilesBesideTheConfigAreAsked) {
