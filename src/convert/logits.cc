@@ -87,9 +87,15 @@ Batch random_batch(std::int64_t vocab) {
   return batch_of(tokens);
 }
 
+// What a layer takes and gives: x, and after the last one the logits; and a choice of keys.
+struct LayerResult {
+  Tensor x, choice;  // undefined: none
+};
+
 // One layer, with the embedding before the first and the head after the last, as a stage of a pipeline of its
-// own session: its weights are gone with it. Returns what the next one takes, or the logits.
-Tensor run_layer(const ModelOnRanks& ranks, const Batch& batch, std::int64_t layer, const Tensor& input) {
+// own session: its weights are gone with it.
+LayerResult run_layer(const ModelOnRanks& ranks, const Batch& batch, std::int64_t layer,
+                      const LayerResult& before) {
   Gather results(ranks.mesh);
   ranks.run([&](Context& context) {
     context.grad_enabled = false;
@@ -98,15 +104,19 @@ Tensor run_layer(const ModelOnRanks& ranks, const Batch& batch, std::int64_t lay
     const Parameters parameters = ranks.load(context);
     LossOptions options;
     options.keep_logits = true;
-    if (input.defined())
-      options.input = make_leaf(input, input.shape(), block_sharding(*context.rules, input.shape()), false);
+    const auto leaf = [](const Tensor& x, const Sharding& sharding) {
+      return x.defined() ? make_leaf(x, x.shape(), sharding, false) : Array();
+    };
+    if (before.x.defined()) options.input = leaf(before.x, block_sharding(*context.rules, before.x.shape()));
+    options.choice = leaf(before.choice, replicated(3));
     const Losses out =
         training_losses(context, ranks.model, parameters, place_batch(context, batch), options);
     const bool last = context.stage.is_last();
     context.stage = {};
     results.put(context, "result", last ? out.logits : out.output);
+    if (out.choice.defined()) results.put(context, "choice", out.choice);
   });
-  return results.whole("result");
+  return {results.whole("result"), results.contains("choice") ? results.whole("choice") : Tensor()};
 }
 
 StoredModel open_stored(const std::string& path, const Shape& tokens, bool exact) {
@@ -119,9 +129,10 @@ StoredModel open_stored(const std::string& path, const Shape& tokens, bool exact
 // Logits of the model's layers; prediction layers give none.
 Tensor logits_of(const StoredModel& stored, Parameters::Fill fill, const Batch& batch) {
   const ModelOnRanks ranks(ModelOnMesh(stored.config, ModelUse::run), nullptr, blocks_of(std::move(fill)));
-  Tensor x;
-  for (std::int64_t layer = 0; layer < ranks.model.layers; ++layer) x = run_layer(ranks, batch, layer, x);
-  return x;
+  LayerResult result;
+  for (std::int64_t layer = 0; layer < ranks.model.layers; ++layer)
+    result = run_layer(ranks, batch, layer, result);
+  return result.x;
 }
 
 }  // namespace

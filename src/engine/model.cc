@@ -56,6 +56,22 @@ std::vector<ParameterSpec> specs_for(ModelOnMesh& of) {
 
 }  // namespace
 
+namespace {
+
+// A choice of keys does not go from block to block of a pipeline.
+void check_choices_stay(const ModelConfig& model, int blocks) {
+  for (int i = 0; i < blocks; ++i) {
+    const std::int64_t first = layers_of(Stage::Block{i, blocks}, model.layers).begin;
+    if (const int of = model.layer(first).choice_of; of >= 0)
+      fail_usage(
+          "[pipeline] layer {}, the first of a block of {} layers, attends to the keys that layer {} chose: "
+          "expected an indexer in it, or ici_pipeline_parallelism=1",
+          first, model.layers / blocks, of);
+  }
+}
+
+}  // namespace
+
 ModelOnMesh::ModelOnMesh(Config of, ModelUse what_for) : ModelOnMesh(of, mesh_from_config(of), what_for) {}
 
 ModelOnMesh::ModelOnMesh(Config of, Mesh on, ModelUse what_for)
@@ -63,7 +79,10 @@ ModelOnMesh::ModelOnMesh(Config of, Mesh on, ModelUse what_for)
       mesh(std::move(on)),
       use(what_for),
       model(model_for(config, use)),
-      specs(specs_for(*this)) {}
+      specs(specs_for(*this)) {
+  const int stages = mesh.axis_size("stage");
+  check_choices_stay(model, stages * pipeline_repeats(config, stages));
+}
 
 bool ModelOnMesh::is_packed() const {
   return std::ranges::any_of(specs,

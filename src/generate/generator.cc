@@ -299,7 +299,8 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
           out.logits = draft_logits(context_, model_, parameters_, batch, caches_, kind.draft_of);
         else
           out = next_logits(context_, model_, parameters_, batch, caches_,
-                            {pass.block, input, kind.keep_hidden}, kind.every_token);
+                            {.block = pass.block, .input = input, .keep_hidden = kind.keep_hidden},
+                            kind.every_token);
         if (kind.keep_hidden) count_broken(out, context_.stage.block(pass.block));
         if (out.logits.defined())
           logits = keeps_logits_there_ ? gather_to_first_device(context_, out.logits)

@@ -175,10 +175,12 @@ class LayerRuns {
                   ? embedding(context_, table, batch.inputs, block_sharding(*context_.rules, shape))
                   : options.input;
     if (work_.keep_hidden && block.is_first()) result_.hidden.push_back(x);
+    flow_.choice = options.choice;
     const LayerRange layers = layers_of(block, model_.layers);
     for (std::int64_t i = layers.begin; i < layers.end; ++i)
       x = run(i, [&](const LayerCall&) { return checkpoint_name(x, "decoder_layer_input"); });
     end_layer();
+    result_.choice = flow_.choice;
     if (!block.is_last()) result_.output = x;
     return x;
   }

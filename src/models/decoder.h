@@ -49,12 +49,14 @@ Tensor packed_chunk_segments(const Batch& batch, std::int64_t chunk);
 struct BlockOptions {
   int block = 0;             // number of the stage's block whose layers run
   Array input = {};          // output of the block before; undefined for the first block
+  Array choice = {};         // choice of keys of the block before (BlockOutput)
   bool keep_hidden = false;  // also return the embedding's and every layer's output
 };
 
 // The layers of a block leave this behind, whatever they run for.
 struct BlockOutput {
   Array output;                  // [B,S,M] for the next block of a pipeline; undefined after the last block
+  Array choice;                  // the last choice of keys (blocks/layers.h, Flow); undefined: all, or none made
   std::vector<LayerLoad> loads;  // one for each MoE layer
   std::vector<Routing> routing;  // one for each MoE layer
   std::vector<Array> hidden;     // with keep_hidden: the hidden states of this block

@@ -35,23 +35,10 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   return u;
 }
 
-// A choice of keys does not go from block to block of a pipeline.
-void check_choices_stay(const ModelConfig& model, int blocks) {
-  for (int i = 0; i < blocks; ++i) {
-    const std::int64_t first = layers_of(Stage::Block{i, blocks}, model.layers).begin;
-    if (const int of = model.layer(first).choice_of; of >= 0)
-      fail_usage(
-          "[pipeline] layer {}, the first of a block of {} layers, attends to the keys that layer {} chose: "
-          "a "
-          "block must begin with a layer that has an indexer; set ici_pipeline_parallelism=1",
-          first, model.layers / blocks, of);
-  }
-}
-
 }  // namespace
 
 TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) {
-  check_choices_stay(model, stages * pipeline_repeats(c, stages));
+  pipeline_repeats(c, stages);
   if (stages > 1 && model.trains_indexer_alone())
     fail_usage(
         "[pipeline] indexer_sparse_training=false: a stage has no gradient to give to the one before where "

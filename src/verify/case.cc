@@ -66,7 +66,9 @@ CaseReport run_case(const CaseRequest& request) {
       fail_usage("[verify] {}: --native is for GGUF files and folders with expected.safetensors",
                  request.path);
     if (fs::is_directory(path, problem)) {
-      if (fs::exists(path / "config.json", problem) && !fs::exists(path / "io.safetensors", problem))
+      if (!fs::exists(path / "config.json", problem))
+        fail_usage("[verify] {}: expected a folder with config.json and io.safetensors", request.path);
+      if (!fs::exists(path / "io.safetensors", problem))
         fail_usage(
             "[verify] {}: expected io.safetensors in it, or expected.safetensors and tensors.json: another "
             "program's numbers, which published folders lack; `switchyard eval {} data_path=FILE` measures "

@@ -36,7 +36,8 @@ LATENT = dict(vocab_size=256, hidden_size=64, intermediate_size=128, moe_interme
               num_attention_heads=4, num_key_value_heads=4, n_shared_experts=1, n_routed_experts=16, kv_lora_rank=32,
               q_lora_rank=40, qk_rope_head_dim=16, v_head_dim=20, qk_nope_head_dim=24, num_experts_per_tok=4,
               first_k_dense_replace=1, max_position_embeddings=512, rms_norm_eps=1e-6)
-INDEXED = dict(index_n_heads=4, index_head_dim=24, index_topk=8)
+# So many heads that no score is 0, which relu makes of a few: of equal scores each side may choose another.
+INDEXED = dict(index_n_heads=16, index_head_dim=24, index_topk=8)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
@@ -54,6 +55,17 @@ DELTA = dict(GROUPED, **MOE, head_dim=32, num_hidden_layers=4, shared_expert_int
 
 HY3 = dict(head_dim=24, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32)
 ERNIE = dict(moe_num_experts=8, moe_k=3, moe_intermediate_size=32, tie_word_embeddings=True)
+# Layers with a window and without.
+WORDS = dict(num_hidden_layers=3, sliding_window=8, layer_types=["full_attention", "sliding_attention", "full_attention"],
+             mlp_layer_types=["dense", "sparse", "sparse"])
+MIMO = dict(WORDS, head_dim=24, v_head_dim=20, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+            n_group=1, topk_group=1,
+            rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
+                                 sliding_attention=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25)))
+LAGUNA = dict(WORDS, head_dim=24, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+              shared_expert_intermediate_size=48, num_attention_heads_per_layer=[4, 6, 4], moe_routed_scaling_factor=2.5,
+              rope_parameters=dict(full_attention=dict(YARN, partial_rotary_factor=0.5),
+                                   sliding_attention=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)))
 DENSE_DELTA = {key: value for key, value in DELTA.items() if "expert" not in key and key not in ("moe_intermediate_size", "norm_topk_prob")}
 
 CASES = {
@@ -132,6 +144,18 @@ CASES = {
     "ernie4_5_moe": ("Ernie4_5_MoeConfig", {**GROUPED, **ERNIE}),
     "ernie4_5_moe, every other layer": ("Ernie4_5_MoeConfig", {**GROUPED, **ERNIE, "num_hidden_layers": 4,
                                                                "moe_layer_interval": 2, "tie_word_embeddings": False}),
+    "mistral4": ("Mistral4Config", {**LATENT, "n_group": 1, "topk_group": 1, "rope_parameters": {
+        **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1}}),
+    "mistral4, groups": ("Mistral4Config", {**LATENT, "n_group": 4, "topk_group": 2, "rope_parameters": {
+        **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1}}),
+    "mimo_v2_flash": ("MiMoV2FlashConfig", {**GROUPED, **MIMO}),
+    "mimo_v2_flash, biases, values as they are": ("MiMoV2FlashConfig", {**GROUPED, **MIMO, "attention_bias": True,
+                                                                        "attention_value_scale": None}),
+    "laguna": ("LagunaConfig", {**GROUPED, **LAGUNA}),
+    "laguna, gates of values": ("LagunaConfig", {**GROUPED, **LAGUNA, "gating": "per-element"}),
+    "glm_moe_dsa, shared choices": ("GlmMoeDsaConfig", {
+        **LATENT, **INDEXED, "rms_norm_eps": 1e-5, "n_group": 1, "topk_group": 1,
+        "indexer_types": ["full", "shared", "full"], "rope_parameters": dict(rope_type="default", rope_theta=1e6)}),
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),
@@ -181,9 +205,17 @@ SCALED = {
 }
 
 
+# Classes that transformers' table of decoders lacks.
+WITHOUT_AUTO = {"Mistral4Config": transformers.Mistral4ForCausalLM}
+
+
 def make(config_class, settings, folder):
     config = getattr(transformers, config_class)(**settings)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    if config_class in WITHOUT_AUTO:
+        config._attn_implementation = "eager"
+        model = WITHOUT_AUTO[config_class](config)
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     return save_random(model.to(torch.float32).eval(), settings, folder)
 
 
@@ -211,7 +243,9 @@ def save_random(model, settings, folder):
 
 
 def load(folder):
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    kind = json.loads((folder / "config.json").read_text())["architectures"][0]
+    made_by = next((cls for cls in WITHOUT_AUTO.values() if cls.__name__ == kind), transformers.AutoModelForCausalLM)
+    model, info = made_by.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     left = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(key)}
     assert not left, f"{folder}: {left}"
