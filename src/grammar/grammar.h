@@ -40,10 +40,14 @@ class Vocabulary {
   Vocabulary(std::vector<std::optional<std::string>> tokens, std::span<const std::int32_t> ends,
              std::map<std::string, std::int32_t> special = {});
   class Impl;
+  class Kept;
   std::shared_ptr<const Impl> impl() const { return impl_; }
+  Kept& kept() const { return *kept_; }
 
  private:
   std::shared_ptr<const Impl> impl_;
+  // The last grammars. They hold impl_, which must not hold them.
+  std::shared_ptr<Kept> kept_;
 };
 
 // Parts of a text that must come one after the other (a tool call in a model's own form). Where their exact

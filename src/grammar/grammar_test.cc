@@ -123,6 +123,19 @@ class GrammarTest : public ::testing::Test {
   }
 };
 
+// Grammars hold what they need of a vocabulary, and a vocabulary its last grammars: neither outlives its users.
+TEST_F(GrammarTest, AVocabularyGoesWithItsLastUser) {
+  const std::vector<std::int32_t> ends = {end_id};
+  auto held = std::make_unique<const Vocabulary>(tokens(), ends);
+  const std::weak_ptr<const Vocabulary::Impl> there = held->impl();
+  auto grammar = Grammar::of_json_object(*held);
+  EXPECT_EQ(Grammar::of_json_object(*held), grammar) << "it is kept";
+  held.reset();
+  EXPECT_FALSE(there.expired());
+  grammar.reset();
+  EXPECT_TRUE(there.expired());
+}
+
 TEST_F(GrammarTest, KeepsTheGoldenSchemas) {
   std::mt19937 random(11);
   for (const fs::path& file : golden_files()) {

@@ -47,8 +47,9 @@ class Vocabulary::Impl {
         info_(texts_for_xgrammar(tokens), xgrammar::VocabType::RAW, static_cast<int>(tokens.size()), ends),
         compiler_(info_, /*max_threads=*/1, /*cache_enabled=*/true, rule_cache_bytes) {}
 
-  std::shared_ptr<const Grammar> compiled(const std::shared_ptr<const Impl>& self,
-                                          const std::string& ebnf) const;
+  xgrammar::CompiledGrammar compiled(const std::string& ebnf) const {
+    return compiler_.CompileGrammar(ebnf, "root");
+  }
   // Tokens that may end `marker` and have more behind it.
   const std::vector<std::int32_t>& tokens_beyond(std::string_view marker) const;
   const std::string& text_of(std::int32_t token) const {
@@ -60,13 +61,9 @@ class Vocabulary::Impl {
   const std::size_t size;
 
  private:
-  using Kept = std::pair<std::string, std::shared_ptr<const Grammar>>;
-  std::shared_ptr<const Grammar> kept(const std::string& ebnf) const;
-
   xgrammar::TokenizerInfo info_;
   mutable xgrammar::GrammarCompiler compiler_;
   mutable std::mutex mutex_;
-  mutable std::list<Kept> kept_;  // the last used first
   mutable std::map<std::string, std::vector<std::int32_t>, std::less<>> beyond_;
 };
 
@@ -79,33 +76,27 @@ class Grammar::Impl {
   bool limited;  // has rules with max_chars, which xgrammar's masks keep and its AcceptToken does not
 };
 
-std::shared_ptr<const Grammar> Vocabulary::Impl::kept(const std::string& ebnf) const {
-  const std::lock_guard lock(mutex_);
-  const auto found =
-      std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.first == ebnf; });
-  if (found == kept_.end()) return nullptr;
-  kept_.splice(kept_.begin(), kept_, found);
-  return found->second;
-}
-
-std::shared_ptr<const Grammar> Vocabulary::Impl::compiled(const std::shared_ptr<const Impl>& self,
-                                                          const std::string& ebnf) const {
-  if (std::shared_ptr<const Grammar> known = kept(ebnf)) return known;
-  std::shared_ptr<const Grammar> made;
-  try {
-    // The compiler gets the grammar as text: a parsed grammar it would print and read again, and its printer
-    // does not end a \x escape, so that its parser takes a hexadecimal digit behind the escape into it.
-    const bool limited = ebnf.find("[max_chars=") != std::string::npos;  // texts have [ escaped
-    made = std::make_shared<const Grammar>(
-        std::make_unique<const Grammar::Impl>(self, compiler_.CompileGrammar(ebnf, "root"), limited));
-  } catch (const std::exception& error) {
-    throw GrammarError(fmt::format("the grammar does not compile: {}", error.what()));
+// The last grammars by their text.
+class Vocabulary::Kept {
+ public:
+  std::shared_ptr<const Grammar> find(const std::string& ebnf) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(grammars_, ebnf, &One::first);
+    if (found == grammars_.end()) return nullptr;
+    grammars_.splice(grammars_.begin(), grammars_, found);
+    return found->second;
   }
-  const std::lock_guard lock(mutex_);
-  kept_.emplace_front(ebnf, made);
-  if (kept_.size() > kept_grammars) kept_.pop_back();
-  return made;
-}
+  void add(const std::string& ebnf, std::shared_ptr<const Grammar> grammar) {
+    const std::lock_guard lock(mutex_);
+    grammars_.emplace_front(ebnf, std::move(grammar));
+    if (grammars_.size() > kept_grammars) grammars_.pop_back();
+  }
+
+ private:
+  using One = std::pair<std::string, std::shared_ptr<const Grammar>>;
+  std::mutex mutex_;
+  std::list<One> grammars_;  // the last used first
+};
 
 const std::vector<std::int32_t>& Vocabulary::Impl::tokens_beyond(std::string_view marker) const {
   const std::lock_guard lock(mutex_);
@@ -124,10 +115,23 @@ const std::vector<std::int32_t>& Vocabulary::Impl::tokens_beyond(std::string_vie
 
 Vocabulary::Vocabulary(std::vector<std::optional<std::string>> tokens, std::span<const std::int32_t> ends,
                        std::map<std::string, std::int32_t> special)
-    : impl_(std::make_shared<const Impl>(tokens, ends, std::move(special))) {}
+    : impl_(std::make_shared<const Impl>(tokens, ends, std::move(special))),
+      kept_(std::make_shared<Kept>()) {}
 
 std::shared_ptr<const Grammar> compiled(const Vocabulary& vocabulary, const std::string& ebnf) {
-  return vocabulary.impl()->compiled(vocabulary.impl(), ebnf);
+  if (std::shared_ptr<const Grammar> known = vocabulary.kept().find(ebnf)) return known;
+  std::shared_ptr<const Grammar> made;
+  try {
+    // The compiler gets the grammar as text: a parsed grammar it would print and read again, and its printer
+    // does not end a \x escape, so that its parser takes a hexadecimal digit behind the escape into it.
+    const bool limited = ebnf.find("[max_chars=") != std::string::npos;  // texts have [ escaped
+    made = std::make_shared<const Grammar>(
+        std::make_unique<const Grammar::Impl>(vocabulary.impl(), vocabulary.impl()->compiled(ebnf), limited));
+  } catch (const std::exception& error) {
+    throw GrammarError(fmt::format("the grammar does not compile: {}", error.what()));
+  }
+  vocabulary.kept().add(ebnf, made);
+  return made;
 }
 
 const std::map<std::string, std::int32_t>& special_tokens(const Vocabulary& vocabulary) {
