@@ -52,6 +52,7 @@ Face folder, or a GGUF file; given first, it says what the model and its tokeniz
                                     against words that come again
   max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
   max_prefill_predict_length=64     (longer only when the prompt is)
+  ngram_draft=N    so many tokens at most are guessed from what the text has said before; the same texts
   mtp_draft=true   a model's prediction layer guesses tokens, which the model then reads two at once; the same texts
   decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
   decode_sampling_min_p=0.05        and decode_repetition_penalty, _presence_penalty, _frequency_penalty, _logit_bias=[[5,-100]]
@@ -165,6 +166,7 @@ Generation make_generation(ModelOnRanks run, const SamplingWords& words) {
       .ends = end_tokens(config, *run.tokenizer),
       .prompt_chunk = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
       .drafts = config.get_bool("mtp_draft"),
+      .ngram_drafts = config.get_int("ngram_draft"),
       .seed = words.fields.contains("seed")
                   ? static_cast<std::uint32_t>(words.fields["seed"].get<std::int64_t>())
                   : model.init_seed,
@@ -305,7 +307,7 @@ int generate_text(const Options& options, Processes& processes) {
     mark("weights");
     const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;
     Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
-                        room);
+                        room, true, 0, std::max<std::int64_t>(1, generation.options.ngram_drafts));
     generator.keep_logits_there();
     mark("cache");
     if (!record.empty()) generator.record_routing();

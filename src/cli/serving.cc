@@ -184,6 +184,7 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   served.most_texts = limits.slots + limits.waiting;
   limits.vocab = vocab;
   limits.drafts = run.model.predictions > 0;
+  limits.ngram_drafts = run.config.get_int("ngram_draft");
   limits.ends = end_tokens(config, *run.tokenizer);
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
   limits.shares_prefixes =
@@ -270,7 +271,8 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
       const Parameters parameters = serving.run.load(context, load_bar());
       mark("weights");
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
-                          serving.served.capacity, serving.evicts, serving.limits.checkpoints);
+                          serving.served.capacity, serving.evicts, serving.limits.checkpoints,
+                          std::max<std::int64_t>(1, serving.limits.ngram_drafts));
       generator.keep_logits_there();
       mark("cache");
       if (!record.empty()) generator.record_routing();

@@ -44,6 +44,9 @@ ModelOnMesh model_of_engine(const Config& config) {
     refuse_routing_key(config, key, "the program's commands");
   if (config.get_bool("mtp_draft"))
     fail_usage("[engine] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
+  if (const std::int64_t guessed = config.get_int("ngram_draft"); guessed > 0)
+    fail_usage("[engine] ngram_draft={}: only `generate` and `serve` draft tokens; set ngram_draft=0",
+               guessed);
   if (config.get_bool("deterministic_batches"))
     fail_usage("[engine] deterministic_batches=true: only `generate` and `serve` keep it; set it to false");
   ModelOnMesh model(config, ModelUse::train_or_run);

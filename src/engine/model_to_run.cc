@@ -16,13 +16,25 @@ void refuse_keys(const std::string& command, const Config& config) {
   refuse_routing_key(config, "routing_record", "`train`, `generate` and `serve`");
   if (config.get_bool("mtp_draft"))
     fail_usage("[eval] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
+  if (const std::int64_t guessed = config.get_int("ngram_draft"); guessed > 0)
+    fail_usage("[eval] ngram_draft={}: only `generate` and `serve` draft tokens; set ngram_draft=0", guessed);
+}
+
+void check_guesses(const std::string& command, const ModelOnMesh& run) {
+  const std::int64_t guessed = run.config.get_int("ngram_draft");
+  if (guessed == 0) return;
+  if (run.config.get_bool("mtp_draft"))
+    fail_usage("[{}] ngram_draft={} and mtp_draft=true: expected one of them", command, guessed);
+  if (run.config.get_bool("deterministic_batches"))
+    fail_usage(
+        "[{}] ngram_draft={}: with deterministic_batches=true no text's bits may depend on how many "
+        "tokens of others are guessed",
+        command, guessed);
 }
 
 void require_drafts(const std::string& command, const ModelOnMesh& run) {
   if (run.model.predictions == 0)
     fail_usage("[{}] mtp_draft=true: the model has no prediction layers (mtp_num_layers=0)", command);
-  if (run.model.has_delta())  // a token that was guessed wrong cannot be taken back out of one
-    fail_usage("[{}] mtp_draft=true: a model with gated delta nets remembers whole texts only", command);
   if (run.mesh.axis_size("stage") > 1)
     fail_usage("[{}] mtp_draft=true: drafts over a pipeline are planned, not built yet; set mtp_draft=false",
                command);
@@ -53,6 +65,7 @@ ModelOnRanks model_to_run(const std::string& command, Processes& processes,
   refuse_keys(command, config);
   ModelOnMesh model(std::move(config), ModelUse::run);
   if (model.config.get_bool("mtp_draft")) require_drafts(command, model);
+  check_guesses(command, model);
   std::unique_ptr<Tokenizer> tokenizer = make_tokenizer_of(model.config);
   if (tokenizer == nullptr)
     fail_usage(

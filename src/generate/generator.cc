@@ -77,7 +77,8 @@ std::string broken_layer_text(std::int64_t layer, std::int64_t layers) {
 }
 
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
-                     std::int64_t slots, std::int64_t capacity, bool evicts, std::int64_t checkpoints)
+                     std::int64_t slots, std::int64_t capacity, bool evicts, std::int64_t checkpoints,
+                     std::int64_t taken_back)
     : context_(context), model_(without_training(model)), parameters_(parameters), capacity_(capacity) {
   const Sharding split = split_of_rows(context_, model_, slots);
   groups_ = context_.mesh->product(split.dims[0]);
@@ -85,10 +86,13 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   const std::vector<std::int64_t> none(static_cast<std::size_t>(slots));
   model_slots_ = draft_slots_ = {{.capacity = capacity}, none, none};
   versions_ = none;
+  drafted_from_.assign(none.size(), -1);
   checkpoints_.assign(none.size(), std::vector<Checkpoint>(static_cast<std::size_t>(checkpoints)));
   for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
     AttentionCache cache;
-    cache.window = {.capacity = capacity, .seen = evicts ? model.seen_in(model.layer(i)) : KeyWindow()};
+    cache.window = {.capacity = capacity,
+                    .seen = evicts ? model.seen_in(model.layer(i)) : KeyWindow(),
+                    .taken_back = taken_back};
     cache.int8 = model_.int8_cache;
     const bool kept = cache.window.seen.limits() || model.layer(i).delta >= 0;
     cache.lengths.resize(static_cast<std::size_t>(slots / groups_ * (kept ? 1 + checkpoints : 1)));
@@ -180,8 +184,8 @@ Tensor Generator::feed(std::span<const SlotTokens> fed) {
   return run(fed, {});
 }
 
-Tensor Generator::feed_each(std::span<const SlotTokens> fed) {
-  return run(fed, {.every_token = true});
+Tensor Generator::feed_each(std::span<const SlotTokens> fed, bool drafted) {
+  return run(fed, {.every_token = true, .drafted = drafted});
 }
 
 Tensor Generator::draft(std::span<const SlotTokens> next) {
@@ -199,6 +203,7 @@ Tensor Generator::run(std::span<const SlotTokens> fed, const CallKind& kind) {
   ran_graph_ = false;
   follow_weights();
   caches_.from_beginning = true;
+  caches_.drafted = kind.drafted;
   for (const SlotTokens& f : fed) {
     CHECK(f.slot < model_slots_.lengths.size(), "slot {} of {}", f.slot, model_slots_.lengths.size());
     const std::int64_t length = model_slots_.lengths[f.slot] + std::ssize(f.tokens);
@@ -206,6 +211,7 @@ Tensor Generator::run(std::span<const SlotTokens> fed, const CallKind& kind) {
           capacity_);
     CHECK(is_current(f.slot), "slot {} has tokens of other weights", f.slot);
     versions_[f.slot] = derived_version_;
+    if (!kind.draft_of.defined()) drafted_from_[f.slot] = kind.drafted ? model_slots_.lengths[f.slot] : -1;
     caches_.from_beginning = caches_.from_beginning && model_slots_.lengths[f.slot] == 0;
   }
   const NoGrad no_grad(context_);
@@ -382,6 +388,7 @@ void Generator::copy_checkpoints(std::size_t slot, std::size_t source_slot, std:
 }
 
 void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
+  if (slot == source_slot && takes_back(slot, tokens)) return truncate(slot, tokens);
   CHECK(slot < model_slots_.lengths.size() && source_slot < model_slots_.lengths.size() &&
             can_copy_prefix(source_slot, tokens),
         "slot {} with {} tokens of slot {}", slot, tokens, source_slot);
@@ -404,6 +411,7 @@ void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int6
     routed_[slot].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
   }
   versions_[slot] = versions_[source_slot];
+  drafted_from_[slot] = -1;
   copy_state({slot}, from, tokens, drafted);
   copy_checkpoints(slot, source_slot, tokens);
 }
@@ -414,6 +422,7 @@ void Generator::truncate(std::size_t slot, std::int64_t tokens) {
         "slot {} of {} tokens, {} of them with drafts, truncated to {}", slot, model_slots_.lengths[slot],
         draft_slots_.lengths[slot], tokens);
   model_slots_.cut(slot, slot, tokens);
+  drafted_from_[slot] = -1;
   if (!routed_.empty())
     routed_[slot].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
   copy_state({slot}, {slot}, tokens, draft_slots_.lengths[slot]);

@@ -42,22 +42,26 @@ class Generator {
   // splits a batch, it splits the slots into groups, in order. The context and the parameters must outlive
   // the generator. With `evicts`, layers with windows or chunks drop tokens that no later token sees and
   // reserve no memory for them; without, a slot can start with any prefix of another. Layers that are not cut
-  // freely have memory for `checkpoints` more states a slot (keep_checkpoint()).
+  // freely have memory for `checkpoints` more states a slot (keep_checkpoint()). Windows keep what
+  // `taken_back` tokens fewer would see.
   Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t slots,
-            std::int64_t capacity, bool evicts = true, std::int64_t checkpoints = 0);
+            std::int64_t capacity, bool evicts = true, std::int64_t checkpoints = 0,
+            std::int64_t taken_back = 1);
 
   // Appends tokens to some slots, each named at most once. Returns the logits of each one's next token, f32
   // [n,V] in the order of `fed`, on rank 0; an undefined tensor elsewhere. Other slots cost nothing but
   // padding where the groups of a split batch have unlike numbers of them. CHECKs the capacity.
   Tensor feed(std::span<const SlotTokens> fed);
-  // Like feed(), but returns the logits after every token, f32 [n,S,V]; S is the most tokens of a slot.
-  Tensor feed_each(std::span<const SlotTokens> fed);
+  // Like feed(), but returns the logits after every token, f32 [n,S,V]; S is the most tokens of a slot. Of a
+  // `drafted` call all tokens of a slot but the first may be taken back: by truncate(), or as a prefix of the
+  // slot itself.
+  Tensor feed_each(std::span<const SlotTokens> fed, bool drafted = false);
   // Returns the logits of a draft of the token after next, f32 [n,V] on rank 0, by the first prediction
   // layer. Call it after feed() or feed_each() with the same slots in the same order, each with the tokens
   // that follow its first fed tokens, one or more. Tokens fed beyond those must be dropped by truncate().
   Tensor draft(std::span<const SlotTokens> next);
-  // Keeps the slot's first `tokens` tokens: all, or all but the last (CacheWindow::kTakenBack), and no fewer
-  // than the prediction layer has read.
+  // Keeps the slot's first `tokens` tokens: all, or all but the last few (`taken_back`), and no fewer than
+  // the prediction layer has read.
   void truncate(std::size_t slot, std::int64_t tokens);
   // Starts `slot` with the first `tokens` cached tokens of `source_slot`, which may be the same slot. CHECKs
   // can_copy_prefix() and that both slots are of one group.
@@ -138,6 +142,7 @@ class Generator {
   Batch batch_of(std::span<const SlotTokens> fed, const BatchRows& rows, std::size_t least) const;
   struct CallKind {
     bool every_token = false;  // the logits after every token are wanted
+    bool drafted = false;      // tokens may be taken back
     bool keep_hidden = false;  // values of hidden states that are not finite are counted
     Array draft_of = {};       // the model's output of the call before: its prediction layer runs
   };
@@ -184,6 +189,10 @@ class Generator {
   };
   bool can_cut(std::size_t slot, std::int64_t tokens) const;
   State state_after(std::size_t slot, std::int64_t tokens) const;
+  // True if the slot's last call was of drafts, and only tokens of it go.
+  bool takes_back(std::size_t slot, std::int64_t tokens) const {
+    return drafted_from_[slot] >= 0 && tokens > drafted_from_[slot] && tokens < model_slots_.lengths[slot];
+  }
   void copy_checkpoints(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
   // Copies the first `tokens` tokens, and of the prediction layer the first `draft_tokens`.
   void copy_state(State to, State from, std::int64_t tokens, std::int64_t draft_tokens);
@@ -196,10 +205,11 @@ class Generator {
   ModelConfig model_;
   const Parameters& parameters_;
   std::int64_t capacity_;
-  Slots model_slots_;                                 // on all ranks alike
-  Slots draft_slots_;                                 // of the prediction layer
-  std::vector<std::int64_t> versions_;                // the weights' version that each slot's tokens had
-  std::int64_t derived_version_ = -1;                 // the version of what is kept between calls
+  Slots model_slots_;                       // on all ranks alike
+  Slots draft_slots_;                       // of the prediction layer
+  std::vector<std::int64_t> drafted_from_;  // each slot's tokens before its last call, if of drafts; -1
+  std::vector<std::int64_t> versions_;      // the weights' version that each slot's tokens had
+  std::int64_t derived_version_ = -1;       // the version of what is kept between calls
   std::vector<std::vector<Checkpoint>> checkpoints_;  // of each slot, on all ranks alike
   Array trunk_;                  // last layer's output of the last call, where there is a prediction layer
   std::int64_t groups_ = 1;      // into which the mesh splits the slots

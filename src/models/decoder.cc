@@ -120,6 +120,7 @@ class LayerRuns {
       places_.slots = work.caches->slots;
       places_.tokens = work.caches->tokens;
       places_.from_beginning = work.caches->from_beginning;
+      places_.drafted = work.caches->drafted;
       places_.numbers = &work.caches->numbers;
     }
     for (const AttentionKind& kind : model.attentions) {

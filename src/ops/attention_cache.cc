@@ -8,6 +8,7 @@
 #include "kernels/attention/int8_vectors.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "ops/cache_numbers.h"
+#include "ops/delta_net.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 
@@ -220,13 +221,16 @@ Array cache_round_trip(Context& context, const AttentionCache& cache, const Arra
 
 void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
                        std::int64_t tokens) {
-  CHECK(!cache.delta.state.defined() || tokens == 0 ||
-            tokens == cache.lengths[static_cast<std::size_t>(source_slot)],
+  const bool cuts = tokens != 0 && tokens != cache.lengths[static_cast<std::size_t>(source_slot)];
+  if (cache.delta.state.defined() && cuts && slot == source_slot)
+    return take_back(context, cache, slot, tokens);
+  CHECK(!cache.delta.state.defined() || !cuts,
         "[attention cache] {} tokens of {}: a gated delta net copies all or nothing", tokens,
         cache.lengths[static_cast<std::size_t>(source_slot)]);
+  cache.delta.calls.erase(slot);
   cache.firsts.resize(cache.lengths.size());
   const std::int64_t first = tokens == 0 ? 0 : cache.firsts[static_cast<std::size_t>(source_slot)];
-  CHECK(cache.window.can_cut(first, tokens), "[attention cache] {} tokens of {}, cached source_slot {} on",
+  CHECK(cache.window.can_cut(first, tokens), "[attention cache] {} tokens of {}, cached from {} on",
         tokens, cache.lengths[static_cast<std::size_t>(source_slot)], first);
   cache.lengths[static_cast<std::size_t>(slot)] = tokens;
   cache.firsts[static_cast<std::size_t>(slot)] = first;

@@ -4,6 +4,7 @@
 // position in the sequence (0 unless CacheWindow evicted tokens), and end at `lengths[slot]`.
 #pragma once
 
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -23,10 +24,30 @@ struct TokenVectors {
   std::int64_t first_part = 0;  // width of the first of the P arrays
 };
 
+// How a gated delta net computes.
+struct DeltaOptions {
+  std::int64_t chunk = 64;
+  bool unit_vectors = true;
+  float scale = 1;  // factor of the queries
+};
+
 // The cache of a gated delta net, which keeps no tokens: the last inputs of its convolutions, [slots,K-1,N,D]
 // for this rank's heads, and the state, f32 [slots,N,Dk,Dv]. Undefined before the first token.
 struct DeltaState {
   Tensor query_tail, key_tail, value_tail, state;
+
+  // What a convolution of a call read of one slot, and its tail before.
+  struct ConvCall {
+    Tensor tail, x, w;
+  };
+  // A call of several tokens of one slot that may be taken back: the state before it, and what the state was
+  // made of. A state does not tell what it was before its last tokens.
+  struct Call {
+    ConvCall query, key, value;
+    Tensor state, q, k, v, g, beta;
+    DeltaOptions options;
+  };
+  std::map<std::int64_t, Call> calls;  // by slot, of the last call of drafts
 };
 
 // The keys and values that one sequence of a call attends to when its slot has no space for all of them.
@@ -79,6 +100,7 @@ struct AttentionCaches {
   std::vector<std::int64_t> slots;   // this rank's slot of each row of the call's batch; -1: a padding row
   std::vector<std::int64_t> tokens;  // tokens of each of `slots` in the call; the rest of the row is padding
   bool from_beginning = true;        // all slots of the call, on all ranks, are empty before it
+  bool drafted = false;              // the last tokens may be taken back (cache_copy_prefix)
   CallNumbers numbers;
 };
 
@@ -99,6 +121,7 @@ struct TokenPlaces {
   Array positions;
   std::span<const std::int64_t> slots, tokens;
   bool from_beginning = true;
+  bool drafted = false;
   CallNumbers* numbers = nullptr;  // null: none are kept
 };
 
@@ -120,7 +143,8 @@ Array cache_round_trip(Context& context, const AttentionCache& cache, const Arra
 
 // Replaces the content of `slot` by the first `tokens` tokens of `source_slot`, which may be the same slot.
 // CHECKs that the source still has the tokens that the next token sees (CacheWindow::can_cut), and, for a
-// gated delta net, that `tokens` is 0 or all tokens of the source.
+// gated delta net, that `tokens` is 0 or all tokens of the source, or, of a slot itself whose last call was
+// of drafts, more than it had before that call.
 void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
                        std::int64_t tokens);
 

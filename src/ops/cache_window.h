@@ -12,12 +12,11 @@ namespace switchyard {
 // A slot keeps the tokens from position `first` to its length. All ranks know the numbers that decide, so the
 // functions return the same on each rank.
 struct CacheWindow {
-  // A call may drop so many of a sequence's last tokens (a rejected draft). For that, a slot appends up to
-  // two tokens in place.
-  static constexpr std::int64_t kTakenBack = 1;
-
   std::int64_t capacity = 0;  // most tokens of a sequence, evicted ones included
   KeyWindow seen = {};        // the earlier tokens that a token sees
+  // A call may drop so many of a sequence's last tokens (rejected drafts). For that, a slot appends one token
+  // more in place.
+  std::int64_t taken_back = 1;
 
   bool operator==(const CacheWindow&) const = default;
 
@@ -26,8 +25,8 @@ struct CacheWindow {
   std::int64_t tokens() const {
     if (!seen.limits()) return capacity;
     const std::int64_t widest = seen.chunk > 0 ? seen.chunk : seen.window,
-                       spare = std::max(1 + kTakenBack, seen.chunk > 0 ? 0 : seen.window / 4);
-    return std::min(capacity, widest - 1 + kTakenBack + spare);
+                       spare = std::max(1 + taken_back, seen.chunk > 0 ? 0 : seen.window / 4);
+    return std::min(capacity, widest - 1 + taken_back + spare);
   }
 
   // The first cached position while a call attends, and after it.
@@ -53,7 +52,7 @@ struct CacheWindow {
   }
   // Rounded down to a chunk's beginning, so that positions counted from there fall into the same chunks.
   std::int64_t first_needed(std::int64_t length) const {
-    const std::int64_t first = first_seen(std::max<std::int64_t>(0, length - kTakenBack));
+    const std::int64_t first = first_seen(std::max<std::int64_t>(0, length - taken_back));
     return seen.chunk > 0 ? first - first % seen.chunk : first;
   }
 };

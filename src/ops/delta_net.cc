@@ -180,17 +180,50 @@ Tensor zeros_like(Context& c, const Tensor& x) {
   return c.zeros(x.dtype(), x.shape());
 }
 
-class CacheConvOp : public Op {  // inputs: x, w
+Tensor copy_of(Context& c, const TensorView& x) {
+  const Tensor copied = c.empty(x.dtype(), x.shape());
+  strided_copy(*c.pool, x, copied.view());
+  return copied;
+}
+
+// Places of a call, and whether its tokens may be taken back.
+class CacheOp : public Op {
  public:
-  CacheConvOp(const AttentionCache& cache, Tensor tail, const TokenPlaces& places)
-      : lengths_(cache.lengths), tail_(std::move(tail)), slots_(places) {}
+  CacheOp(AttentionCache& cache, const TokenPlaces& places)
+      : cache_(cache), slots_(places), drafted_(places.drafted) {}
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    return std::vector<Tensor>(call.inputs());
+  }
+  bool differentiable() const override { return false; }
+
+ protected:
+  std::int64_t length_of(std::int64_t slot) const { return cache_.lengths[static_cast<std::size_t>(slot)]; }
+  // Where a call of so many tokens is kept; null: it is not taken back.
+  DeltaState::Call* kept_call(std::int64_t slot, std::int64_t tokens) const {
+    if (drafted_ && tokens > 1) return &cache_.delta.calls[slot];
+    cache_.delta.calls.erase(slot);
+    return nullptr;
+  }
+
+  AttentionCache& cache_;
+  SlotsOfCall slots_;
+  bool drafted_;
+};
+
+class CacheConvOp : public CacheOp {  // inputs: x, w
+ public:
+  CacheConvOp(AttentionCache& cache, const ConvOfCache& conv, const TokenPlaces& places)
+      : CacheOp(cache, places), conv_(conv) {}
   std::string_view name() const override { return "causal_conv"; }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const Tensor y = zeros_like(c, in[0]);
     slots_.for_each(in[0].dim(0), [&](std::int64_t b, std::int64_t slot, std::int64_t tokens) {
-      const TensorView tail = state_of_slot(c, tail_, slot, lengths_[static_cast<std::size_t>(slot)]);
-      switchyard::causal_conv(*c.pool, {.x = channels_of(tokens_of(in[0], b, tokens)),
+      const TensorView tail = state_of_slot(c, cache_.delta.*conv_.tail, slot, length_of(slot)),
+                       x = tokens_of(in[0], b, tokens);
+      if (DeltaState::Call* const call = kept_call(slot, tokens))
+        call->*conv_.call = {copy_of(c, tail), copy_of(c, x), in[1]};
+      switchyard::causal_conv(*c.pool, {.x = channels_of(x),
                                         .w = taps_of(in[1].view()),
                                         .segments = {},
                                         .tail = channels_of(tail),
@@ -198,21 +231,35 @@ class CacheConvOp : public Op {  // inputs: x, w
     });
     return {y};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
-    return std::vector<Tensor>(call.inputs());
-  }
-  bool differentiable() const override { return false; }
 
  private:
-  std::span<const std::int64_t> lengths_;
-  Tensor tail_;
-  SlotsOfCall slots_;
+  ConvOfCache conv_;
 };
 
-class CacheDeltaOp : public Op {  // inputs: q, k, v, g, beta
+// The rule for tokens [begin, end) of a slot's [1,S,..], from its state on.
+struct DeltaPart {
+  TensorView q, k, v, g, beta, state, out;
+};
+void run_part(Context& c, const DeltaPart& part, const DeltaOptions& options, std::int64_t begin,
+              std::int64_t end) {
+  const auto cut = [&](const TensorView& x) { return x.slice(1, begin, end - begin); };
+  switchyard::gated_delta(*c.pool, {.q = cut(part.q),
+                                    .k = cut(part.k),
+                                    .v = cut(part.v),
+                                    .g = cut(part.g),
+                                    .beta = cut(part.beta),
+                                    .segments = {},
+                                    .chunk = options.chunk,
+                                    .unit_vectors = options.unit_vectors,
+                                    .scale = options.scale,
+                                    .state = part.state,
+                                    .out = cut(part.out)});
+}
+
+class CacheDeltaOp : public CacheOp {  // inputs: q, k, v, g, beta
  public:
-  CacheDeltaOp(const AttentionCache& cache, const TokenPlaces& places, const DeltaOptions& options)
-      : lengths_(cache.lengths), state_(cache.delta.state), slots_(places), options_(options) {}
+  CacheDeltaOp(AttentionCache& cache, const TokenPlaces& places, const DeltaOptions& options)
+      : CacheOp(cache, places), options_(options) {}
   std::string_view name() const override { return "gated_delta"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {in[2]};
@@ -222,30 +269,26 @@ class CacheDeltaOp : public Op {  // inputs: q, k, v, g, beta
     const auto heads = kv_heads_of(c, infos[2], infos[0]);
     const Tensor q = take_heads(c, in[0], heads), k = take_heads(c, in[1], heads), out = zeros_like(c, in[2]);
     slots_.for_each(q.dim(0), [&](std::int64_t b, std::int64_t slot, std::int64_t tokens) {
-      switchyard::gated_delta(
-          *c.pool, {.q = tokens_of(q, b, tokens),
-                    .k = tokens_of(k, b, tokens),
-                    .v = tokens_of(in[2], b, tokens),
-                    .g = tokens_of(in[3], b, tokens),
-                    .beta = tokens_of(in[4], b, tokens),
-                    .segments = {},
-                    .chunk = options_.chunk,
-                    .unit_vectors = options_.unit_vectors,
-                    .scale = options_.scale,
-                    .state = state_of_slot(c, state_, slot, lengths_[static_cast<std::size_t>(slot)]),
-                    .out = tokens_of(out, b, tokens)});
+      const auto of_row = [&](const Tensor& x) { return tokens_of(x, b, tokens); };
+      const DeltaPart part{of_row(q),     of_row(k),
+                           of_row(in[2]), of_row(in[3]),
+                           of_row(in[4]), state_of_slot(c, cache_.delta.state, slot, length_of(slot)),
+                           of_row(out)};
+      DeltaState::Call* const call = kept_call(slot, tokens);
+      if (call == nullptr) return run_part(c, part, options_, 0, tokens);
+      call->state = copy_of(c, part.state);
+      call->q = copy_of(c, part.q);
+      call->k = copy_of(c, part.k);
+      call->v = copy_of(c, part.v);
+      call->g = copy_of(c, part.g);
+      call->beta = copy_of(c, part.beta);
+      call->options = options_;
+      for (std::int64_t token = 0; token < tokens; ++token) run_part(c, part, options_, token, token + 1);
     });
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
-    return std::vector<Tensor>(call.inputs());
-  }
-  bool differentiable() const override { return false; }
 
  private:
-  std::span<const std::int64_t> lengths_;
-  Tensor state_;
-  SlotsOfCall slots_;
   DeltaOptions options_;
 };
 
@@ -275,13 +318,14 @@ Array gated_delta(Context& context, const Array& q, const Array& k, const Array&
   return apply_one(context, std::make_shared<GatedDeltaOp>(options), {q, k, v, gates.g, gates.beta, own});
 }
 
-Array causal_conv(Context& context, const AttentionCache& cache, Tensor& tail, const Array& x, const Array& w,
-                  const TokenPlaces& places) {
+Array causal_conv(Context& context, AttentionCache& cache, const ConvOfCache& conv, const Array& x,
+                  const Array& w, const TokenPlaces& places) {
+  Tensor& tail = cache.delta.*conv.tail;
   if (!tail.defined()) {
     const Shape& here = x.info().local;
     tail = context.zeros(x.dtype(), {std::ssize(cache.lengths), w.shape()[2] - 1, here[2], here[3]});
   }
-  return apply_one(context, std::make_shared<CacheConvOp>(cache, tail, places),
+  return apply_one(context, std::make_shared<CacheConvOp>(cache, conv, places),
                    {x, taps_of_heads(context, x, w)});
 }
 
@@ -292,6 +336,39 @@ Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const
         context.zeros(DType::f32, {std::ssize(cache.lengths), v.info().local[2], q.shape()[3], v.shape()[3]});
   return apply_one(context, std::make_shared<CacheDeltaOp>(cache, places, options),
                    {q, k, v, gates.g, gates.beta});
+}
+
+void take_back(Context& c, AttentionCache& cache, std::int64_t slot, std::int64_t tokens) {
+  std::int64_t& length = cache.lengths[static_cast<std::size_t>(slot)];
+  const auto found = cache.delta.calls.find(slot);
+  CHECK(found != cache.delta.calls.end() && tokens < length && tokens > length - found->second.q.dim(1),
+        "[delta net] {} tokens of {} in slot {}: its last call was not of drafts, or shorter", tokens, length,
+        slot);
+  const DeltaState::Call call = found->second;
+  const std::int64_t kept = tokens - (length - call.q.dim(1));
+  const auto restored = [&](const Tensor& all, const Tensor& before) {
+    const TensorView row = all.view().rows(slot, slot + 1);
+    strided_copy(*c.pool, before.view(), row);
+    return row;
+  };
+  for (const auto& [conv, tail] : {std::pair{&call.query, &cache.delta.query_tail},
+                                   {&call.key, &cache.delta.key_tail},
+                                   {&call.value, &cache.delta.value_tail}}) {
+    const TensorView x = conv->x.view().slice(1, 0, kept);
+    const Tensor y = c.empty(x.dtype(), x.shape());
+    switchyard::causal_conv(*c.pool, {.x = channels_of(x),
+                                      .w = taps_of(conv->w.view()),
+                                      .segments = {},
+                                      .tail = channels_of(restored(*tail, conv->tail)),
+                                      .y = channels_of(y.view())});
+  }
+  const Tensor out = c.empty(call.v.dtype(), call.v.shape());
+  const DeltaPart part{call.q.view(), call.k.view(),    call.v.view(),
+                       call.g.view(), call.beta.view(), restored(cache.delta.state, call.state),
+                       out.view()};
+  for (std::int64_t token = 0; token < kept; ++token) run_part(c, part, call.options, token, token + 1);
+  cache.delta.calls.erase(found);
+  length = tokens;
 }
 
 void count_tokens(AttentionCache& cache, const TokenPlaces& places) {

@@ -19,12 +19,6 @@ struct DeltaGates {
 DeltaGates delta_gates(Context& context, const Array& a, const Array& b, const Array& rate,
                        const Array& bias);
 
-struct DeltaOptions {
-  std::int64_t chunk = 64;
-  bool unit_vectors = true;
-  float scale = 1;  // factor of the queries
-};
-
 // The gated delta rule within segments (kernels/delta_net/gated_delta.h): q, k [B,S,Nk,D], v [B,S,N,Dv] ->
 // [B,S,N,Dv]. Heads of q and k are split as those of v, or whole.
 Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
@@ -32,10 +26,18 @@ Array gated_delta(Context& context, const Array& q, const Array& k, const Array&
 
 // Both ops for generation: each continues from the state in the cache's slots and stores the state for the
 // next call there. An empty slot starts from zeros. Padding gives zeros. No gradients.
-Array causal_conv(Context& context, const AttentionCache& cache, Tensor& tail, const Array& x, const Array& w,
-                  const TokenPlaces& places);
+// In a call of drafts the rule goes token by token, as it does in calls of one token: the state has the same
+// bits then.
+struct ConvOfCache {
+  Tensor DeltaState::*tail;
+  DeltaState::ConvCall DeltaState::Call::*call;
+};
+Array causal_conv(Context& context, AttentionCache& cache, const ConvOfCache& conv, const Array& x,
+                  const Array& w, const TokenPlaces& places);
 Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,
                   const DeltaGates& gates, const TokenPlaces& places, const DeltaOptions& options);
+// Takes the last tokens of a slot's last call, which was of drafts, back out of its state: `tokens` stay.
+void take_back(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t tokens);
 // Adds a call's tokens to the slots' lengths. Call it after the functions above. CHECKs the capacity.
 void count_tokens(AttentionCache& cache, const TokenPlaces& places);
 

@@ -7,8 +7,8 @@
 #include "ops/fenced_testing.h"
 #include "ops/gradient_testing.h"
 #include "ops/norm.h"
-#include "ops/reshard.h"
 #include "ops/output_gate.h"
+#include "ops/reshard.h"
 
 namespace switchyard {
 namespace {
@@ -180,11 +180,17 @@ TEST(DeltaNet, GoesOnFromTheCache) {
         cache.window.capacity = length;
         cache.lengths = {0, 0, 0};
         // Feeds tokens [begin, begin + count) of both rows to two rows of the cache; -1: padding.
-        const auto feed = [&](std::vector<std::int64_t> rows, std::int64_t begin, std::int64_t count) {
+        const auto feed = [&](std::vector<std::int64_t> rows, std::int64_t begin, std::int64_t count,
+                              bool drafted = false) {
           const std::vector<std::int64_t> tokens{rows[0] < 0 ? 0 : count, rows[1] < 0 ? 0 : count};
-          const TokenPlaces places{{}, rows, tokens, begin == 0};
+          const TokenPlaces places{{}, rows, tokens, begin == 0, drafted};
           const auto of = [&](std::size_t i) { return piece(c, in[i], begin, count); };
-          const Array v = causal_conv(c, cache, cache.delta.value_tail, of(2), in[5], places);
+          const auto filter = [&](const ConvOfCache& conv) {
+            return causal_conv(c, cache, conv, of(2), in[5], places);
+          };
+          filter({&DeltaState::query_tail, &DeltaState::Call::query});
+          filter({&DeltaState::key_tail, &DeltaState::Call::key});
+          const Array v = filter({&DeltaState::value_tail, &DeltaState::Call::value});
           const Array out = gated_delta(c, cache, of(0), of(1), v, {of(3), of(4)}, places, options);
           count_tokens(cache, places);
           for (std::int64_t b = 0; b < 2; ++b) {
@@ -202,6 +208,17 @@ TEST(DeltaNet, GoesOnFromTheCache) {
         EXPECT_EQ(cache.lengths, (std::vector<std::int64_t>{7, 7, 5}));
         cache_copy_prefix(c, cache, 0, 0, 0);
         feed({0, -1}, 0, 2);
+        // Drafts that are taken back leave the bits of the tokens before them.
+        feed({0, -1}, 2, 1);
+        cache_copy_prefix(c, cache, 1, 0, 3);
+        for (std::int64_t token = 3; token < 5; ++token) feed({1, -1}, token, 1);
+        feed({0, -1}, 3, 4, true);
+        cache_copy_prefix(c, cache, 0, 0, 5);
+        const DeltaState& delta = cache.delta;
+        for (const Tensor* x : {&delta.query_tail, &delta.key_tail, &delta.value_tail, &delta.state})
+          EXPECT_TRUE(
+              std::ranges::equal(x->slice_rows(0, 1).span<float>(), x->slice_rows(1, 2).span<float>()));
+        feed({0, -1}, 5, 2);
       },
       1);
 }

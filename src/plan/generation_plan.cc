@@ -106,6 +106,8 @@ std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& me
                                             std::vector<std::string>* notes) {
   if (config.get_bool("mtp_draft"))
     fail_usage("[plan] mtp_draft=true: drafts are not planned; set mtp_draft=false");
+  if (const std::int64_t guessed = config.get_int("ngram_draft"); guessed > 0)
+    fail_usage("[plan] ngram_draft={}: drafts are not planned; set ngram_draft=0", guessed);
   ModelOnMesh model(config, mesh, ModelUse::run);
   model.specs = specs_as_published(config, mesh, std::move(model.specs), &model.notes);
   require_weights_fit(model, WeightUse::run, &model.notes);

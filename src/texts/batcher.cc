@@ -1,6 +1,7 @@
 #include "texts/batcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "texts/steady_seconds.h"
 
@@ -17,6 +18,7 @@ Batcher::Batcher(const Tokenizer* tokenizer, const Limits& limits, Inbox& inbox,
       scheduler_(limits),
       sampler_(tokenizer, limits),
       text_seconds_(limits.text_seconds),
+      ngram_drafts_(limits.ngram_drafts),
       texts_(static_cast<std::size_t>(limits.slots)) {}
 
 Batcher::~Batcher() {
@@ -38,6 +40,7 @@ Call Batcher::next(double seconds, const std::vector<const Pieces*>* only) {
   }
   if (std::ranges::all_of(texts_, [](const auto& text) { return text == nullptr; })) inbox_.wait(seconds);
   Call call;
+  call.copies = std::exchange(rejected_, {});
   slots_.copies_done();
   for (std::size_t slot = 0; slot < texts_.size(); ++slot) {
     if (!is_current_(slot)) read_again(slot, call);
@@ -45,6 +48,7 @@ Call Batcher::next(double seconds, const std::vector<const Pieces*>* only) {
   while (std::optional<WantedText> text = inbox_.take()) start(*std::move(text), call);
   std::vector<const Progress*> progress;
   for (const auto& text : texts_) {
+    if (text != nullptr && text->ngrams) guess(*text);
     const bool runs =
         text != nullptr && (only == nullptr || std::ranges::count(*only, text->text.pieces.get()) > 0);
     progress.push_back(runs ? &text->progress : nullptr);
@@ -53,11 +57,20 @@ Call Batcher::next(double seconds, const std::vector<const Pieces*>* only) {
   return call;
 }
 
+// Guesses no token behind the text's last one.
+void Batcher::guess(RunningText& text) const {
+  const std::int64_t left = text.request().most_tokens - text.tokens - 1,
+                     most = std::clamp<std::int64_t>(left, 0, ngram_drafts_);
+  if (text.progress.reads_prompt()) return;
+  text.progress.drafts = text.ngrams->guess(static_cast<std::size_t>(most));
+}
+
 void Batcher::start(WantedText text, Call& call) {
   const PrefixCopy copy = slots_.assign(text.request.prompt, text.request.scores_prompt, text.request.domain);
   observer_.started(steady_seconds() - text.asked, copy.tokens);
   texts_[copy.slot] = std::make_unique<RunningText>(std::move(text), tokenizer_, ++turns_, copy.tokens);
   RunningText& started = *texts_[copy.slot];
+  if (ngram_drafts_ > 0) started.ngrams.emplace().add(started.request().prompt);
   started.progress.checkpoint =
       slots_.checkpoint_in(started.request().prompt.size(), started.request().scores_prompt);
   call.copies.push_back(copy);
@@ -79,8 +92,9 @@ DraftCall Batcher::accept_logits(ThreadPool& pool, const Step& step, const Tenso
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     const auto& [slot, tokens] = step.fed[i];
     slots_.append(slot, std::span(tokens).first(accepted.kept[i]));
-    if (accepted.kept[i] < tokens.size())
-      drafts.truncated.push_back({slot, slot, std::ssize(slots_.tokens(slot))});
+    if (accepted.kept[i] == tokens.size()) continue;
+    (ngram_drafts_ > 0 ? rejected_ : drafts.truncated)
+        .push_back({slot, slot, std::ssize(slots_.tokens(slot))});
   }
   observer_.called(report_of(step, accepted, prompts, seconds, tokens_before));
   tell_cache_use();

@@ -61,6 +61,7 @@ class Batcher {
                        std::span<const std::int64_t> tokens_before);
   void tell_cache_use();
   void finish(std::size_t slot, Finish how);
+  void guess(RunningText& text) const;
 
   const Tokenizer* tokenizer_;
   Inbox& inbox_;
@@ -69,7 +70,9 @@ class Batcher {
   Slots slots_;
   Scheduler scheduler_;
   Sampler sampler_;
-  const double text_seconds_;  // 0: texts may take any time
+  const double text_seconds_;         // 0: texts may take any time
+  const std::int64_t ngram_drafts_;   // most tokens that are guessed from a text
+  std::vector<PrefixCopy> rejected_;  // what slots keep of guesses, before the next call
   RunningTexts texts_;
   std::int64_t turns_ = 0;  // texts that got a slot
   std::int64_t slot_tokens_ = 0;

@@ -26,6 +26,7 @@ texts::Limits limits_of(const Prompts& prompts, const GenerateOptions& options) 
           .prompts_together = true,
           .deterministic = rows_are_independent(),
           .drafts = options.drafts,
+          .ngram_drafts = options.ngram_drafts,
           .vocab = options.vocab,
           .ends = options.ends};
 }

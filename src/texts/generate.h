@@ -27,11 +27,12 @@ struct GenerateOptions {
   // call. Every token is picked from the model's own logits by the draw that it would have without drafts, so
   // texts are the same. Near ties may differ: logits of two tokens in one call are rounded otherwise.
   bool drafts = false;
-  std::uint32_t seed = 0;              // draws depend on it, the text's index and the number of draws before
-  std::int64_t draws_before = 0;       // the first new token's
-  std::int64_t least_tokens = 0;       // no end before so many new tokens
-  std::vector<std::string> stop = {};  // texts end before the first of these; they need the tokenizer
-  const Tokenizer* tokenizer = nullptr;              // without one, GeneratedText has tokens alone
+  std::int64_t ngram_drafts = 0;  // so many tokens at most are guessed from the text itself, with as much
+  std::uint32_t seed = 0;         // draws depend on it, the text's index and the number of draws before
+  std::int64_t draws_before = 0;  // the first new token's
+  std::int64_t least_tokens = 0;  // no end before so many new tokens
+  std::vector<std::string> stop = {};    // texts end before the first of these; they need the tokenizer
+  const Tokenizer* tokenizer = nullptr;  // without one, GeneratedText has tokens alone
   std::shared_ptr<const TokenHistory> history = {};  // what penalties know; null: the prompt
 };
 

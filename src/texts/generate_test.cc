@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "generate/generator_testing.h"
+#include "texts/ngram_drafts.h"
 
 namespace switchyard {
 namespace {
@@ -15,55 +16,87 @@ GenerateOptions with_drafts(GenerateOptions options) {
   return options;
 }
 
-// Drafts give the same texts in fewer calls: greedy and drawn, whatever pieces prompts
-// are read in, wherever the model is.
+constexpr std::int64_t kFewTokens = 6;  // a guess is right often, and wrong often
+
+std::vector<std::vector<std::int32_t>> few_tokens(std::vector<std::vector<std::int32_t>> prompts) {
+  for (auto& prompt : prompts) {
+    for (std::int32_t& token : prompt) token %= kFewTokens;
+  }
+  return prompts;
+}
+
+// Texts with guesses are those without; some of the guesses are right.
+void expect_same_texts(Generator& plain, Generator& guessing, const GenerateOptions& options,
+                       const GenerateOptions& guesses) {
+  const std::vector<std::vector<std::int32_t>> prompts = few_tokens(random_rows({2, 7, 1, 4}));
+  const auto nothing = [](std::size_t, std::int32_t) {};
+  plain.record_routing();
+  guessing.record_routing();
+  const Generated want = generate(plain, prompts, options, nothing),
+                  got = generate(guessing, prompts, guesses, nothing);
+  for (std::size_t r = 0; r < prompts.size(); ++r) {
+    EXPECT_EQ(got.texts[r].tokens, want.texts[r].tokens) << r;
+    if (plain.is_first_rank()) {  // guesses that were wrong have left no experts
+      ASSERT_EQ(guessing.length(r), plain.length(r));
+      EXPECT_EQ(guessing.routing(r, guessing.length(r)), plain.routing(r, plain.length(r)));
+    }
+    for (std::size_t i = 0; i < want.texts[r].tokens.size(); ++i)
+      EXPECT_NEAR(got.texts[r].log_probs[i], want.texts[r].log_probs[i], 1e-4);
+  }
+  EXPECT_GT(got.accepted, 0);
+  EXPECT_LT(got.accepted, got.drafted);
+  EXPECT_LE(got.steps, want.steps) << "the slowest text's";
+}
+
+// Greedy and drawn, whatever pieces prompts are read in, wherever the model is.
 TEST(Drafts, ChangeNoText) {
-  constexpr std::int64_t kFewTokens = 6;  // a guess is right often, and wrong often
   for (const char* layout :
        {"", "ranks=2 ici_data_parallelism=2", "ranks=4 ici_fsdp_parallelism=2 ici_expert_parallelism=2",
         "ranks=2 ici_tensor_parallelism=2"}) {
-    for (Keys keys : {latent(), indexed(), grouped_queries(), windowed()}) {
+    for (Keys keys : {latent(), indexed(), grouped_queries(), windowed(), delta_nets()}) {
       SCOPED_TRACE(layout);
       keys["vocab_size"] = kFewTokens;
       keys["mtp_num_layers"] = 1;
       const Config config = Config::from_map(keys, settings_of(layout));
       const ModelConfig model = model_config(config);
-      std::vector<std::vector<std::int32_t>> prompts = random_rows({2, 7, 1, 4});
-      for (auto& prompt : prompts) {
-        for (std::int32_t& token : prompt) token %= kFewTokens;
-      }
       run_session(config, mesh_from_config(config), [&](Context& context) {
         const Parameters parameters =
             Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
         const ModelConfig plain = without_predictions(model);
-        const auto nothing = [](std::size_t, std::int32_t) {};
         for (const bool drawn : {false, true}) {
           for (const std::int64_t piece : {0, 3}) {
             GenerateOptions options{
                 .most_tokens = 25, .log_probs = true, .vocab = kFewTokens, .prompt_chunk = piece};
             if (drawn) options.sampling.strategy = SamplingStrategy::weighted;
             Generator one(context, plain, parameters, 4, 32), two(context, model, parameters, 4, 32);
-            one.record_routing();
-            two.record_routing();
-            const Generated want = generate(one, prompts, options, nothing),
-                            got = generate(two, prompts, with_drafts(options), nothing);
-            for (std::size_t r = 0; r < prompts.size(); ++r) {
-              EXPECT_EQ(got.texts[r].tokens, want.texts[r].tokens) << r;
-              if (context.comm->rank() == 0) {  // drafts that were wrong have left no experts
-                ASSERT_EQ(two.length(r), one.length(r));
-                EXPECT_EQ(two.routing(r, two.length(r)), one.routing(r, one.length(r)));
-              }
-              for (std::size_t i = 0; i < want.texts[r].tokens.size(); ++i)
-                EXPECT_NEAR(got.texts[r].log_probs[i], want.texts[r].log_probs[i], 1e-4);
+            expect_same_texts(one, two, options, with_drafts(options));
+            for (const std::int64_t most : {1, 4}) {
+              Generator again(context, plain, parameters, 4, 32),
+                  guessing(context, plain, parameters, 4, 32, true, 0, most);
+              GenerateOptions guesses = options;
+              guesses.ngram_drafts = most;
+              expect_same_texts(again, guessing, options, guesses);
             }
-            EXPECT_GT(got.accepted, 0);
-            EXPECT_LT(got.accepted, got.drafted);
-            EXPECT_LT(got.drafted, 24 * std::ssize(prompts)) << "tokens without a call of their own";
           }
         }
       });
     }
   }
+}
+
+TEST(NgramDrafts, GuessWhatFollowedTheSameTokens) {
+  using Tokens = std::vector<std::int32_t>;
+  texts::NgramDrafts drafts;
+  EXPECT_EQ(drafts.guess(3), Tokens());
+  drafts.add(Tokens{5, 1, 2, 3, 4, 9, 1, 2});
+  EXPECT_EQ(drafts.guess(3), (Tokens{3, 4, 9}));
+  EXPECT_EQ(drafts.guess(0), Tokens());
+  drafts.add(Tokens{7});
+  EXPECT_EQ(drafts.guess(3), Tokens()) << "2 and 7 were never together";
+  drafts.add(Tokens{5, 1, 2});  // of the longest agreement, the last place
+  EXPECT_EQ(drafts.guess(2), (Tokens{3, 4}));
+  drafts.add(Tokens{8, 8, 8});
+  EXPECT_EQ(drafts.guess(4), (Tokens{8, 8, 8, 8})) << "what repeats goes on behind the text's end";
 }
 
 TEST(Drafts, EndWhereTheTextEnds) {

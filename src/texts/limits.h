@@ -20,6 +20,7 @@ struct Limits {
   std::int64_t texts_of_key = -1;       // most texts of one API key that run or wait; -1: any number
   double text_seconds = 0;              // after which a text ends as at its length; 0: never
   bool drafts = false;                  // the model drafts the token after a text's last
+  std::int64_t ngram_drafts = 0;        // most tokens that are guessed from the text itself (ngram_drafts.h)
   std::int64_t vocab = 0;               // ids from here on are never picked
   std::vector<std::int32_t> ends = {};  // ids that end every text
 };

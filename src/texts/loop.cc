@@ -23,12 +23,13 @@ struct Order {
   bool sum_experts = false;
   bool stop = false;
   bool wants_each = false;  // logits after every token
+  bool drafted = false;
 };
 
 std::vector<std::int32_t> to_words(const Order& order) {
   std::vector<std::int32_t> words{order.sum_experts,
                                   order.stop,
-                                  order.wants_each,
+                                  order.wants_each + 2 * order.drafted,
                                   static_cast<std::int32_t>(order.call.copies.size()),
                                   static_cast<std::int32_t>(order.call.step.fed.size()),
                                   static_cast<std::int32_t>(order.call.step.kept.size())};
@@ -47,7 +48,7 @@ std::vector<std::int32_t> to_words(const Order& order) {
 }
 
 Order from_words(std::span<const std::int32_t> words) {
-  Order order{{}, words[0] != 0, words[1] != 0, words[2] != 0};
+  Order order{{}, words[0] != 0, words[1] != 0, (words[2] & 1) != 0, (words[2] & 2) != 0};
   std::size_t at = 6;
   for (std::int32_t i = 0; i < words[3]; ++i, at += 3)
     order.call.copies.push_back(
@@ -99,6 +100,7 @@ struct Loop::Impl {
   Order next(double idle_seconds, const std::vector<const Pieces*>* only) {
     Order order{batcher->next(idle_seconds, only), false, only != nullptr ? only->empty() : inbox->is_done()};
     order.wants_each = order.call.step.wants_each();
+    order.drafted = order.call.step.drafted;
     order.sum_experts = anything_new && (order.stop || seconds_now() - summed > kSumSeconds);
     if (order.sum_experts) {
       summed = seconds_now();
@@ -117,9 +119,9 @@ struct Loop::Impl {
     if (batcher) batcher->accept_drafts(*context.pool, order.call.step.fed, logits);
   }
 
-  void call_model(const Step& step, bool wants_each) {
+  void call_model(const Step& step, bool wants_each, bool drafted) {
     const double begin = seconds_now();
-    const Tensor logits = wants_each ? generator.feed_each(step.fed) : generator.feed(step.fed);
+    const Tensor logits = wants_each ? generator.feed_each(step.fed, drafted) : generator.feed(step.fed);
     if (experts) experts->add(generator.loads());
     anything_new = experts.has_value();
     DraftCall next;
@@ -153,10 +155,10 @@ bool Loop::step(double idle_seconds, const std::vector<const Pieces*>* only) {
   if (impl_->batcher) own = impl_->next(idle_seconds, only);
   const Order order = agree(impl_->context, std::move(own));
   if (order.sum_experts) impl_->experts->move_to(impl_->observer);
-  if (order.stop) return false;
   for (const PrefixCopy& copy : order.call.copies)
     impl_->generator.copy_prefix(copy.slot, copy.source_slot, copy.tokens);
-  if (!order.call.step.fed.empty()) impl_->call_model(order.call.step, order.wants_each);
+  if (order.stop) return false;
+  if (!order.call.step.fed.empty()) impl_->call_model(order.call.step, order.wants_each, order.drafted);
   return true;
 }
 

@@ -144,20 +144,24 @@ Accepted Sampler::accept_logits(ThreadPool& pool, const Step& step, const Runnin
     accepted.kept.push_back(step.drafted ? 1 : fed.tokens.size());
     if (drafts_) accepted.next.push_back(next_tokens(step, fed, texts[fed.slot]->progress));
   }
-  if (step.drafted) {
-    std::vector<Wanted> again;  // the rows after the drafts that are the tokens which were picked
-    accepted.drafts = std::ssize(wanted);
+  if (!step.drafted) return accepted;
+  for (const Wanted& of : wanted) accepted.drafts += std::ssize(step.fed[of.fed].tokens) - 1;
+  // A draft that is the token which was picked is right: the row after it has the next token's logits.
+  for (std::size_t draft = 1; !wanted.empty(); ++draft) {
+    std::vector<Wanted> again;
     for (const Wanted& of : wanted) {
+      const std::vector<std::int32_t>& fed = step.fed[of.fed].tokens;
       const RunningText& text = *texts[step.fed[of.fed].slot];
-      const bool right = text.problem.empty() && text.progress.last_token == text.progress.draft;
-      accepted.accepted_drafts += right;
-      if (right && !finish_of(text)) again.push_back({of.fed, of.row + 1});
+      if (draft == fed.size() || !text.problem.empty() || text.progress.last_token != fed[draft]) continue;
+      ++accepted.accepted_drafts;
+      if (!finish_of(text)) again.push_back({of.fed, of.row + 1});
     }
     accepted.new_tokens += append_next(pool, step, texts, again, logits);
     for (const Wanted& of : again) {
-      accepted.kept[of.fed] = 2;
-      accepted.next[of.fed].tokens.push_back(texts[step.fed[of.fed].slot]->progress.last_token);
+      ++accepted.kept[of.fed];
+      if (drafts_) accepted.next[of.fed].tokens.push_back(texts[step.fed[of.fed].slot]->progress.last_token);
     }
+    wanted = std::move(again);
   }
   return accepted;
 }
@@ -172,7 +176,7 @@ void Sampler::accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, 
   const std::vector<PickedToken> found = pick_there(pool, logits, picks);
   for (std::size_t i = 0; i < next.size(); ++i) {
     RunningText* const text = texts[next[i].slot].get();
-    if (text != nullptr) text->progress.draft = found[i].token;
+    if (text != nullptr) text->progress.drafts = {found[i].token};
   }
 }
 
@@ -334,6 +338,8 @@ void Sampler::append(RunningText& text, Picked picked) const {
   text.progress.last_token = picked.token;
   text.made.push_back(picked.token);
   ++text.tokens;
+  text.progress.drafts.clear();
+  if (text.ngrams) text.ngrams->add(std::span(&picked.token, 1));
   if (text.request().sampling.uses_history()) text.history.add_made(picked.token);
   for (TokenLogProb& token : picked.log_probs) token.offset = text.new_characters;
   const bool is_end_of_answer = text.request().answer && is_end(text, picked.token);

@@ -14,6 +14,7 @@
 #include "generate/token_history.h"
 #include "generate/token_text.h"
 #include "texts/answer_guide.h"
+#include "texts/ngram_drafts.h"
 #include "texts/scheduler.h"
 #include "texts/stop_text.h"
 #include "texts/text.h"
@@ -45,8 +46,9 @@ struct RunningText {
   std::optional<NotFinite> not_finite{};                   // and the logit, where it is no number
   std::int64_t new_characters = 0, prompt_characters = 0;  // counted where log probabilities are wanted
   std::optional<TokenText> prompt_text{};                  // of a prompt that is scored
-  AnswerGuide guide;                                       // what the answer of a chat asks of its tokens
-  std::vector<std::int32_t> all_tokens{};                  // of a text that is read again
+  std::optional<NgramDrafts> ngrams{};     // of prompt and new tokens, where drafts come from them
+  AnswerGuide guide;                       // what the answer of a chat asks of its tokens
+  std::vector<std::int32_t> all_tokens{};  // of a text that is read again
 };
 
 // The texts by slot; null where a slot is free.

@@ -77,14 +77,14 @@ TEST(Sampler, AcceptsDraftsThatTheModelPicks) {
   EXPECT_EQ(first.kept, (std::vector<std::size_t>{1}));
   EXPECT_EQ(first.drafts, 0);
 
-  text.text().progress.draft = 'd';
+  text.text().progress.drafts = {'d'};
   const Accepted right = text.accept({.fed = {{0, {'c', 'd'}}}, .drafted = true}, {'d', 'e'});
   EXPECT_EQ(right.new_tokens, 2);
   EXPECT_EQ(right.accepted_drafts, 1);
   EXPECT_EQ(right.kept, (std::vector<std::size_t>{2}));
   EXPECT_EQ(right.next[0].tokens, (std::vector<std::int32_t>{'d', 'e'}));
 
-  text.text().progress.draft = 'x';
+  text.text().progress.drafts = {'x'};
   const Accepted wrong = text.accept({.fed = {{0, {'e', 'x'}}}, .drafted = true}, {'f', 'g'});
   EXPECT_EQ(wrong.new_tokens, 1);
   EXPECT_EQ(wrong.drafts, 1);

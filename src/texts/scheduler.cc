@@ -94,11 +94,12 @@ Step Scheduler::prompts_together(std::span<const Progress* const> slots) const {
 
 Step Scheduler::token_step(std::span<const Progress* const> slots) const {
   Step step;
-  step.drafted = drafts_;
   for (std::size_t slot = 0; slot < slots.size(); ++slot) {
     if (slots[slot] == nullptr || slots[slot]->reads_prompt()) continue;
+    const std::vector<std::int32_t>& drafts = slots[slot]->drafts;
     step.fed.push_back({slot, {slots[slot]->last_token}});
-    if (drafts_) step.fed.back().tokens.push_back(slots[slot]->draft);
+    step.fed.back().tokens.insert(step.fed.back().tokens.end(), drafts.begin(), drafts.end());
+    step.drafted = step.drafted || !drafts.empty();
   }
   return step;
 }

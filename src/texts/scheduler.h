@@ -24,12 +24,12 @@ namespace switchyard::texts {
 // The state of a text that holds a slot, as far as the scheduler needs it.
 struct Progress {
   std::span<const std::int32_t> prompt;
-  bool scores_prompt = false;   // the logits of all prompt tokens are wanted
-  std::int64_t turn = 0;        // the place in the order in which texts came
-  std::size_t read = 0;         // prompt tokens that are cached
-  std::size_t checkpoint = 0;   // prompt tokens after which the slot's state is kept; 0: none
-  std::int32_t last_token = 0;  // new token that the model has not read yet
-  std::int32_t draft = 0;       // draft of the token after last_token
+  bool scores_prompt = false;             // the logits of all prompt tokens are wanted
+  std::int64_t turn = 0;                  // the place in the order in which texts came
+  std::size_t read = 0;                   // prompt tokens that are cached
+  std::size_t checkpoint = 0;             // prompt tokens after which the slot's state is kept; 0: none
+  std::int32_t last_token = 0;            // new token that the model has not read yet
+  std::vector<std::int32_t> drafts = {};  // of the tokens after last_token
 
   bool reads_prompt() const { return read < prompt.size(); }
   std::size_t left() const { return prompt.size() - read; }
@@ -38,7 +38,7 @@ struct Progress {
 // One call of the model.
 struct Step {
   std::vector<SlotTokens> fed;         // none: nothing to do
-  bool drafted = false;                // the second token of each slot is a draft
+  bool drafted = false;                // all tokens of a slot but the first are drafts
   bool scored = false;                 // the logits of all prompt tokens of the call are wanted
   std::vector<std::size_t> kept = {};  // slots whose states after the call are kept
 
@@ -51,8 +51,7 @@ class Scheduler {
       : prompt_chunk_(static_cast<std::size_t>(limits.prompt_chunk)),
         scored_chunk_(static_cast<std::size_t>(limits.scored_chunk)),
         together_(limits.prompts_together),
-        deterministic_(limits.deterministic),
-        drafts_(limits.drafts) {}
+        deterministic_(limits.deterministic) {}
 
   // Returns the next call. `slots` has the text of each slot, null for a free slot. Chunks of prompts
   // and next tokens take turns.
@@ -70,7 +69,7 @@ class Scheduler {
   Step token_step(std::span<const Progress* const> slots) const;
 
   std::size_t prompt_chunk_, scored_chunk_;
-  bool together_, deterministic_, drafts_;
+  bool together_, deterministic_;
   std::vector<Waiting> waiting_;  // by slot
   std::int64_t prompt_steps_ = 0;
   bool prompts_next_ = true;

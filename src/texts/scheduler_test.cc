@@ -65,9 +65,9 @@ TEST(Scheduler, ScoredPromptsAreReadApart) {
 }
 
 TEST(Scheduler, DraftsFollowTheirToken) {
-  Scheduler scheduler({.drafts = true});
+  Scheduler scheduler({});
   const auto prompt = prompt_of(2);
-  const Progress text{.prompt = prompt, .read = 2, .last_token = 3, .draft = 8};
+  const Progress text{.prompt = prompt, .read = 2, .last_token = 3, .drafts = {8}};
   const Progress* slots[] = {&text};
   const Step step = scheduler.next(slots);
   EXPECT_TRUE(step.drafted);

@@ -38,15 +38,16 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
   const std::vector<Array> heads = project_each(c, "BSM,MND->BSND", h, to_heads, layouts);
   const Linear to_numbers[] = {linear(call, "delta.decay"), linear(call, "delta.strength")};
   const std::vector<Array> of_heads = apply_each(c, "BSM,MN->BSN", h, to_numbers, numbers);
-  const auto filtered = [&](const Array& y, const char* taps, Tensor DeltaState::*tail) {
+  const auto filtered = [&](const Array& y, const char* taps, const ConvOfCache& conv) {
     if (call.cache == nullptr) return causal_conv(c, y, wide(taps), call.segments);
-    return causal_conv(c, *call.cache, call.cache->delta.*tail, y, wide(taps), *call.places);
+    return causal_conv(c, *call.cache, conv, y, wide(taps), *call.places);
   };
   const Array q = filtered(checkpoint_name(heads[0], "query_proj"), "delta.query_conv",
-                           &DeltaState::query_tail),
-              k = filtered(checkpoint_name(heads[1], "key_proj"), "delta.key_conv", &DeltaState::key_tail),
+                           {&DeltaState::query_tail, &DeltaState::Call::query}),
+              k = filtered(checkpoint_name(heads[1], "key_proj"), "delta.key_conv",
+                           {&DeltaState::key_tail, &DeltaState::Call::key}),
               v = filtered(checkpoint_name(heads[2], "value_proj"), "delta.value_conv",
-                           &DeltaState::value_tail),
+                           {&DeltaState::value_tail, &DeltaState::Call::value}),
               gate = checkpoint_name(heads[3], "qkv_proj");
   const DeltaGates gates =
       delta_gates(c, of_heads[0], of_heads[1], wide("delta.decay_rate"), wide("delta.decay_bias"));
