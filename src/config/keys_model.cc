@@ -76,13 +76,16 @@ std::vector<KeyDeclaration> other_architecture_keys() {
       planned(boolean_key("use_double_wide_mlp", false, "MLP of twice the width in layers that share keys")),
       planned(boolean_key("fused_qkv", false, "one weight for query, key and value")),
       planned(boolean_key("fused_mlp", false, "one weight for gate and up")),
-      integer_key(
-          "mtp_num_layers", 0, at_least(0),
-          "layers of multi-token prediction: each is like the last layer and predicts one token further"),
+      integer_key("mtp_num_layers", 0, at_least(0),
+                  "layers of multi-token prediction: each is like the last layer with attention and predicts "
+                  "one token further"),
       with_role(KeyRole::training,
                 float_key("mtp_loss_scaling_factor", 0.1, at_least(0), "factor of their loss")),
       boolean_key("mtp_own_norm", true,
                   "each of them has a final norm of its own, as published weights do; false: the model's"),
+      boolean_key("mtp_reads_final_norm", false,
+                  "each of them reads the output of the layer before behind its final norm, as Qwen3.5's do; "
+                  "false: before it"),
       inert(boolean_key("mtp_reuse_input_embedding", false, "another way to the same embedding")),
       planned(
           integer_key("mtp_eval_target_module", 0, at_least(0), "which of those layers evaluation looks at")),

@@ -136,7 +136,7 @@ TEST(GgufConfig, WhatNoKeyOfLlama4Says) {
   EXPECT_EQ(large.config()["use_qk_norm"], false);
 }
 
-TEST(GgufConfig, PredictionLayersAreLeftOut) {
+TEST(GgufConfig, PredictionLayersAreTheLastBlocks) {
   for (const std::string architecture : {"glm4moe", "deepseek2"}) {
     SCOPED_TRACE(architecture);
     GgufConfig file(architecture);
@@ -147,6 +147,7 @@ TEST(GgufConfig, PredictionLayersAreLeftOut) {
           .integer("attention.value_length", 8)
           .integer("attention.kv_lora_rank", 4);
     EXPECT_EQ(file.config()["num_hidden_layers"], 2);
+    EXPECT_EQ(file.config()["num_nextn_predict_layers"], 1);
     GgufConfig all(architecture);
     all.integer("block_count", 1).integer("nextn_predict_layers", 1);
     EXPECT_NE(all.refusal().find("nextn_predict_layers=1: expected fewer than the 1 blocks"),

@@ -26,7 +26,8 @@ void check_latent_scale(const Config& config, const ModelConfig& model) {
 void check_same_model(const Config& config, const ModelConfig& model, const HubJson& hub) {
   const std::string type = hub["model_type"].get<std::string>();
   const nlohmann::json written(hub);
-  const std::int64_t predictions = predictions_in(written, [](const std::string&) { return true; });
+  const std::int64_t predictions =
+      predictions_in(written, [&](const std::string&) { return model.predictions > 0; });
   const std::string key = differing_key(model, model_config(config_of_hub(written, predictions)));
   if (key.empty()) return;
   fail_usage("[convert] {}={}: no Hugging Face form; a {} model cannot state it", key,

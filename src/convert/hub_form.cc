@@ -110,7 +110,8 @@ class Rewriter {
   // Restates the settings that the Hugging Face family to be written states differently.
   void restate() {
     const ModelFamily* family = find_family_to_write(form_.config, model_);
-    if (family != nullptr && family->predictions && model_.predictions > 0 && !model_.prediction_norms) {
+    if (family != nullptr && family->predictions != PredictionForm::none && model_.predictions > 0 &&
+        !model_.prediction_norms) {
       set("mtp_own_norm", true);
       form_.notices.push_back(
           "mtp_own_norm=false: each prediction layer is written with a copy of the final norm");

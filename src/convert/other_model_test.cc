@@ -46,6 +46,7 @@ const ModelKeys kLlama4Model = kMixtralModel + ModelKeys{{"decoder_block", "llam
                                                          {"chunk_attn_window_size", 8},
                                                          {"use_qk_norm", true},
                                                          {"temperature_tuning", true}};
+const ModelKeys kGatedModel = kDenseModel + ModelKeys{{"attention_gate", "value"}};
 const ModelKeys kDrawnModel = kMixtralModel + ModelKeys{{"use_random_routing", true}};
 const ModelKeys kLatentExpertsModel = kMixtralModel + ModelKeys{{"decoder_block", "qwen3_custom_moe"},
                                                                 {"attention_output_dim", 8},
@@ -82,6 +83,7 @@ const ModelKeys kEnvyModel =
 const ModelKeys kIndexedModel =
     kDeepseekModel +
     ModelKeys{{"use_indexer", true}, {"indexer_n_heads", 2}, {"indexer_head_dim", 8}, {"indexer_topk", 3}};
+const ModelKeys kLimitedModel = kDeepseekModel + ModelKeys{{"expert_gate_limits", {0.0, 7.0, 7.0}}};
 const ModelKeys kPredictingModel = kDeepseekModel + ModelKeys{{"mtp_num_layers", 1}};
 
 struct OtherModel {
@@ -180,6 +182,14 @@ std::vector<OtherModel> other_models() {
           flipped(kIndexedModel, "indexer_rope_interleave"),
           one(kPredictingModel, "mtp_num_layers", 2),
           one(kPredictingModel, "mtp_own_norm", false),
+          one(kPredictingModel, "mtp_reads_final_norm", true),
+          one(kGatedModel, "attention_gate", "head"),
+          one(kGatedModel, "attention_gate_curve", "softplus"),
+          one(kDenseModel, "attention_value_scale", 0.5),
+          one(kLlama4Model, "temperature_tuning_offset", 0),
+          one(kLimitedModel, "expert_gate_clamp", "after"),
+          one(kLimitedModel, "shared_gate_limits", {3.0, 3.0, 3.0}),
+          one(kIndexedModel, "shared_choice_layers", {2}),
           one(kDeepseekModel, "mscale", 0.5),
           one(kDeepseekModel, "max_position_embeddings", 64),
           flipped(kDeepseekModel, "rope_interleave"),

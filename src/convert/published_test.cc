@@ -437,7 +437,6 @@ TEST(Published, WhatIsNotComputedHereIsNamed) {
       {changed(deepseek3(), {{"model_type", "deepseek_v32"}}), "index_n_heads"},
       {changed(deepseek32(), {{"model_type", "glm_moe_dsa"}, {"indexer_types", {"full", "shared"}}}),
        "indexer_types"},
-      {changed(deepseek32(), {{"model_type", "glm_moe_dsa"}, {"index_topk_freq", 4}}), "index_topk_freq"},
       {changed(deepseek32(), {{"layer_types", {"full_attention"}}}), "layer_types"},
       {changed(deepseek3(), {{"n_group", nullptr}}), "n_group"},
       {with_rope({{"type", "longrope"}, {"factor", 4.0}}), "rope_type"},

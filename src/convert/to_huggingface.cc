@@ -58,6 +58,7 @@ class ToHuggingFace {
       const StoredParameter stored = stored_parameter(spec.name, spec.shape);
       stored_here_.insert(stored.names.begin(), stored.names.end());
     }
+    layers_ = model_config(form_.config).layers;
     copy_for_predictions(model_config(form_.config));
     check_tensors();
     fuse();
@@ -110,6 +111,7 @@ class ToHuggingFace {
       if (is_added(pair) && pair.ours.ends_with("prediction.final_norm"))
         pair = named(pair_of("final_norm"), pair.theirs);
     }
+    if (family_->predictions != PredictionForm::numbered) return;
     for (std::int64_t i = model.layers; i < model.depth(); ++i) {
       const std::string layer = fmt::format("model.layers.{}.", i);
       pairs_.push_back(named(pair_of("embedding"), layer + std::string(kPredictionEmbedding)));
@@ -161,7 +163,8 @@ class ToHuggingFace {
     return files;
   }
 
-  // Adds the tokens that begin, end and pad a text: no file states them of a model trained from random weights.
+  // Adds the tokens that begin, end and pad a text: no file states them of a model trained from random
+  // weights.
   void add_special_ids() {
     const Json ids = special_ids(checkpoint_);
     hub_config_.update(ids);
@@ -190,12 +193,14 @@ class ToHuggingFace {
       const StoredPair& pair = pairs_[i];
       const std::optional<FusedPlace> place = fused_place(*family_, config, pair.theirs);
       if (!place) {
-        outputs_.push_back(
-            {name_in_files(*family_, pair.theirs), dtype_of(pair), pair.hub.shape, {{i, std::nullopt}}});
+        outputs_.push_back({name_in_files(*family_, pair.theirs, layers_),
+                            dtype_of(pair),
+                            pair.hub.shape,
+                            {{i, std::nullopt}}});
         continue;
       }
       const auto [at, fresh] = fused.emplace(place->fused, outputs_.size());
-      if (fresh) outputs_.push_back({name_in_files(*family_, place->fused), dtype_of(pair), {}, {}});
+      if (fresh) outputs_.push_back({name_in_files(*family_, place->fused, layers_), dtype_of(pair), {}, {}});
       Output& output = outputs_[at->second];
       output.parts.push_back({i, place});
       const auto experts = std::ssize(output.parts) / std::ssize(place->rule->parts);
@@ -306,6 +311,7 @@ class ToHuggingFace {
   std::vector<ExtraFile> carried_;
   Json hub_config_;
   const ModelFamily* family_ = nullptr;  // the family of the written model
+  std::int64_t layers_ = 0;              // its layers, without those that predict
   std::vector<StoredPair> pairs_;
   std::vector<Output> outputs_;
   std::set<std::string> stored_here_;

@@ -26,12 +26,16 @@ void add_tokenizer(Keys& keys, const fs::path& folder) {
   keys["tokenizer_path"] = path;
 }
 
+Keys model_keys_of(const HubSource& source) {
+  return config_from_hub(source.config, predictions_in(source.config, [&](const std::string& tensor) {
+                           return source.weights->contains(tensor);
+                         }));
+}
+
 Keys keys_of_hub(const std::string& path) {
   const HubSource source = open_hub_source(path);
   const nlohmann::json& config = source.config;
-  Keys keys = config_from_hub(config, predictions_in(config, [&](const std::string& tensor) {
-                                return source.weights->contains(tensor);
-                              }));
+  Keys keys = model_keys_of(source);
   const char* const name = config.contains("dtype") ? "dtype" : "torch_dtype";
   const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";
   keys["dtype"] = whole ? "float32" : "bfloat16";
@@ -40,8 +44,7 @@ Keys keys_of_hub(const std::string& path) {
 }
 
 Keys keys_of_gguf(const std::string& path) {
-  const GgufFile file = GgufFile::open(path);
-  Keys keys = config_from_hub(hub_config_of(file));
+  Keys keys = model_keys_of(open_hub_source(path));
   keys["dtype"] = "bfloat16";
   keys["tokenizer_type"] = "gguf";
   keys["tokenizer_path"] = path;
@@ -73,8 +76,7 @@ bool is_stored_model(const std::string& path) {
 }
 
 Keys generation_keys_of(const std::string& path) {
-  if (is_checkpoint_path(path))
-    return generation_defaults(carried_folder(open_checkpoint(path, nullptr)));
+  if (is_checkpoint_path(path)) return generation_defaults(carried_folder(open_checkpoint(path, nullptr)));
   std::error_code error;
   if (fs::is_directory(path, error)) return generation_defaults(path);
   const GgufFile file = GgufFile::open(path);

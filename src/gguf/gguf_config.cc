@@ -113,7 +113,7 @@ json hub_config_of(const GgufFile& file, std::string* notice) {
   if (epsilon < 0) metadata.wrong("attention.layer_norm_rms_epsilon", "0 or more");
   constexpr std::int64_t kMostBlocks = 1 << 16;  // some settings become a list of so many
   if (blocks > kMostBlocks) metadata.wrong("block_count", fmt::format("at most {}", kMostBlocks));
-  // Prediction layers are the last blocks; they are left out.
+  // Prediction layers are the last blocks.
   if (predictions > 0 && predictions >= blocks)
     metadata.wrong("nextn_predict_layers", fmt::format("fewer than the {} blocks", blocks));
   json config{{"hidden_size", width},
@@ -139,6 +139,7 @@ json hub_config_of(const GgufFile& file, std::string* notice) {
     metadata.wrong("rope.dimension_count", fmt::format("{}, the width of a head", head));
   add_divisors(file, metadata, architecture, rotated, config["rope_parameters"]);
   architecture.add(file, metadata, config);
+  if (predictions > 0) config["num_nextn_predict_layers"] = predictions;
   config[kGgufAttentionBiases] = attention_biases_of(file);
   const bool latent = config.contains("kv_lora_rank");
   if (!latent && !config.contains("v_head_dim") && metadata.integer("attention.value_length", head) != head)

@@ -134,6 +134,12 @@ constexpr ArchitectureField kFields[] = {
     {"rope_dim", "qk_rope_head_dim", "width of a head that is rotated", kShape, KIND(rope_dim), kLatent},
     {"v_dim", "v_head_dim", "width of a head's values", kShape, KIND(v_dim),
      SOME_KIND(k.mla || k.v_dim != k.head_dim)},
+    // Before what a layer with such a choice lacks.
+    {"shared_choices", "shared_choice_layers", "the layer whose choice of keys each layer takes", kShape,
+     KIND_OF_LAYERS(choice_of),
+     [](const Architecture& a) {
+       return std::ranges::any_of(a.layer_specs, [](const LayerSpec& l) { return l.choice_of >= 0; });
+     }},
     {"indexer_heads", "use_indexer", "heads of the indexer that chooses keys", kShape, KIND(indexer_heads),
      kIndexed},
     {"indexer_dim", "indexer_head_dim", "width of its heads", kShape, KIND(indexer_dim), kIndexed},
@@ -269,13 +275,11 @@ constexpr ArchitectureField kFields[] = {
      [](const Architecture& a) { return kInGroups(a) && a.moe().groups_by_two_best; }},
     {"kept_groups", "topk_routing_group", "groups a token may choose from", kFunction, MOE(kept_groups),
      kInGroups},
+    {"prediction_of_normed", "mtp_reads_final_norm",
+     "what predicts reads the output before behind the final norm", kFunction, FIELD(prediction_of_normed),
+     [](const Architecture& a) { return kPredicting(a) && a.prediction_of_normed; }},
     {"attention_layers", "decoder_block", "the kind of attention of each layer", kFunction,
      KIND_OF_LAYERS(attention), kUnlikeKinds},
-    {"shared_choices", "shared_choice_layers", "the layer whose choice of keys each layer takes", kFunction,
-     KIND_OF_LAYERS(choice_of),
-     [](const Architecture& a) {
-       return std::ranges::any_of(a.layer_specs, [](const LayerSpec& l) { return l.choice_of >= 0; });
-     }},
     {"feed_forward_layers", "decoder_block", "the kind of each layer's experts, or of its MLP", kFunction,
      KIND_OF_LAYERS(has_experts() ? l.moe : l.mlp),
      [](const Architecture& a) { return a.mlps.size() > 1 || a.moes.size() > 1; }},

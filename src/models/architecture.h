@@ -105,6 +105,7 @@ struct Architecture {
   // Prediction layers after the layers; each predicts one token further ahead (models/prediction.h).
   std::int64_t predictions = 0;
   bool prediction_norms = false;          // each prediction layer has its own final norm
+  bool prediction_of_normed = false;      // they read the output before them behind its final norm
   std::vector<LayerSpec> layer_specs;     // one for each layer, then one for each prediction layer
   std::vector<AttentionKind> attentions;  // one at least
   std::vector<DeltaKind> deltas;

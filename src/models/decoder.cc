@@ -270,6 +270,15 @@ Array prediction_norm(Context& c, const ModelConfig& m, const Parameters& parame
       c, m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k) : "final_norm");
 }
 
+// What prediction layer k reads of the output before it, which is the model's for k = 0.
+Array read_by_prediction(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& before,
+                         std::int64_t k) {
+  if (!m.prediction_of_normed) return before;
+  return final_hidden_of(
+      c, m, before,
+      k == 0 ? parameters.on_device(c, "final_norm") : prediction_norm(c, m, parameters, k - 1));
+}
+
 // The last token of each row, [B,1,M].
 Array last_of(Context& c, const Array& hidden, const Array& segments) {
   return hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments);
@@ -387,8 +396,9 @@ Losses training_losses(Context& c, const ModelConfig& m, const Parameters& param
     CHECK(std::ssize(batch.further) == m.predictions, "tokens for {} of {} prediction layers",
           batch.further.size(), m.predictions);
     for (const FurtherTokens& next : batch.further) {
-      const Array before = further.empty() ? x : further.back();
-      further.push_back(runs.run(m.layers + std::ssize(further), [&](const LayerCall& call) {
+      const auto k = std::ssize(further);
+      const Array before = read_by_prediction(c, m, parameters, k == 0 ? x : further.back(), k);
+      further.push_back(runs.run(m.layers + k, [&](const LayerCall& call) {
         return prediction_input(call, table, next.inputs, before);
       }));
       runs.end_layer();
@@ -472,9 +482,9 @@ Array draft_logits(Context& c, const ModelConfig& m, const Parameters& parameter
                    AttentionCaches& caches, const Array& trunk) {
   BlockOutput beside;
   LayerRuns runs(c, m, parameters, batch, {.caches = &caches}, beside);
-  const Array table = table_of(c, m, parameters);
+  const Array table = table_of(c, m, parameters), before = read_by_prediction(c, m, parameters, trunk, 0);
   const Array drafted = runs.run(
-      m.layers, [&](const LayerCall& call) { return prediction_input(call, table, batch.inputs, trunk); });
+      m.layers, [&](const LayerCall& call) { return prediction_input(call, table, batch.inputs, before); });
   c.comm->position().layer = -1;
   const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(c, m, parameters, 0));
   return logits_of(c, m, last_of(c, hidden, runs.segments()), head_of(c, m, parameters, table));

@@ -55,8 +55,8 @@ struct BlockOptions {
 
 // The layers of a block leave this behind, whatever they run for.
 struct BlockOutput {
-  Array output;                  // [B,S,M] for the next block of a pipeline; undefined after the last block
-  Array choice;                  // the last choice of keys (blocks/layers.h, Flow); undefined: all, or none made
+  Array output;  // [B,S,M] for the next block of a pipeline; undefined after the last block
+  Array choice;  // the last choice of keys (blocks/layers.h, Flow); undefined: all, or none made
   std::vector<LayerLoad> loads;  // one for each MoE layer
   std::vector<Routing> routing;  // one for each MoE layer
   std::vector<Array> hidden;     // with keep_hidden: the hidden states of this block

@@ -638,7 +638,8 @@ void read_remat(const Config& c, ModelConfig& m) {
   if (policy == "minimal_offloaded" || policy == "qkv_proj_offloaded") m.remat_offloads = m.remat_keeps;
 }
 
-// mtp_num_layers: each is like the last of the layers before, with an indexer of its own where those have one.
+// mtp_num_layers: each is like the last of the layers with attention, with an indexer of its own where those
+// have one.
 void add_predictions(const Config& c, ModelConfig& m) {
   m.predictions = c.get_int("mtp_num_layers");
   m.prediction_loss = c.get_float("mtp_loss_scaling_factor");
@@ -647,7 +648,10 @@ void add_predictions(const Config& c, ModelConfig& m) {
     fail_usage("[model] mtp_num_layers={}: decoder_block={} has no prediction layers", m.predictions,
                m.block->name);
   m.prediction_norms = c.get_bool("mtp_own_norm");
-  LayerSpec spec = m.layer_specs.back();
+  m.prediction_of_normed = c.get_bool("mtp_reads_final_norm");
+  const auto last = std::ranges::find_if(m.layer_specs.rbegin(), m.layer_specs.rend(),
+                                         [](const LayerSpec& layer) { return layer.attention >= 0; });
+  LayerSpec spec = last == m.layer_specs.rend() ? m.layer_specs.back() : *last;
   if (spec.choice_of >= 0) spec = {m.layer(spec.choice_of).attention, spec.delta, spec.mlp, spec.moe};
   m.layer_specs.insert(m.layer_specs.end(), static_cast<std::size_t>(m.predictions), spec);
 }

@@ -1,7 +1,8 @@
 // Multi-token prediction (DeepSeek-V3): prediction layers follow a model's layers. Each predicts one token
 // further ahead than the layer before it.
 //
-// h_0 is the output of the last layer, before the final norm. Prediction layer k = 1, 2, … computes
+// h_0 is the output of the last layer, before the final norm; with mtp_reads_final_norm (Qwen3-Next, Qwen3.5)
+// behind it, and each h_k behind the final norm of layer k. Prediction layer k = 1, 2, … computes
 //   h_k = layer([norm(embedding of the token k positions ahead), norm(h_(k-1))] · projection)
 // and its logits come from the model's own final norm and head: position t reads the tokens up to t + k and
 // predicts the target of t + k. Positions and segments are those of t.

@@ -362,11 +362,18 @@ TEST_F(Convert, ARunsModelWithoutAHuggingFaceForm) {
 
 // Where only other weights can say it in config.json, they do; and what comes back is that model.
 TEST_F(Convert, ARunsModelInAnotherForm) {
-  const Arguments latent{
-      "decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8",           "qk_nope_head_dim=8",
-      "qk_rope_head_dim=4",     "v_head_dim=8",       "norm_topk_prob=true",      "n_routing_groups=2",
-      "topk_routing_group=1",   "mscale=0",           "routed_score_func=sigmoid",
-      "latent_norm_epsilon=1e-6"};
+  const Arguments latent{"decoder_block=deepseek",
+                         "attention_type=mla",
+                         "kv_lora_rank=8",
+                         "qk_nope_head_dim=8",
+                         "qk_rope_head_dim=4",
+                         "v_head_dim=8",
+                         "norm_topk_prob=true",
+                         "n_routing_groups=2",
+                         "topk_routing_group=1",
+                         "mscale=0",
+                         "routed_score_func=sigmoid",
+                         "latent_norm_epsilon=1e-6"};
   struct Form {
     Arguments keys, export_options;
     std::string notice, verdict;
@@ -459,6 +466,44 @@ TEST_F(ConvertPredictions, ACopyThatIsNoneIsRefused) {
   tensors.at(own_ + "shared_head.head.weight").raw()[0] ^= std::byte{1};
   write_safetensors(path("model/model.safetensors"), tensors, {});
   refuse({"model"}, {own_ + "shared_head.head.weight", "lm_head.weight"});
+}
+
+// A prediction layer below "mtp.", with fused experts: the same bits there and back, the loss that the
+// published formula gives, and drafts that change no text.
+TEST_F(ConvertPredictions, OfQwen35) {
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/drafts/qwen35moe-tiny";
+  convert({folder, "ours", "--verify"});
+  convert({"ours", "back", "--verify"});
+  convert({"back", "again"});
+  EXPECT_EQ(inspect({"ours", "again"}), 0);
+  const auto exported = SafetensorsFile::open(path("back/model.safetensors"));
+  EXPECT_TRUE(exported.entries().contains("mtp.layers.0.mlp.experts.gate_up_proj"));
+  EXPECT_EQ(nlohmann::json::parse(read("back/config.json"))["mtp_num_hidden_layers"], 1);
+
+  const nlohmann::json want = nlohmann::json::parse(read_file_text(folder + "/losses.json"));
+  write("text.txt", want["text"].get<std::string>() + "\n");
+  const Finished trained =
+      run({"train", folder, "data_path=text.txt", "tokenizer_type=byte", "add_bos=false", "add_eos=false",
+           "enable_data_shuffling=false", "steps=1", "per_device_batch_size=1", "dtype=float32",
+           fmt::format("max_target_length={}", want["max_target_length"].get<int>()),
+           "mtp_loss_scaling_factor=1", "base_output_directory=out", "run_name=run"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const std::vector<nlohmann::json> steps = metrics();
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_NEAR(steps.at(0)["learning/lm_loss"].get<double>(), want["lm_loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(steps.at(0)["learning/mtp_loss"].get<double>(), want["mtp_loss"].get<double>(), 1e-5);
+
+  const auto text = [&](const Arguments& more) {
+    const Finished done = run(Arguments{"generate", folder, "tokenizer_type=byte", "prompt=1234-1234-12",
+                                        "max_target_length=64", "dtype=float32"} +
+                              more);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.out;
+  };
+  const std::string plain = text({});
+  EXPECT_EQ(text({"mtp_draft=true"}), plain);
+  EXPECT_EQ(text({"ngram_draft=4"}), plain);
+  EXPECT_EQ(text({"mtp_draft=true", "ranks=2", "ici_tensor_parallelism=2"}), plain);
 }
 
 // Prediction layers that read the model's final norm, which each of them is written with.

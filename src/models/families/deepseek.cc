@@ -237,7 +237,7 @@ constexpr ModelFamily kDeepseekV3{
     .block = &kDeepseekBlock,
     .tensors = {},
     .fused = kExpertsInMemory,
-    .predictions = true,
+    .predictions = PredictionForm::numbered,
     .fields = {.read = kDeepseek3Read, .more = {&kLatentFields, &kExpertsOfDeepseek3Fields}},
     .read = read_deepseek_v3,
     .write = write_deepseek_v3,

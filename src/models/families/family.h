@@ -72,6 +72,13 @@ struct OtherName {
   const char *there, *here;
 };
 
+// How a family's files hold prediction layers, of which num_nextn_predict_layers says the number.
+enum class PredictionForm {
+  none,
+  numbered,  // after the layers, each with an embedding, a head and a final norm
+  mtp  // one, below "mtp.", with the model's embedding and head; it reads outputs behind their final norm
+};
+
 struct ModelFamily {
   std::string_view type;  // model_type
   // model_type of files that hold this family's config in
@@ -86,9 +93,7 @@ struct ModelFamily {
   std::span<const OtherName> other_names = {};
   bool scales_sum = false;    // its class scales the experts' sum, and a router's weights are those before
   bool only_experts = false;  // its config.json need not state intermediate_size
-  // Its files may hold prediction layers after the layers, as num_nextn_predict_layers says. Each stores its
-  // embedding, head and final norm.
-  bool predictions = false;
+  PredictionForm predictions = PredictionForm::none;
   HubFields fields = {};  // in addition to common_fields() of common.h
   // Adds the keys that read_common() (common.h) does not read. Error(usage) that names the key of any setting
   // that we would compute differently.
@@ -124,7 +129,8 @@ ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predic
 std::string unknown_fields_notice(const nlohmann::json& hub_config);
 
 // The number of prediction layers: as config.json states, but 0 when `contains` lacks the first one's
-// tensors, since transformers states one in every DeepSeek-V3 file that it writes.
+// tensors, since transformers states one in every DeepSeek-V3 file that it writes. 0 also for a form that is
+// not the family's. `tensor` is a name of unfused() weights.
 std::int64_t predictions_in(const nlohmann::json& hub_config,
                             const std::function<bool(const std::string& tensor)>& contains);
 

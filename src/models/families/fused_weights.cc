@@ -98,6 +98,26 @@ std::string with_root(const std::string& name, std::string_view from, std::strin
   return name.substr(0, at) + std::string(to) + name.substr(at + from.size());
 }
 
+// The names of a prediction layer: in files of PredictionForm::mtp, and below "model.layers.<i>.".
+constexpr std::pair<std::string_view, std::string_view> kMtpNames[] = {
+    {"mtp.fc.weight", "eh_proj.weight"},
+    {"mtp.pre_fc_norm_embedding.weight", "enorm.weight"},
+    {"mtp.pre_fc_norm_hidden.weight", "hnorm.weight"},
+    {"mtp.norm.weight", "shared_head.norm.weight"},
+};
+constexpr std::string_view kMtpLayer = "mtp.layers.0.";
+
+std::string name_here(const ModelFamily& family, const std::string& file, std::int64_t layers) {
+  if (family.predictions == PredictionForm::mtp && file.starts_with("mtp.")) {
+    const std::string layer = fmt::format("model.layers.{}.", layers);
+    if (file.starts_with(kMtpLayer)) return layer + file.substr(kMtpLayer.size());
+    for (const auto& [there, here] : kMtpNames) {
+      if (file == there) return layer + std::string(here);
+    }
+  }
+  return family.root.there.empty() ? file : with_root(file, family.root.there, family.root.here);
+}
+
 }  // namespace
 
 std::int64_t FusedRows::of_group() const {
@@ -110,7 +130,15 @@ std::int64_t FusedRows::place_of(std::int64_t number, std::int64_t row) const {
          std::accumulate(widths.begin(), widths.begin() + number, std::int64_t{0}) + row % width;
 }
 
-std::string name_in_files(const ModelFamily& family, const std::string& name) {
+std::string name_in_files(const ModelFamily& family, const std::string& name, std::int64_t layers) {
+  if (const std::string layer = fmt::format("model.layers.{}.", layers);
+      family.predictions == PredictionForm::mtp && name.starts_with(layer)) {
+    const std::string below = name.substr(layer.size());
+    for (const auto& [there, here] : kMtpNames) {
+      if (below == here) return std::string(there);
+    }
+    return std::string(kMtpLayer) + below;
+  }
   return family.root.written ? with_root(name, family.root.here, family.root.there) : name;
 }
 
@@ -118,10 +146,10 @@ UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, const Mo
                                const nlohmann::json& hub_config)
     : fused_(std::move(fused)) {
   const nlohmann::json decoder = decoder_part(hub_config);
+  const std::int64_t layers = HubConfig(decoder).integer("num_hidden_layers", 0);
   std::set<std::string> seen;
   for (const std::string& file : fused_->names()) {
-    const std::string name =
-        family.root.there.empty() ? file : with_root(file, family.root.there, family.root.here);
+    const std::string name = name_here(family, file, layers);
     const FusedRule* const rule = rule_of(family.fused, name);
     if (!seen.insert(name).second)
       fail_usage("[checkpoint] {}: two tensors for {}", fused_->path(), in_quotes(name));
@@ -348,7 +376,8 @@ void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused) 
 bool holds_fused(const ModelFamily& family, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     return rule_of(family.fused, name) != nullptr ||
-           (!family.root.there.empty() && name.find(family.root.there) != std::string::npos);
+           (!family.root.there.empty() && name.find(family.root.there) != std::string::npos) ||
+           (family.predictions == PredictionForm::mtp && name.starts_with("mtp."));
   });
 }
 

@@ -68,8 +68,9 @@ struct FusedPlace {
 // `hub_config` is a whole config.json.
 std::optional<FusedPlace> fused_place(const ModelFamily& family, const nlohmann::json& hub_config,
                                       const std::string& name);
-// The name in a family's files of the tensor that is called `name` here, or of its fused tensor.
-std::string name_in_files(const ModelFamily& family, const std::string& name);
+// The name in a family's files of the tensor that is called `name` here, or of its fused tensor; for a model
+// of so many layers.
+std::string name_in_files(const ModelFamily& family, const std::string& name, std::int64_t layers);
 
 class UnfusedWeights : public HubWeights {
  public:

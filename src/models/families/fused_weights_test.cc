@@ -277,11 +277,13 @@ TEST_F(FusedFolder, NamesWithARootOfTheirOwn) {
   EXPECT_EQ(first_columns(folder->read("model.layers.0.mlp.experts.1.up_proj.weight")),
             (std::vector<float>{45, 50, 55}));
   EXPECT_EQ(first_columns(folder->read("model.layers.0.mlp.gate.weight")), (std::vector<float>{0, 5}));
-  EXPECT_EQ(name_in_files(kQwen35Moe, "model.layers.0.mlp.gate.weight"), layer + "gate.weight");
-  EXPECT_EQ(name_in_files(kQwen35Moe, "lm_head.weight"), "lm_head.weight");
-  EXPECT_EQ(name_in_files(kQwen3Next, "model.norm.weight"), "model.norm.weight");
+  EXPECT_EQ(name_in_files(kQwen35Moe, "model.layers.0.mlp.gate.weight", 2), layer + "gate.weight");
+  EXPECT_EQ(name_in_files(kQwen35Moe, "lm_head.weight", 2), "lm_head.weight");
+  EXPECT_EQ(name_in_files(kQwen3Next, "model.norm.weight", 2), "model.norm.weight");
+  EXPECT_EQ(name_in_files(kQwen35Moe, "model.layers.2.hnorm.weight", 2), "mtp.pre_fc_norm_hidden.weight");
+  EXPECT_EQ(name_in_files(kQwen35Moe, "model.layers.2.mlp.gate.weight", 2), "mtp.layers.0.mlp.gate.weight");
   // Read so, but written as a model of text alone.
-  EXPECT_EQ(name_in_files(kLlama4, "model.norm.weight"), "model.norm.weight");
+  EXPECT_EQ(name_in_files(kLlama4, "model.norm.weight", 2), "model.norm.weight");
 }
 
 TEST_F(FusedFolder, TwoTensorsOfOneNameAreRefused) {

@@ -139,9 +139,9 @@ constexpr FusedRule kQwen35MoeFused[] = {
     {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts},
 };
 
-constexpr std::string_view kDeltaRead[] = {"linear_num_key_heads",   "linear_num_value_heads",
-                                           "linear_key_head_dim",    "linear_value_head_dim",
-                                           "linear_conv_kernel_dim", "full_attention_interval"};
+constexpr std::string_view kDeltaRead[] = {
+    "linear_num_key_heads",   "linear_num_value_heads",  "linear_key_head_dim",     "linear_value_head_dim",
+    "linear_conv_kernel_dim", "full_attention_interval", "num_nextn_predict_layers"};
 constexpr std::string_view kSharedRead[] = {"shared_expert_intermediate_size"};
 constexpr FixedField kDeltaRefused[] = {{"attention_bias", "false"}, {"use_sliding_window", "false"}};
 constexpr HubFields kDeltaFields{.read = kDeltaRead, .refused = kDeltaRefused, .more = {&kGroupedFields}};
@@ -150,8 +150,8 @@ constexpr HubFields kDeltaAndExpertsFields{.read = kSharedRead,
 // Its weights are always divided by their sum.
 constexpr FixedField kQwen35Refused[] = {{"norm_topk_prob", "true"}, {"attn_output_gate", "true"}};
 constexpr FixedField kQwen35DenseRefused[] = {{"attn_output_gate", "true"}};
-constexpr std::string_view kQwen35Unused[] = {"mamba_ssm_dtype", "mtp_num_hidden_layers",
-                                              "mtp_use_dedicated_embeddings"};
+constexpr std::string_view kQwen35Unused[] = {"mamba_ssm_dtype", "mtp_use_dedicated_embeddings"};
+constexpr OtherName kQwen35OtherNames[] = {{"mtp_num_hidden_layers", "num_nextn_predict_layers"}};
 
 void read_delta_net(const HubConfig& hub, ConfigKeys& keys) {
   constexpr double kUsualShare = 0.25;
@@ -186,8 +186,8 @@ void write_delta_net(const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   hub["partial_rotary_factor"] = model.attention().rope.share;
   HubJson kinds = HubJson::array();
-  for (const LayerSpec& layer : model.layer_specs)
-    kinds.push_back(layer.delta >= 0 ? "linear_attention" : "full_attention");
+  for (std::int64_t i = 0; i < model.layers; ++i)
+    kinds.push_back(model.layer(i).delta >= 0 ? "linear_attention" : "full_attention");
   hub["layer_types"] = kinds;
   const DeltaKind& delta = model.deltas.front();
   hub["linear_num_key_heads"] = delta.key_heads;
@@ -195,6 +195,7 @@ void write_delta_net(const ModelConfig& model, HubJson& hub) {
   hub["linear_key_head_dim"] = delta.key_dim;
   hub["linear_value_head_dim"] = delta.value_dim;
   hub["linear_conv_kernel_dim"] = delta.taps;
+  if (model.predictions > 0) hub["num_nextn_predict_layers"] = model.predictions;
 }
 
 void write_experts(const ModelConfig& model, HubJson& hub) {
@@ -241,17 +242,24 @@ void read_qwen3_5_moe(const HubConfig& hub, ConfigKeys& keys) {
               "experts in all layers; this family has no dense ones");
 }
 
+// Fields that the classes of Qwen3.5 state otherwise: rotations, and the number of prediction layers.
+void write_as_qwen3_5(const ModelConfig& model, HubJson& hub) {
+  write_rope_parameters(model, hub);
+  if (model.predictions > 0) hub["mtp_num_hidden_layers"] = model.predictions;
+  hub.erase("num_nextn_predict_layers");
+}
+
 void write_qwen3_5_moe(const Config&, const ModelConfig& model, HubJson& hub) {
   write_delta_net(model, hub);
   write_experts(model, hub);
   for (const char* key : {"norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "intermediate_size"})
     hub.erase(key);
-  write_rope_parameters(model, hub);
+  write_as_qwen3_5(model, hub);
 }
 
 void write_qwen3_5(const Config&, const ModelConfig& model, HubJson& hub) {
   write_delta_net(model, hub);
-  write_rope_parameters(model, hub);
+  write_as_qwen3_5(model, hub);
 }
 
 bool writes_qwen3_5(const ModelConfig& model) {
@@ -259,7 +267,7 @@ bool writes_qwen3_5(const ModelConfig& model) {
 }
 
 bool writes_qwen3_5_moe(const ModelConfig& model) {
-  return has_all_parts(model) && std::ssize(model.moe_layers()) == model.layers &&
+  return has_all_parts(model) && std::ssize(model.moe_layers()) == model.depth() &&
          (model.moe().normalise || model.moe().softmax_over_selected);
 }
 
@@ -270,6 +278,7 @@ const ModelFamily kQwen3Next{.type = "qwen3_next",
                              .block = &kQwen3NextBlock,
                              .tensors = kQwen3NextTensors,
                              .fused = kQwen3NextFused,
+                             .predictions = PredictionForm::mtp,
                              .fields = {.more = {&kDeltaAndExpertsFields}},
                              .read = read_qwen3_next,
                              .write = write_qwen3_next,
@@ -283,7 +292,9 @@ const ModelFamily kQwen35Moe{
     .tensors = kQwen3NextTensors,
     .fused = kQwen35MoeFused,
     .root = {"model.language_model.", "model.", /*written=*/true},
+    .other_names = kQwen35OtherNames,
     .only_experts = true,
+    .predictions = PredictionForm::mtp,
     .fields = {.refused = kQwen35Refused, .unused = kQwen35Unused, .more = {&kDeltaAndExpertsFields}},
     .read = read_qwen3_5_moe,
     .write = write_qwen3_5_moe,
@@ -298,6 +309,8 @@ const ModelFamily kQwen35{
     .tensors = kQwen35DenseTensors,
     .fused = kQwen35Fused,
     .root = {"model.language_model.", "model.", /*written=*/true},
+    .other_names = kQwen35OtherNames,
+    .predictions = PredictionForm::mtp,
     .fields = {.refused = kQwen35DenseRefused, .unused = kQwen35Unused, .more = {&kDeltaFields}},
     .read = read_delta_net,
     .write = write_qwen3_5,

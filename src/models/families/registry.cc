@@ -129,12 +129,18 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
 
 std::int64_t predictions_in(const nlohmann::json& hub_config,
                             const std::function<bool(const std::string& tensor)>& contains) {
-  const HubConfig hub(hub_config);
   const ModelFamily* const family = find_family(hub_config);
-  if (family == nullptr || !family->predictions || !hub.has("num_nextn_predict_layers")) return 0;
-  const std::int64_t stated = hub.integer("num_nextn_predict_layers");
-  const std::string first = fmt::format("model.layers.{}.enorm.weight", hub.positive("num_hidden_layers"));
-  return stated > 0 && contains(first) ? stated : 0;
+  if (family == nullptr || family->predictions == PredictionForm::none) return 0;
+  const bool mtp = family->predictions == PredictionForm::mtp;
+  const nlohmann::json decoder = decoder_part(hub_config);
+  const HubConfig hub(decoder);
+  const std::int64_t stated = hub.integer("num_nextn_predict_layers", mtp ? 1 : 0);
+  if (stated <= 0 || (mtp && (stated > 1 || hub.flag("mtp_use_dedicated_embeddings", false)))) return 0;
+  const std::string first = fmt::format("model.layers.{}.", hub.positive("num_hidden_layers"));
+  for (const char* tensor : {"enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"}) {
+    if (!contains(first + tensor)) return 0;
+  }
+  return stated;
 }
 
 ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predictions) {
@@ -157,6 +163,7 @@ ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predic
   if (predictions > 0) {
     keys["mtp_num_layers"] = predictions;
     keys["mtp_own_norm"] = true;
+    if (family.predictions == PredictionForm::mtp) keys["mtp_reads_final_norm"] = true;
   }
   return keys;
 }
