@@ -146,8 +146,9 @@ TEST(GgufConfig, PredictionLayersAreTheLastBlocks) {
       file.integer("attention.key_length", 8)
           .integer("attention.value_length", 8)
           .integer("attention.kv_lora_rank", 4);
-    EXPECT_EQ(file.config()["num_hidden_layers"], 2);
-    EXPECT_EQ(file.config()["num_nextn_predict_layers"], 1);
+    const json config = file.config();
+    EXPECT_EQ(config["num_hidden_layers"], 2);
+    EXPECT_EQ(config["num_nextn_predict_layers"], 1);
     GgufConfig all(architecture);
     all.integer("block_count", 1).integer("nextn_predict_layers", 1);
     EXPECT_NE(all.refusal().find("nextn_predict_layers=1: expected fewer than the 1 blocks"),

@@ -25,11 +25,6 @@ void check_guesses(const std::string& command, const ModelOnMesh& run) {
   if (guessed == 0) return;
   if (run.config.get_bool("mtp_draft"))
     fail_usage("[{}] ngram_draft={} and mtp_draft=true: expected one of them", command, guessed);
-  if (run.config.get_bool("deterministic_batches"))
-    fail_usage(
-        "[{}] ngram_draft={}: with deterministic_batches=true no text's bits may depend on how many "
-        "tokens of others are guessed",
-        command, guessed);
 }
 
 void require_drafts(const std::string& command, const ModelOnMesh& run) {

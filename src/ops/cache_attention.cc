@@ -10,6 +10,7 @@
 #include "kernels/attention/visible_keys.h"
 #include "kernels/moe/ragged_rows.h"
 #include "kernels/pointwise/strided_copy.h"
+#include "kernels/registry/row_independence.h"
 #include "ops/attention_cache.h"
 #include "ops/cache_numbers.h"
 #include "ops/reshard.h"
@@ -82,6 +83,7 @@ class CacheAttentionOp : public Op {
         slots_(places.slots),
         tokens_(places.tokens),
         numbers_(places.numbers),
+        drafted_(places.drafted),
         options_(options) {
     if (choice == nullptr) return;
     chosen_count_ = choice->count;
@@ -107,12 +109,12 @@ class CacheAttentionOp : public Op {
                            return length_of(slot) > chosen_count_;
                          });
     const IndexQueries index{in, chooses};
-    if (infos[0].shape[1] > 1)
+    if (infos[0].shape[1] > 1 && !goes_token_by_token(chooses))
       attend_some(c, q, in[1], sinks, index, out);
     else if (chooses)
       attend_chosen(c, q, index, out);
     else
-      attend_one(c, q, sinks, out);
+      attend_each(c, q, sinks, out);
     return {out};
   }
   bool differentiable() const override { return false; }
@@ -188,12 +190,19 @@ class CacheAttentionOp : public Op {
                                .scale = options_.scale,
                                .out = out.view().reshaped({batch, 1, q.dim(2), out.dim(3)})});
   }
-  // One token a slot, on all ranks: it is its sequence's last.
-  void attend_one(Context& c, const Tensor& q, const TensorView& sinks, const Tensor& out) const {
-    const std::int64_t batch = q.dim(0), kv_heads = cache_.k.values.dim(2), group = q.dim(2) / kv_heads;
-    const StepLists* const step = numbers_ == nullptr ? nullptr : numbers_->step_lists(cache_.window);
-    const Tensor there =
-        step != nullptr ? step->attended : numbers_of(c, numbers_, attended_numbers(cache_, slots_));
+  // Drafts get the bits that they would have as calls of one token, where bits are to depend on nothing else.
+  bool goes_token_by_token(bool chooses) const {
+    return drafted_ && rows_are_independent() && !chooses && cache_.overflow.empty();
+  }
+  // Each token by itself, as in calls of one token a slot: it is its sequence's last then.
+  void attend_each(Context& c, const Tensor& q, const TensorView& sinks, const Tensor& out) const {
+    const std::int64_t batch = q.dim(0) * q.dim(1), kv_heads = cache_.k.values.dim(2),
+                       group = q.dim(2) / kv_heads;
+    const StepLists* const step =
+        numbers_ == nullptr || q.dim(1) > 1 ? nullptr : numbers_->step_lists(cache_.window);
+    const Tensor there = step != nullptr
+                             ? step->attended
+                             : numbers_of(c, numbers_, attended_numbers(cache_, slots_, tokens_, q.dim(1)));
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
                                .k = cache_.k.values.view(),
                                .v = values_apart() ? cache_.v.values.view() : first_part_of(cache_.k),
@@ -303,6 +312,7 @@ class CacheAttentionOp : public Op {
   const AttentionCache& cache_;
   std::span<const std::int64_t> slots_, tokens_;
   CallNumbers* numbers_;
+  bool drafted_;
   AttentionOptions options_;
   std::int64_t chosen_count_ = 0;
   CachedChoice* kept_ = nullptr;

@@ -20,12 +20,23 @@ std::int64_t cached_tokens(const AttentionCache& cache, std::int64_t slot) {
   return cache.lengths[at] - cache.firsts[at];
 }
 
-std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots) {
+std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots,
+                                           std::span<const std::int64_t> tokens, std::int64_t space) {
   std::vector<std::int32_t> numbers;
+  for (std::size_t b = 0; b < slots.size(); ++b) {
+    const std::int64_t before = cached_tokens(cache, slots[b]) - tokens[b];
+    for (std::int64_t i = 0; i < space; ++i)
+      numbers.push_back(i < tokens[b] ? static_cast<std::int32_t>(before + i + 1) : 0);
+  }
   for (const std::int64_t slot : slots)
-    numbers.push_back(static_cast<std::int32_t>(cached_tokens(cache, slot)));
-  for (const std::int64_t slot : slots) numbers.push_back(static_cast<std::int32_t>(slot));
+    numbers.insert(numbers.end(), static_cast<std::size_t>(space), static_cast<std::int32_t>(slot));
   return numbers;
+}
+
+std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots) {
+  std::vector<std::int64_t> tokens;
+  for (const std::int64_t slot : slots) tokens.push_back(slot < 0 ? 0 : 1);
+  return attended_numbers(cache, slots, tokens, 1);
 }
 
 Tensor CallNumbers::of(Context& context, std::vector<std::int32_t> numbers) {

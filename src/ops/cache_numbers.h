@@ -14,7 +14,11 @@ Tensor numbers_of(Context& context, CallNumbers* call, std::vector<std::int32_t>
 // Tokens that the slot holds; none of a padding row.
 std::int64_t cached_tokens(const AttentionCache& cache, std::int64_t slot);
 
-// How many tokens each slot has, then the slots.
+// How many tokens of its slot each token of a call sees that attends to all before it and to itself, then the
+// tokens' slots. Of each of `slots` the call has the last `tokens`, in rows of `space`; padding sees none.
+std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots,
+                                           std::span<const std::int64_t> tokens, std::int64_t space);
+// Of a call of one token a slot.
 std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots);
 
 }  // namespace switchyard

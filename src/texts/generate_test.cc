@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "generate/generator_testing.h"
+#include "kernels/registry/row_independence.h"
 #include "texts/ngram_drafts.h"
 
 namespace switchyard {
@@ -81,6 +82,43 @@ TEST(Drafts, ChangeNoText) {
         }
       });
     }
+  }
+}
+
+// In bfloat16, where near ties would show.
+TEST(Drafts, KeepBitsWhereRowsAreIndependent) {
+  const RowIndependence independent;
+  for (Keys keys : {latent(), grouped_queries(), windowed(), delta_nets()}) {
+    keys["vocab_size"] = kFewTokens;
+    keys["mtp_num_layers"] = 1;
+    keys["dtype"] = "bfloat16";
+    const Config config = Config::from_map(keys, {});
+    const ModelConfig model = model_config(config);
+    SCOPED_TRACE(model.block->name);
+    run_session(config, mesh_from_config(config), [&](Context& context) {
+      const Parameters parameters =
+          Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+      const ModelConfig plain = without_predictions(model);
+      const auto made = [&](const ModelConfig& of, const GenerateOptions& options) {
+        Generator generator(context, of, parameters, 4, 64, true, 0, 4);
+        return generate(generator, few_tokens(random_rows({2, 7, 1, 4})), options,
+                        [](std::size_t, std::int32_t) {});
+      };
+      const GenerateOptions options{
+          .most_tokens = 50, .log_probs = true, .vocab = kFewTokens, .prompt_chunk = 3};
+      GenerateOptions guesses = options;
+      guesses.ngram_drafts = 4;
+      const Generated want = made(plain, options), ngram = made(plain, guesses),
+                      own = made(model, with_drafts(options));
+      EXPECT_GT(ngram.accepted, 0);
+      EXPECT_GT(own.accepted, 0);
+      for (const Generated* const got : {&ngram, &own}) {
+        for (std::size_t r = 0; r < want.texts.size(); ++r) {
+          EXPECT_EQ(got->texts[r].tokens, want.texts[r].tokens);
+          EXPECT_EQ(got->texts[r].log_probs, want.texts[r].log_probs);
+        }
+      }
+    });
   }
 }
 
