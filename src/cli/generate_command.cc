@@ -53,7 +53,7 @@ Face folder, or a GGUF file; given first, it says what the model and its tokeniz
   max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
   max_prefill_predict_length=64     (longer only when the prompt is)
   ngram_draft=N    so many tokens at most are guessed from what the text has said before; the same texts
-  mtp_draft=true   a model's prediction layer guesses tokens, which the model then reads two at once; the same texts
+  mtp_draft=true   a model's prediction layer guesses mtp_draft_tokens=1 tokens at most, which the model then reads at once; the same texts
   decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
   decode_sampling_min_p=0.05        and decode_repetition_penalty, _presence_penalty, _frequency_penalty, _logit_bias=[[5,-100]]
   decode_end_tokens=[5,7]           tokens that end a text, beside the tokenizer's own
@@ -165,8 +165,9 @@ Generation make_generation(ModelOnRanks run, const SamplingWords& words) {
       .vocab = vocab,
       .ends = end_tokens(config, *run.tokenizer),
       .prompt_chunk = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
-      .drafts = config.get_bool("mtp_draft"),
+      .drafts = config.get_bool("mtp_draft") ? config.get_int("mtp_draft_tokens") : 0,
       .ngram_drafts = config.get_int("ngram_draft"),
+      .call_cost = texts::call_cost(model),
       .seed = words.fields.contains("seed")
                   ? static_cast<std::uint32_t>(words.fields["seed"].get<std::int64_t>())
                   : model.init_seed,
@@ -239,6 +240,7 @@ void write_generated(const std::string& file, const Generation& generation, cons
                             {"decode_steps", made.steps},
                             {"drafted_tokens", made.drafted},
                             {"accepted_drafts", made.accepted},
+                            {"held_drafts", made.held},
                             {"weight_format", generation.run.config.get_string("weight_format")},
                             {"load_seconds", load_seconds},
                             {"peak_resident_bytes", peak_resident_bytes()}};
@@ -271,6 +273,7 @@ void tell_times(const Generation& generation, const Generated& made) {
                after / made.decode_seconds, made.decode_seconds / static_cast<double>(made.steps) * 1e3);
   }
   if (made.drafted > 0) fmt::print(stderr, " · {} of {} drafts accepted", made.accepted, made.drafted);
+  if (made.held > 0) fmt::print(stderr, " · {} held back: their experts cost more than they save", made.held);
   fmt::print(stderr, "\n");
 }
 
@@ -306,8 +309,9 @@ int generate_text(const Options& options, Processes& processes) {
     const Parameters parameters = generation.run.load(context, load_bar());
     mark("weights");
     const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;
-    Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
-                        room, true, 0, std::max<std::int64_t>(1, generation.options.ngram_drafts));
+    Generator generator(
+        context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows), room, true, 0,
+        std::max({std::int64_t{1}, generation.options.drafts, generation.options.ngram_drafts}));
     generator.keep_logits_there();
     mark("cache");
     if (!record.empty()) generator.record_routing();

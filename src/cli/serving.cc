@@ -183,8 +183,9 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   limits.deterministic = config.get_bool("deterministic_batches");
   served.most_texts = limits.slots + limits.waiting;
   limits.vocab = vocab;
-  limits.drafts = run.model.predictions > 0;
+  limits.drafts = run.model.predictions > 0 ? config.get_int("mtp_draft_tokens") : 0;
   limits.ngram_drafts = run.config.get_int("ngram_draft");
+  limits.call_cost = texts::call_cost(run.model);
   limits.ends = end_tokens(config, *run.tokenizer);
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
   limits.shares_prefixes =
@@ -272,7 +273,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
       mark("weights");
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
                           serving.served.capacity, serving.evicts, serving.limits.checkpoints,
-                          std::max<std::int64_t>(1, serving.limits.ngram_drafts));
+                          std::max({std::int64_t{1}, serving.limits.drafts, serving.limits.ngram_drafts}));
       generator.keep_logits_there();
       mark("cache");
       if (!record.empty()) generator.record_routing();

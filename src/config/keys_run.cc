@@ -125,9 +125,14 @@ std::vector<KeyDeclaration> generation_keys() {
       boolean_key("mtp_draft", false,
                   "`generate` and `serve` have a model's first prediction layer (mtp_num_layers) guess the "
                   "token after each, and the model read both at once; texts stay the same"),
-      integer_key("ngram_draft", 0, between(0, 16),
-                  "`generate` and `serve` guess so many tokens at most from what the text has said before, and "
-                  "the model reads them at once; texts stay the same; 0: none"),
+      integer_key(
+          "mtp_draft_tokens", 1, between(1, 8),
+          "with mtp_draft: so many tokens ahead at most; the layer reads its own guesses for the further "
+          "ones"),
+      integer_key(
+          "ngram_draft", 0, between(0, 16),
+          "`generate` and `serve` guess so many tokens at most from what the text has said before, and "
+          "the model reads them at once; texts stay the same; 0: none"),
       boolean_key("return_log_prob", false, "`generate` gives tokens' log probabilities in its --json"),
       boolean_key("use_chunked_prefill", false,
                   "`generate` reads a prompt prefill_chunk_size tokens at a time; `serve` does unless this "

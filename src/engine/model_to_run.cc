@@ -22,6 +22,9 @@ void refuse_keys(const std::string& command, const Config& config) {
 
 void check_guesses(const std::string& command, const ModelOnMesh& run) {
   const std::int64_t guessed = run.config.get_int("ngram_draft");
+  if (run.config.is_set_by_user("mtp_draft_tokens") && !run.config.get_bool("mtp_draft"))
+    fail_usage("[{}] mtp_draft_tokens={}: expected with mtp_draft=true", command,
+               run.config.get_int("mtp_draft_tokens"));
   if (guessed == 0) return;
   if (run.config.get_bool("mtp_draft"))
     fail_usage("[{}] ngram_draft={} and mtp_draft=true: expected one of them", command, guessed);

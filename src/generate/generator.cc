@@ -189,13 +189,28 @@ Tensor Generator::feed_each(std::span<const SlotTokens> fed, bool drafted) {
 }
 
 Tensor Generator::draft(std::span<const SlotTokens> next) {
+  return run_prediction(next, trunk_, false);
+}
+
+Tensor Generator::draft_further(std::span<const SlotTokens> drafted) {
+  return run_prediction(drafted, draft_trunk_, true);
+}
+
+Tensor Generator::run_prediction(std::span<const SlotTokens> next, Array before, bool further) {
   follow_weights();
-  CHECK(trunk_.defined(), "no call before, or a model of {} prediction layers", model_.predictions);
+  CHECK(before.defined(), "no call before, or a model of {} prediction layers", model_.predictions);
   // The prediction layer continues after its own last token, not after the model's.
   std::swap(model_slots_, draft_slots_);
-  Tensor logits = run(next, {.draft_of = trunk_});
+  Tensor logits = run(next, {.draft_of = std::move(before), .further = further});
   std::swap(model_slots_, draft_slots_);
   return logits;
+}
+
+void Generator::drop_further_drafts(std::span<const SlotTokens> drafted, std::int64_t calls) {
+  for (const SlotTokens& of : drafted) {
+    draft_slots_.cut(of.slot, of.slot, draft_slots_.lengths[of.slot] - calls);
+    copy_state({of.slot}, {of.slot}, model_slots_.lengths[of.slot], draft_slots_.lengths[of.slot]);
+  }
 }
 
 Tensor Generator::run(std::span<const SlotTokens> fed, const CallKind& kind) {
@@ -301,12 +316,14 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
       .evaluate([&](const PipelinePass& pass, const Array& input) {
         const DeviceBatch batch = place();
         NextLogits out;
-        if (drafts)
-          out.logits = draft_logits(context_, model_, parameters_, batch, caches_, kind.draft_of);
-        else
+        if (drafts) {
+          out = draft_logits(context_, model_, parameters_, batch, caches_, kind.draft_of, kind.further);
+          draft_trunk_ = out.trunk;
+        } else {
           out = next_logits(context_, model_, parameters_, batch, caches_,
                             {.block = pass.block, .input = input, .keep_hidden = kind.keep_hidden},
                             kind.every_token);
+        }
         if (kind.keep_hidden) count_broken(out, context_.stage.block(pass.block));
         if (out.logits.defined())
           logits = keeps_logits_there_ ? gather_to_first_device(context_, out.logits)

@@ -60,6 +60,12 @@ class Generator {
   // layer. Call it after feed() or feed_each() with the same slots in the same order, each with the tokens
   // that follow its first fed tokens, one or more. Tokens fed beyond those must be dropped by truncate().
   Tensor draft(std::span<const SlotTokens> next);
+  // Returns the same one token further, after draft() or this function: the same slots in the same order,
+  // each with the token that was drafted for it. Afterwards drop_further_drafts(), of as many calls of this
+  // function.
+  Tensor draft_further(std::span<const SlotTokens> drafted);
+  bool can_draft_further(std::size_t slot) const { return draft_slots_.lengths[slot] < capacity_; }
+  void drop_further_drafts(std::span<const SlotTokens> drafted, std::int64_t calls);
   // Keeps the slot's first `tokens` tokens: all, or all but the last few (`taken_back`), and no fewer than
   // the prediction layer has read.
   void truncate(std::size_t slot, std::int64_t tokens);
@@ -129,6 +135,7 @@ class Generator {
   const std::vector<LayerLoad>& loads() const { return loads_; }
 
  private:
+  Tensor run_prediction(std::span<const SlotTokens> next, Array before, bool further);
   // Drops what earlier weights gave.
   void follow_weights();
   // The rows of a call's batch.
@@ -145,6 +152,7 @@ class Generator {
     bool drafted = false;      // tokens may be taken back
     bool keep_hidden = false;  // values of hidden states that are not finite are counted
     Array draft_of = {};       // the model's output of the call before: its prediction layer runs
+    bool further = false;      // `draft_of` is the prediction layer's own
   };
   // Runs the model, or with draft_of its prediction layer, after the tokens that `model_slots_` counts.
   Tensor run(std::span<const SlotTokens> fed, const CallKind& kind);
@@ -212,6 +220,7 @@ class Generator {
   std::int64_t derived_version_ = -1;       // the version of what is kept between calls
   std::vector<std::vector<Checkpoint>> checkpoints_;  // of each slot, on all ranks alike
   Array trunk_;                  // last layer's output of the last call, where there is a prediction layer
+  Array draft_trunk_;            // the prediction layer's of its last call
   std::int64_t groups_ = 1;      // into which the mesh splits the slots
   std::int64_t first_here_ = 0;  // this rank's first slot
   AttentionCaches caches_;

@@ -478,16 +478,19 @@ NextLogits next_logits(Context& c, const ModelConfig& m, const Parameters& param
   return result;
 }
 
-Array draft_logits(Context& c, const ModelConfig& m, const Parameters& parameters, const DeviceBatch& batch,
-                   AttentionCaches& caches, const Array& trunk) {
-  BlockOutput beside;
-  LayerRuns runs(c, m, parameters, batch, {.caches = &caches}, beside);
-  const Array table = table_of(c, m, parameters), before = read_by_prediction(c, m, parameters, trunk, 0);
+NextLogits draft_logits(Context& c, const ModelConfig& m, const Parameters& parameters,
+                        const DeviceBatch& batch, AttentionCaches& caches, const Array& trunk, bool further) {
+  NextLogits result;
+  LayerRuns runs(c, m, parameters, batch, {.caches = &caches}, result);
+  const Array table = table_of(c, m, parameters),
+              before = read_by_prediction(c, m, parameters, trunk, further ? 1 : 0);
   const Array drafted = runs.run(
       m.layers, [&](const LayerCall& call) { return prediction_input(call, table, batch.inputs, before); });
   c.comm->position().layer = -1;
-  const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(c, m, parameters, 0));
-  return logits_of(c, m, last_of(c, hidden, runs.segments()), head_of(c, m, parameters, table));
+  result.trunk = last_of(c, drafted, runs.segments());
+  result.logits = logits_of(c, m, final_hidden_of(c, m, result.trunk, prediction_norm(c, m, parameters, 0)),
+                            head_of(c, m, parameters, table));
+  return result;
 }
 
 }  // namespace switchyard

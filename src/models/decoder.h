@@ -116,10 +116,11 @@ struct NextLogits : BlockOutput {
 NextLogits next_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
                        const DeviceBatch& batch, AttentionCaches& caches, const BlockOptions& options,
                        bool every_token);
-// Runs the first prediction layer in place of the model, and returns its logits [B,1,V]. `trunk` is that of
-// the call before, whose tokens came directly before the tokens of this batch.
-Array draft_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
-                   const DeviceBatch& batch, AttentionCaches& caches, const Array& trunk);
+// Runs the first prediction layer in place of the model. Its logits are [B,1,V], its trunk [B,1,M]. `trunk`
+// is that of the call before, whose tokens came directly before the tokens of this batch; with `further` that
+// call was one of drafts too.
+NextLogits draft_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
+                        const DeviceBatch& batch, AttentionCaches& caches, const Array& trunk, bool further);
 
 // Logits f32 [B,S,V] of final_hidden [B,S,M] or of a part of it (some rows and tokens), laid out by the axis
 // rules. Call it on the last stage.

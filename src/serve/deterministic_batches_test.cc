@@ -133,7 +133,7 @@ class Server {
                .prompt_chunk = kChunk,
                .checkpoints = 1,
                .deterministic = of.deterministic,
-               .drafts = model.predictions > 0,
+               .drafts = model.predictions > 0 ? 1 : 0,
                .vocab = of.vocab};
     inbox_.emplace(limits_, statistics_);
     session_ = std::thread([this, config, model, of] {

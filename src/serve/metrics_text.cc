@@ -91,9 +91,13 @@ void add_tokens(MetricsWriter& own, const Counts& counts, const CacheUse& cache)
   own.counter("prompt_tokens_reused_total", "Prompt tokens that were cached and so not read again.",
               as_double(counts.shared_tokens));
   own.counter("new_tokens_total", "Tokens that were generated.", as_double(counts.new_tokens));
-  own.counters("drafts_total", "Draft tokens (mtp_draft), and those that the model accepted.",
-               {{"kind=\"guessed\"", as_double(counts.drafts)},
-                {"kind=\"accepted\"", as_double(counts.accepted_drafts)}});
+  own.counters(
+      "drafts_total",
+      "Draft tokens that the model read, those that it accepted, and those held back because they would cost "
+      "more than they save.",
+      {{"kind=\"guessed\"", as_double(counts.drafts)},
+       {"kind=\"accepted\"", as_double(counts.accepted_drafts)},
+       {"kind=\"held\"", as_double(counts.held_drafts)}});
   own.gauge("cache_tokens", "Tokens of running texts in the KV cache.", as_double(cache.tokens));
   own.gauge("cache_capacity_tokens", "Tokens that fit into the KV cache.", as_double(cache.capacity));
 }

@@ -29,6 +29,7 @@ void Statistics::called(const CallReport& call) {
   counts_.new_tokens += call.new_tokens;
   counts_.drafts += call.drafts;
   counts_.accepted_drafts += call.accepted_drafts;
+  counts_.held_drafts += call.held_drafts;
   for (const double seconds : call.first_token_seconds) timings_.first_token_seconds.observe(seconds);
   for (const double seconds : call.next_token_seconds) timings_.next_token_seconds.observe(seconds);
   for (const double seconds : call.mask_seconds) timings_.grammar_mask_seconds.observe(seconds);

@@ -19,7 +19,7 @@ struct Counts {
   std::int64_t stopped = 0, length = 0, abandoned = 0, refused = 0, failed = 0;  // texts by their end
   std::int64_t prompt_tokens = 0, shared_tokens = 0, new_tokens = 0;  // read, copied from a slot, generated
   std::int64_t prompt_calls = 0, token_calls = 0;                     // of the model
-  std::int64_t drafts = 0, accepted_drafts = 0;
+  std::int64_t drafts = 0, accepted_drafts = 0, held_drafts = 0;
   double prompt_seconds = 0, token_seconds = 0;  // of these calls
   // Requests of conversations by how they ended, and calls of tools by the format that the model wrote.
   std::map<std::string, std::int64_t> chat_requests = {}, tool_calls = {};

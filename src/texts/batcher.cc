@@ -18,7 +18,9 @@ Batcher::Batcher(const Tokenizer* tokenizer, const Limits& limits, Inbox& inbox,
       scheduler_(limits),
       sampler_(tokenizer, limits),
       text_seconds_(limits.text_seconds),
+      drafts_(limits.drafts),
       ngram_drafts_(limits.ngram_drafts),
+      call_cost_(limits.call_cost),
       texts_(static_cast<std::size_t>(limits.slots)) {}
 
 Batcher::~Batcher() {
@@ -47,22 +49,59 @@ Call Batcher::next(double seconds, const std::vector<const Pieces*>* only) {
   }
   while (std::optional<WantedText> text = inbox_.take()) start(*std::move(text), call);
   std::vector<const Progress*> progress;
+  std::vector<RunningText*> making;  // next tokens
   for (const auto& text : texts_) {
-    if (text != nullptr && text->ngrams) guess(*text);
     const bool runs =
         text != nullptr && (only == nullptr || std::ranges::count(*only, text->text.pieces.get()) > 0);
     progress.push_back(runs ? &text->progress : nullptr);
+    if (runs && !text->progress.reads_prompt()) making.push_back(text.get());
   }
+  held_drafts_ = 0;
+  for (RunningText* const text : making) choose_drafts(*text, std::ssize(making));
   call.step = scheduler_.next(progress);
   return call;
 }
 
-// Guesses no token behind the text's last one.
-void Batcher::guess(RunningText& text) const {
-  const std::int64_t left = text.request().most_tokens - text.tokens - 1,
-                     most = std::clamp<std::int64_t>(left, 0, ngram_drafts_);
-  if (text.progress.reads_prompt()) return;
-  text.progress.drafts = text.ngrams->guess(static_cast<std::size_t>(most));
+// Holds back drafts that cost more than they save; whether the first one is right counts all the same.
+void Batcher::choose_drafts(RunningText& text, std::int64_t texts) {
+  std::vector<std::int32_t>& drafts = text.progress.drafts;
+  if (text.ngrams) {
+    drafts = text.ngrams->guess(static_cast<std::size_t>(ngram_drafts_));
+    text.held_draft.reset();
+  }
+  const std::int64_t left = text.request().most_tokens - text.tokens - 1;  // none behind the last token
+  if (std::ssize(drafts) > left) drafts.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, left)));
+  if (drafts.empty()) return;
+  const std::int64_t worth = drafts_worth(call_cost_, text.draft_rate.share(), std::ssize(drafts), texts);
+  held_drafts_ += std::ssize(drafts) - worth;
+  if (worth == 0) text.held_draft = drafts[0];
+  drafts.resize(static_cast<std::size_t>(worth));
+}
+
+std::vector<SlotTokens> Batcher::wanted_drafts(std::span<const SlotTokens> next) const {
+  const std::int64_t making = std::ranges::count_if(
+      texts_, [](const auto& text) { return text != nullptr && !text->progress.reads_prompt(); });
+  std::vector<SlotTokens> last;
+  bool wanted = false;
+  for (const SlotTokens& of : next) {
+    const RunningText* const text = texts_[of.slot].get();
+    const bool drafts = text != nullptr && !text->progress.reads_prompt();
+    last.push_back({of.slot, {drafts ? text->progress.drafts.back() : 0}});
+    if (!drafts) continue;
+    const auto there = std::ssize(text->progress.drafts);
+    wanted = wanted || (text->request().most_tokens - text->tokens - 1 > there &&
+                        drafts_worth(call_cost_, text->draft_rate.share(), drafts_, making) > there);
+  }
+  return wanted ? last : std::vector<SlotTokens>();
+}
+
+void Batcher::rate_drafts(RunningText& text, std::size_t fed, std::size_t kept) const {
+  if (fed > 1)
+    text.draft_rate.add(static_cast<std::int64_t>(kept) - 1, kept < fed);
+  else if (text.held_draft)
+    text.draft_rate.add(text.progress.last_token == *text.held_draft,
+                        text.progress.last_token != *text.held_draft);
+  text.held_draft.reset();
 }
 
 void Batcher::start(WantedText text, Call& call) {
@@ -92,6 +131,8 @@ DraftCall Batcher::accept_logits(ThreadPool& pool, const Step& step, const Tenso
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     const auto& [slot, tokens] = step.fed[i];
     slots_.append(slot, std::span(tokens).first(accepted.kept[i]));
+    if (!prompts) rate_drafts(*texts_[slot], tokens.size(), accepted.kept[i]);
+    texts_[slot]->progress.drafts.clear();
     if (accepted.kept[i] == tokens.size()) continue;
     (ngram_drafts_ > 0 ? rejected_ : drafts.truncated)
         .push_back({slot, slot, std::ssize(slots_.tokens(slot))});
@@ -113,7 +154,8 @@ CallReport Batcher::report_of(const Step& step, const Accepted& accepted, bool p
                   .seconds = seconds,
                   .new_tokens = accepted.new_tokens,
                   .drafts = accepted.drafts,
-                  .accepted_drafts = accepted.accepted_drafts};
+                  .accepted_drafts = accepted.accepted_drafts,
+                  .held_drafts = prompts ? 0 : held_drafts_};
   const double now = steady_seconds();
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     RunningText& text = *texts_[step.fed[i].slot];

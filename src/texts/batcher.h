@@ -53,6 +53,8 @@ class Batcher {
   void accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, const Tensor& logits) {
     sampler_.accept_drafts(pool, next, texts_, logits);
   }
+  // The last draft of each slot, where a text wants another one behind it; else none.
+  std::vector<SlotTokens> wanted_drafts(std::span<const SlotTokens> next) const;
 
  private:
   void start(WantedText text, Call& call);
@@ -61,7 +63,8 @@ class Batcher {
                        std::span<const std::int64_t> tokens_before);
   void tell_cache_use();
   void finish(std::size_t slot, Finish how);
-  void guess(RunningText& text) const;
+  void choose_drafts(RunningText& text, std::int64_t texts);
+  void rate_drafts(RunningText& text, std::size_t fed, std::size_t kept) const;
 
   const Tokenizer* tokenizer_;
   Inbox& inbox_;
@@ -70,8 +73,11 @@ class Batcher {
   Slots slots_;
   Scheduler scheduler_;
   Sampler sampler_;
-  const double text_seconds_;         // 0: texts may take any time
-  const std::int64_t ngram_drafts_;   // most tokens that are guessed from a text
+  const double text_seconds_;  // 0: texts may take any time
+  const std::int64_t drafts_,
+      ngram_drafts_;  // most tokens that the model drafts; that are guessed from a text
+  const CallCost call_cost_;
+  std::int64_t held_drafts_ = 0;      // before the call that comes
   std::vector<PrefixCopy> rejected_;  // what slots keep of guesses, before the next call
   RunningTexts texts_;
   std::int64_t turns_ = 0;  // texts that got a slot

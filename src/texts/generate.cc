@@ -27,6 +27,7 @@ texts::Limits limits_of(const Prompts& prompts, const GenerateOptions& options) 
           .deterministic = rows_are_independent(),
           .drafts = options.drafts,
           .ngram_drafts = options.ngram_drafts,
+          .call_cost = options.call_cost,
           .vocab = options.vocab,
           .ends = options.ends};
 }
@@ -54,6 +55,7 @@ class CallTimes final : public texts::Observer {
       ++times_.steps;
     times_.drafted += call.drafts;
     times_.accepted += call.accepted_drafts;
+    times_.held += call.held_drafts;
   }
   GenerateTimes take() {
     times_.prefill_seconds = prompts_read_ - begin_;

@@ -23,14 +23,16 @@ struct GenerateOptions {
   std::int64_t vocab = 0;               // ids from here on are never picked
   std::vector<std::int32_t> ends = {};  // ids that end a text
   std::int64_t prompt_chunk = 0;        // most tokens of a prompt in one call of the model; 0: all
-  // The model's first prediction layer drafts the token after the next one, and the model reads both in one
-  // call. Every token is picked from the model's own logits by the draw that it would have without drafts, so
-  // texts are the same. Near ties may differ: logits of two tokens in one call are rounded otherwise.
-  bool drafts = false;
-  std::int64_t ngram_drafts = 0;  // so many tokens at most are guessed from the text itself, with as much
-  std::uint32_t seed = 0;         // draws depend on it, the text's index and the number of draws before
-  std::int64_t draws_before = 0;  // the first new token's
-  std::int64_t least_tokens = 0;  // no end before so many new tokens
+  // The model's first prediction layer drafts so many tokens at most after the next one, and the model reads
+  // all in one call. Every token is picked from the model's own logits by the draw that it would have without
+  // drafts, so texts are the same. Near ties may differ: logits of two tokens in one call are rounded
+  // otherwise.
+  std::int64_t drafts = 0;
+  std::int64_t ngram_drafts = 0;   // so many tokens at most are guessed from the text itself, with as much
+  texts::CallCost call_cost = {};  // what drafts are weighed by; by default they cost nothing
+  std::uint32_t seed = 0;          // draws depend on it, the text's index and the number of draws before
+  std::int64_t draws_before = 0;   // the first new token's
+  std::int64_t least_tokens = 0;   // no end before so many new tokens
   std::vector<std::string> stop = {};    // texts end before the first of these; they need the tokenizer
   const Tokenizer* tokenizer = nullptr;  // without one, GeneratedText has tokens alone
   std::shared_ptr<const TokenHistory> history = {};  // what penalties know; null: the prompt
@@ -50,6 +52,7 @@ struct GenerateTimes {
   double decode_seconds = 0;               // for the others
   std::int64_t steps = 0;                  // calls of the model after the prompt
   std::int64_t drafted = 0, accepted = 0;  // draft tokens, and those among them that the model picked
+  std::int64_t held = 0;  // draft tokens that would have cost more than they save (texts/draft_rule.h)
 };
 
 struct Generated : GenerateTimes {

@@ -12,8 +12,8 @@ namespace {
 
 using namespace generator_test;
 
-GenerateOptions with_drafts(GenerateOptions options) {
-  options.drafts = true;
+GenerateOptions with_drafts(GenerateOptions options, std::int64_t ahead = 1) {
+  options.drafts = ahead;
   return options;
 }
 
@@ -69,8 +69,11 @@ TEST(Drafts, ChangeNoText) {
             GenerateOptions options{
                 .most_tokens = 25, .log_probs = true, .vocab = kFewTokens, .prompt_chunk = piece};
             if (drawn) options.sampling.strategy = SamplingStrategy::weighted;
-            Generator one(context, plain, parameters, 4, 32), two(context, model, parameters, 4, 32);
-            expect_same_texts(one, two, options, with_drafts(options));
+            for (const std::int64_t ahead : {1, 3}) {
+              Generator one(context, plain, parameters, 4, 32),
+                  two(context, model, parameters, 4, 32, true, 0, ahead);
+              expect_same_texts(one, two, options, with_drafts(options, ahead));
+            }
             for (const std::int64_t most : {1, 4}) {
               Generator again(context, plain, parameters, 4, 32),
                   guessing(context, plain, parameters, 4, 32, true, 0, most);
@@ -109,10 +112,10 @@ TEST(Drafts, KeepBitsWhereRowsAreIndependent) {
       GenerateOptions guesses = options;
       guesses.ngram_drafts = 4;
       const Generated want = made(plain, options), ngram = made(plain, guesses),
-                      own = made(model, with_drafts(options));
-      EXPECT_GT(ngram.accepted, 0);
-      EXPECT_GT(own.accepted, 0);
-      for (const Generated* const got : {&ngram, &own}) {
+                      next = made(model, with_drafts(options)),
+                      further = made(model, with_drafts(options, 4));
+      for (const Generated* const got : {&ngram, &next, &further}) {
+        EXPECT_GT(got->accepted, 0);
         for (std::size_t r = 0; r < want.texts.size(); ++r) {
           EXPECT_EQ(got->texts[r].tokens, want.texts[r].tokens);
           EXPECT_EQ(got->texts[r].log_probs, want.texts[r].log_probs);
@@ -135,6 +138,54 @@ TEST(NgramDrafts, GuessWhatFollowedTheSameTokens) {
   EXPECT_EQ(drafts.guess(2), (Tokens{3, 4}));
   drafts.add(Tokens{8, 8, 8});
   EXPECT_EQ(drafts.guess(4), (Tokens{8, 8, 8, 8})) << "what repeats goes on behind the text's end";
+}
+
+TEST(DraftRule, WeighsTheUnionOfExperts) {
+  const texts::CallCost dense, sparse{.always = 1, .experts = 16, .chosen = 1.0 / 16};
+  EXPECT_EQ(dense.of(5), dense.of(1));
+  EXPECT_DOUBLE_EQ(sparse.of(1), 2);
+  EXPECT_LT(sparse.of(100), 17);
+  EXPECT_EQ(texts::drafts_worth(dense, 0.1, 8, 1), 8) << "drafts cost nothing";
+  EXPECT_EQ(texts::drafts_worth(sparse, 0.3, 8, 1), 0) << "a token's experts cost more than 0.3 tokens give";
+  EXPECT_EQ(texts::drafts_worth(sparse, 1, 8, 1), 8);
+  const std::int64_t some = texts::drafts_worth(sparse, 0.8, 8, 1);
+  EXPECT_GT(some, 0);
+  EXPECT_LT(some, 8) << "a draft far ahead is rarely right";
+  EXPECT_GT(texts::drafts_worth(sparse, 0.3, 8, 64), 0) << "many texts read all experts in any case";
+}
+
+TEST(DraftRule, ATextsOwnDraftsSayWhatIsRight) {
+  texts::DraftRate rate;
+  EXPECT_GT(rate.share(), 0.5);
+  for (int i = 0; i < 20; ++i) rate.add(0, true);
+  EXPECT_LT(rate.share(), 0.1);
+  for (int i = 0; i < 20; ++i) rate.add(4, false);
+  EXPECT_GT(rate.share(), 0.9);
+}
+
+// A text whose guesses are wrong goes on without them, and with them again where it repeats.
+TEST(Drafts, AreHeldBackWhereTheyCostMore) {
+  Keys keys = grouped_queries();
+  keys["vocab_size"] = kFewTokens;
+  const Config config = Config::from_map(keys, {});
+  const ModelConfig model = model_config(config);
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    const auto made = [&](GenerateOptions options) {
+      options.most_tokens = 50, options.vocab = kFewTokens, options.ngram_drafts = 4;
+      options.sampling.strategy = SamplingStrategy::weighted;
+      Generator generator(context, model, parameters, 1, 64, true, 0, 4);
+      return generate(generator, few_tokens(random_rows({7})), options, [](std::size_t, std::int32_t) {});
+    };
+    const Generated free = made({}),
+                    dear = made({.call_cost = {.always = 0, .experts = 100, .chosen = 0.01}});
+    EXPECT_EQ(free.held, 0);
+    EXPECT_GT(free.drafted, 0);
+    EXPECT_GT(dear.held, 0);
+    EXPECT_LT(dear.drafted, free.drafted);
+    EXPECT_EQ(dear.texts[0].tokens, free.texts[0].tokens);
+  });
 }
 
 TEST(Drafts, EndWhereTheTextEnds) {

@@ -56,7 +56,7 @@ class Texts {
   std::vector<std::int32_t> drafts(const Tensor& logits, std::span<const SlotTokens> next) {
     sampler_.accept_drafts(pool_, next, texts_, to_device(memory_, logits));
     std::vector<std::int32_t> drafts;
-    for (const auto& text : texts_) drafts.push_back(text->progress.drafts.at(0));
+    for (const auto& text : texts_) drafts.push_back(text->progress.drafts.back());
     return drafts;
   }
   std::vector<Piece> take(std::size_t text) { return pieces_[text]->take(0); }

@@ -37,7 +37,7 @@ Generated made_on(Context& context, const ModelConfig& model, const Parameters& 
                                 .most_tokens = kNewTokens,
                                 .log_probs = true,
                                 .vocab = kVocabulary - 3,
-                                .drafts = model.predictions > 0,
+                                .drafts = model.predictions > 0 ? 1 : 0,
                                 .seed = 5};
   return generate(generator, prompts, options, [](std::size_t, std::int32_t) {});
 }

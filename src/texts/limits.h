@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "texts/draft_rule.h"
+
 namespace switchyard::texts {
 
 struct Limits {
@@ -19,8 +21,9 @@ struct Limits {
   bool deterministic = false;           // no text's bits depend on the others (deterministic_batches)
   std::int64_t texts_of_key = -1;       // most texts of one API key that run or wait; -1: any number
   double text_seconds = 0;              // after which a text ends as at its length; 0: never
-  bool drafts = false;                  // the model drafts the token after a text's last
+  std::int64_t drafts = 0;              // most tokens after a text's last that the model drafts
   std::int64_t ngram_drafts = 0;        // most tokens that are guessed from the text itself (ngram_drafts.h)
+  CallCost call_cost = {};              // what drafts are weighed by
   std::int64_t vocab = 0;               // ids from here on are never picked
   std::vector<std::int32_t> ends = {};  // ids that end every text
 };

@@ -88,8 +88,8 @@ Order agree(Context& context, std::optional<Order> own) {
 struct Loop::Impl {
   Generator& generator;
   Context& context = generator.context();
-  const bool drafts;
-  Observer* const observer;  // null on all ranks but 0
+  const std::int64_t drafts;  // that the model makes, at most
+  Observer* const observer;   // null on all ranks but 0
   std::optional<ExpertCounts> experts = {};
   std::optional<Batcher> batcher = {};  // on rank 0
   Inbox* inbox = nullptr;               // on rank 0
@@ -117,6 +117,22 @@ struct Loop::Impl {
     for (const PrefixCopy& kept : order.call.copies) generator.truncate(kept.slot, kept.tokens);
     const Tensor logits = generator.draft(order.call.step.fed);
     if (batcher) batcher->accept_drafts(*context.pool, order.call.step.fed, logits);
+    draft_further(order.call.step.fed);
+  }
+
+  // Drafts the tokens behind those drafts, as long as rank 0 wants some. Collective.
+  void draft_further(const std::vector<SlotTokens>& after) {
+    std::int64_t calls = 0;
+    const auto has_room = [&](const SlotTokens& of) { return generator.can_draft_further(of.slot); };
+    for (; calls + 1 < drafts && std::ranges::all_of(after, has_room); ++calls) {
+      std::optional<Order> own;
+      if (batcher) own = Order{{{}, {batcher->wanted_drafts(after)}}};
+      const Order order = agree(context, std::move(own));
+      if (order.call.step.fed.empty()) break;
+      const Tensor logits = generator.draft_further(order.call.step.fed);
+      if (batcher) batcher->accept_drafts(*context.pool, order.call.step.fed, logits);
+    }
+    if (calls > 0) generator.drop_further_drafts(after, calls);
   }
 
   void call_model(const Step& step, bool wants_each, bool drafted) {
@@ -126,7 +142,7 @@ struct Loop::Impl {
     anything_new = experts.has_value();
     DraftCall next;
     if (batcher) next = batcher->accept_logits(*context.pool, step, logits, seconds_now() - begin);
-    if (drafts) draft_next(std::move(next));
+    if (drafts > 0) draft_next(std::move(next));
     for (const std::size_t slot : step.kept) generator.keep_checkpoint(slot);
   }
 };

@@ -16,6 +16,7 @@ struct CallReport {
   double seconds = 0;              // of the model
   std::int64_t prompt_tokens = 0;  // that it read
   std::int64_t new_tokens = 0, drafts = 0, accepted_drafts = 0;
+  std::int64_t held_drafts = 0;                  // that would have cost more than they save (draft_rule.h)
   std::vector<double> first_token_seconds = {};  // since texts that got their first token were asked for
   std::vector<double> next_token_seconds = {};   // of each other new token, since its text's last one
   std::vector<double> mask_seconds = {};         // that a grammar took to make a mask of tokens

@@ -176,7 +176,7 @@ void Sampler::accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, 
   const std::vector<PickedToken> found = pick_there(pool, logits, picks);
   for (std::size_t i = 0; i < next.size(); ++i) {
     RunningText* const text = texts[next[i].slot].get();
-    if (text != nullptr) text->progress.drafts = {found[i].token};
+    if (text != nullptr) text->progress.drafts.push_back(found[i].token);
   }
 }
 

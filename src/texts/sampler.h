@@ -14,6 +14,7 @@
 #include "generate/token_history.h"
 #include "generate/token_text.h"
 #include "texts/answer_guide.h"
+#include "texts/draft_rule.h"
 #include "texts/ngram_drafts.h"
 #include "texts/scheduler.h"
 #include "texts/stop_text.h"
@@ -46,9 +47,11 @@ struct RunningText {
   std::optional<NotFinite> not_finite{};                   // and the logit, where it is no number
   std::int64_t new_characters = 0, prompt_characters = 0;  // counted where log probabilities are wanted
   std::optional<TokenText> prompt_text{};                  // of a prompt that is scored
-  std::optional<NgramDrafts> ngrams{};     // of prompt and new tokens, where drafts come from them
-  AnswerGuide guide;                       // what the answer of a chat asks of its tokens
-  std::vector<std::int32_t> all_tokens{};  // of a text that is read again
+  std::optional<NgramDrafts> ngrams{};  // of prompt and new tokens, where drafts come from them
+  DraftRate draft_rate{};
+  std::optional<std::int32_t> held_draft{};  // of the next token, which the model does not read
+  AnswerGuide guide;                         // what the answer of a chat asks of its tokens
+  std::vector<std::int32_t> all_tokens{};    // of a text that is read again
 };
 
 // The texts by slot; null where a slot is free.
@@ -65,7 +68,7 @@ class Sampler {
  public:
   // Without a tokenizer pieces have tokens alone. It must outlive the sampler.
   Sampler(const Tokenizer* tokenizer, const Limits& limits)
-      : tokenizer_(tokenizer), vocab_(limits.vocab), ends_(limits.ends), drafts_(limits.drafts) {}
+      : tokenizer_(tokenizer), vocab_(limits.vocab), ends_(limits.ends), drafts_(limits.drafts > 0) {}
 
   // Takes the logits of a step, f32 [n,V] or, where the step wants each token's, [n,S,V]; n is the number of
   // fed slots. Advances the texts' progress and sends their pieces. The pool's threads share the texts.

@@ -70,7 +70,7 @@ TEST(Sampler, EndsAtAWordAnEndOrALength) {
 
 // The model's own tokens decide: an accepted draft gives a second token, a rejected one leaves the cache.
 TEST(Sampler, AcceptsDraftsThatTheModelPicks) {
-  OneText text({.prompt = kPrompt, .most_tokens = 9}, {.drafts = true, .vocab = 257});
+  OneText text({.prompt = kPrompt, .most_tokens = 9}, {.drafts = 1, .vocab = 257});
   const Accepted first = text.read_prompt('c');
   ASSERT_EQ(first.next.size(), 1u);
   EXPECT_EQ(first.next[0].tokens, (std::vector<std::int32_t>{'c'}));

@@ -502,6 +502,7 @@ TEST_F(ConvertPredictions, OfQwen35) {
   };
   const std::string plain = text({});
   EXPECT_EQ(text({"mtp_draft=true"}), plain);
+  EXPECT_EQ(text({"mtp_draft=true", "mtp_draft_tokens=4"}), plain);
   EXPECT_EQ(text({"ngram_draft=4"}), plain);
   EXPECT_EQ(text({"mtp_draft=true", "ranks=2", "ici_tensor_parallelism=2"}), plain);
 }

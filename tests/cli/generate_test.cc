@@ -219,6 +219,7 @@ TEST_F(Generating, Refused) {
   refused(bytes + Arguments{"mtp_draft=true"}, {"mtp_draft=true", "no prediction layers"});
   refused(bytes + Arguments{"ngram_draft=4", "mtp_draft=true", "mtp_num_layers=1"},
           {"ngram_draft=4", "mtp_draft=true", "one of them"});
+  refused(bytes + Arguments{"mtp_draft_tokens=2"}, {"mtp_draft_tokens=2", "mtp_draft=true"});
   refused(bytes + Arguments{"prompt=longer than that"}, {"max_target_length=8", "16"});
   refused(bytes + Arguments{"prompt=abc", "max_prefill_predict_length=2"},
           {"prompt", "3", "max_prefill_predict_length=2"});
