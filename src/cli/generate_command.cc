@@ -273,7 +273,7 @@ void tell_times(const Generation& generation, const Generated& made) {
                after / made.decode_seconds, made.decode_seconds / static_cast<double>(made.steps) * 1e3);
   }
   if (made.drafted > 0) fmt::print(stderr, " · {} of {} drafts accepted", made.accepted, made.drafted);
-  if (made.held > 0) fmt::print(stderr, " · {} held back: their experts cost more than they save", made.held);
+  if (made.held > 0) fmt::print(stderr, " · {} held back: they cost more than they save", made.held);
   fmt::print(stderr, "\n");
 }
 

@@ -7,11 +7,12 @@
 namespace switchyard::texts {
 
 double CallCost::of(double tokens) const {
-  return always + experts * (1 - std::pow(1 - chosen, tokens));
+  return always + experts * (1 - std::pow(1 - chosen, tokens)) + work * tokens;
 }
 
 CallCost call_cost(const ModelConfig& model) {
-  CallCost cost{0, 0, 0};
+  constexpr double kWork = 0.05;  // of reading what a token multiplies, on the CPUs that were measured
+  CallCost cost{.always = 0};
   for (const ParameterSpec& spec : parameter_specs(without_predictions(model))) {
     if (spec.name == "embedding" && !model.tied) continue;  // a row for each token
     (spec.name.find(".moe.w") == std::string::npos ? cost.always : cost.experts) +=
@@ -19,6 +20,7 @@ CallCost call_cost(const ModelConfig& model) {
   }
   if (cost.experts > 0)
     cost.chosen = static_cast<double>(model.moe().slots) / static_cast<double>(model.moe().experts);
+  cost.work = kWork * cost.of(1);
   return cost;
 }
 

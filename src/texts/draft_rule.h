@@ -10,10 +10,11 @@
 namespace switchyard::texts {
 
 // Numbers of weights that a call reads: those that it reads in any case, and of the routed experts those that
-// a token chooses. By default a dense model, whose drafts cost nothing.
+// a token chooses. By default drafts cost nothing.
 struct CallCost {
   double always = 1, experts = 0;
   double chosen = 0;  // share of the experts that one token chooses
+  double work = 0;    // of one token, in weights that could be read meanwhile
 
   // Of so many tokens that choose apart from each other: the union of their experts.
   double of(double tokens) const;

@@ -146,6 +146,7 @@ TEST(DraftRule, WeighsTheUnionOfExperts) {
   EXPECT_DOUBLE_EQ(sparse.of(1), 2);
   EXPECT_LT(sparse.of(100), 17);
   EXPECT_EQ(texts::drafts_worth(dense, 0.1, 8, 1), 8) << "drafts cost nothing";
+  EXPECT_EQ(texts::drafts_worth({.work = 0.05}, 0.01, 8, 1), 0);
   EXPECT_EQ(texts::drafts_worth(sparse, 0.3, 8, 1), 0) << "a token's experts cost more than 0.3 tokens give";
   EXPECT_EQ(texts::drafts_worth(sparse, 1, 8, 1), 8);
   const std::int64_t some = texts::drafts_worth(sparse, 0.8, 8, 1);
