@@ -98,6 +98,67 @@ TEST(Generator, PiecesOfRowsOfAnyLength) {
     expect_same_in_pieces(envy(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(indexed(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(delta_nets(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
+    expect_same_in_pieces(two_kinds(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
+    expect_same_in_pieces(shared_choices(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
+  }
+}
+
+// Texts of 2,048 tokens: whole, in pieces of 512 and of 7, from another slot's beginning, and with drafts
+// that are taken back.
+TEST(Generator, LongTexts) {
+  constexpr std::int64_t kTokens = 2048, kDrafts = 4;
+  const Rows rows = random_rows({kTokens});
+  const std::vector<std::int32_t>& text = rows[0];
+  Keys wide = two_kinds();
+  wide["attention_kinds"]["window"]["sliding_window_size"] = 128;
+  for (Keys keys : {wide, latent(), delta_nets()}) {  // choices of an indexer would have near ties
+    keys["max_target_length"] = kTokens;
+    const Config config = Config::from_map(keys, {});
+    const ModelConfig model = model_config(config);
+    SCOPED_TRACE(model.block->name);
+    const std::vector<float> want = every_logits_at_once(keys, rows)[0];
+    float largest = 0;
+    for (const float logit : want) largest = std::max(largest, std::abs(logit));
+    run_session(config, mesh_from_config(config), [&](Context& context) {
+      const Parameters parameters =
+          Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+      const auto tokens = [&](std::int64_t begin, std::int64_t end) {
+        return std::vector<std::int32_t>(text.begin() + begin, text.begin() + end);
+      };
+      const auto compare = [&](const Tensor& got, std::int64_t row, std::int64_t token) {
+        for (std::int64_t v = 0; v < kVocabulary; ++v)
+          ASSERT_NEAR(got.span<float>()[static_cast<std::size_t>(row * kVocabulary + v)],
+                      want[static_cast<std::size_t>(token * kVocabulary + v)], 1e-4f * largest)
+              << "after token " << token;
+      };
+      const auto read = [&](Generator& generator, std::size_t slot, std::int64_t end, std::int64_t piece) {
+        for (std::int64_t at = generator.length(slot); at < end; at = generator.length(slot)) {
+          const SlotTokens fed{slot, tokens(at, std::min(at + piece, end))};
+          const Tensor got = generator.feed(std::span(&fed, 1));
+          compare(got, 0, generator.length(slot) - 1);
+        }
+      };
+      Generator generator(context, model, parameters, 2, kTokens, false, 1, kDrafts);
+      for (const std::int64_t piece : {kTokens, std::int64_t{512}, std::int64_t{7}}) {
+        read(generator, 0, kTokens, piece);
+        generator.clear(0);
+      }
+      read(generator, 0, 1000, 512);
+      generator.keep_checkpoint(0);
+      ASSERT_EQ(generator.longest_prefix(0, 1000), 1000);
+      generator.copy_prefix(1, 0, 1000);
+      read(generator, 1, 1400, 512);
+      // Of four drafts the first `right` are right.
+      for (std::int64_t at = 1400, right = 0; at + kDrafts < kTokens;
+           at += right + 1, right = (right + 1) % 5) {
+        SlotTokens fed{1, tokens(at, at + 1 + right)};
+        for (std::int64_t i = right; i < kDrafts; ++i)
+          fed.tokens.push_back((text[static_cast<std::size_t>(at + i + 1)] + 1) % kVocabulary);
+        const Tensor got = generator.feed_each(std::span(&fed, 1), true);
+        for (std::int64_t i = 0; i <= right; ++i) compare(got, i, at + i);
+        if (right < kDrafts) generator.copy_prefix(1, 1, at + 1 + right);
+      }
+    });
   }
 }
 

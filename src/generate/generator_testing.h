@@ -98,6 +98,25 @@ inline Keys envy() {
   return keys;
 }
 
+// Layers of two kinds, as MiMo, Laguna and Step have them: other heads, windows, sinks and gates each, and
+// values that are narrower than keys.
+inline Keys two_kinds() {
+  Keys keys = grouped_queries();
+  keys["base_num_decoder_layers"] = 3;
+  keys.insert({{"value_head_dim", 4},
+               {"attention_value_scale", 0.7},
+               {"attention_gate", "head"},
+               {"layer_kinds", {"window", "full", "window"}},
+               {"attention_kinds",
+                {{"window",
+                  {{"sliding_window_size", 5},
+                   {"attention_sink", true},
+                   {"base_num_query_heads", 6},
+                   {"rope_max_timescale", 100}}},
+                 {"full", {{"partial_rotary_factor", 0.34}, {"attention_gate_curve", "softplus"}}}}}});
+  return keys;
+}
+
 inline Keys latent() {
   Keys keys = small_model();
   keys.insert({{"decoder_block", "deepseek"},
@@ -123,6 +142,13 @@ inline Keys latent() {
 inline Keys indexed() {
   Keys keys = latent();
   keys.insert({{"use_indexer", true}, {"indexer_n_heads", 3}, {"indexer_head_dim", 8}, {"indexer_topk", 3}});
+  return keys;
+}
+
+// The same, where the last layer attends to the keys that the layer before it chose.
+inline Keys shared_choices() {
+  Keys keys = indexed();
+  keys["shared_choice_layers"] = {2};
   return keys;
 }
 

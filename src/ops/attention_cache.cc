@@ -230,8 +230,8 @@ void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slo
   cache.delta.calls.erase(slot);
   cache.firsts.resize(cache.lengths.size());
   const std::int64_t first = tokens == 0 ? 0 : cache.firsts[static_cast<std::size_t>(source_slot)];
-  CHECK(cache.window.can_cut(first, tokens), "[attention cache] {} tokens of {}, cached from {} on",
-        tokens, cache.lengths[static_cast<std::size_t>(source_slot)], first);
+  CHECK(cache.window.can_cut(first, tokens), "[attention cache] {} tokens of {}, cached from {} on", tokens,
+        cache.lengths[static_cast<std::size_t>(source_slot)], first);
   cache.lengths[static_cast<std::size_t>(slot)] = tokens;
   cache.firsts[static_cast<std::size_t>(slot)] = first;
   if (slot == source_slot || tokens == 0) return;

@@ -54,7 +54,8 @@ TEST(Drafts, ChangeNoText) {
   for (const char* layout :
        {"", "ranks=2 ici_data_parallelism=2", "ranks=4 ici_fsdp_parallelism=2 ici_expert_parallelism=2",
         "ranks=2 ici_tensor_parallelism=2"}) {
-    for (Keys keys : {latent(), indexed(), grouped_queries(), windowed(), delta_nets()}) {
+    for (Keys keys :
+         {latent(), indexed(), shared_choices(), grouped_queries(), windowed(), two_kinds(), delta_nets()}) {
       SCOPED_TRACE(layout);
       keys["vocab_size"] = kFewTokens;
       keys["mtp_num_layers"] = 1;
@@ -91,7 +92,7 @@ TEST(Drafts, ChangeNoText) {
 // In bfloat16, where near ties would show.
 TEST(Drafts, KeepBitsWhereRowsAreIndependent) {
   const RowIndependence independent;
-  for (Keys keys : {latent(), grouped_queries(), windowed(), delta_nets()}) {
+  for (Keys keys : {latent(), grouped_queries(), windowed(), two_kinds(), delta_nets()}) {
     keys["vocab_size"] = kFewTokens;
     keys["mtp_num_layers"] = 1;
     keys["dtype"] = "bfloat16";
