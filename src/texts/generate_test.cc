@@ -53,7 +53,7 @@ void expect_same_texts(Generator& plain, Generator& guessing, const GenerateOpti
 TEST(Drafts, ChangeNoText) {
   for (const char* layout :
        {"", "ranks=2 ici_data_parallelism=2", "ranks=4 ici_fsdp_parallelism=2 ici_expert_parallelism=2",
-        "ranks=2 ici_tensor_parallelism=2"}) {
+        "ranks=2 ici_tensor_parallelism=2", "device=fenced", "device=cuda_emulated"}) {
     for (Keys keys :
          {latent(), indexed(), shared_choices(), grouped_queries(), windowed(), two_kinds(), delta_nets()}) {
       SCOPED_TRACE(layout);
