@@ -59,8 +59,7 @@ inline constexpr Int4Part kCompressedParts[] = {{".weight_packed", &Int4Weight::
 // of GPTQModel, and of AutoRound where it packs as GPTQ does.
 bool is_gptq_form(const nlohmann::json& quantization);
 
-// The field by which a quantization_config of compressed-tensors is not all in the format above; empty: it
-// is.
+// The field by which a quantization_config of compressed-tensors is not all in the format above; or empty.
 std::string compressed_form_problem(const nlohmann::json& quantization);
 
 // The difference from the format above, in words; empty when the weight can be

@@ -13,8 +13,7 @@
 namespace switchyard {
 
 // The tensors that store one parameter. A stack of experts [E,…] is E tensors: expert 17 of
-// `layers.3.moe.wi_0` is `layers.3.moe().experts.17.wi_0`. Any other parameter is one tensor with its own
-// name.
+// `layers.3.moe.wi_0` is `layers.3.moe.experts.17.wi_0`. Any other parameter is one tensor of its own name.
 struct StoredParameter {
   std::vector<std::string> names;
   Shape shape;  // of each tensor

@@ -163,8 +163,7 @@ class ToHuggingFace {
     return files;
   }
 
-  // Adds the tokens that begin, end and pad a text: no file states them of a model trained from random
-  // weights.
+  // Adds the tokens that begin, end and pad a text. No file states them of a model whose weights were random.
   void add_special_ids() {
     const Json ids = special_ids(checkpoint_);
     hub_config_.update(ids);

@@ -148,7 +148,7 @@ TEST(Generator, LongTexts) {
       ASSERT_EQ(generator.longest_prefix(0, 1000), 1000);
       generator.copy_prefix(1, 0, 1000);
       read(generator, 1, 1400, 512);
-      // Of four drafts the first `right` are right.
+      // The first `right` of four drafts are right.
       for (std::int64_t at = 1400, right = 0; at + kDrafts < kTokens;
            at += right + 1, right = (right + 1) % 5) {
         SlotTokens fed{1, tokens(at, at + 1 + right)};

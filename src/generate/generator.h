@@ -52,17 +52,17 @@ class Generator {
   // [n,V] in the order of `fed`, on rank 0; an undefined tensor elsewhere. Other slots cost nothing but
   // padding where the groups of a split batch have unlike numbers of them. CHECKs the capacity.
   Tensor feed(std::span<const SlotTokens> fed);
-  // Like feed(), but returns the logits after every token, f32 [n,S,V]; S is the most tokens of a slot. Of a
-  // `drafted` call all tokens of a slot but the first may be taken back: by truncate(), or as a prefix of the
-  // slot itself.
+  // Like feed(), but returns the logits after every token, f32 [n,S,V]; S is the most tokens of a slot. All
+  // tokens of a slot but the first may be taken back after a `drafted` call: by truncate(), or by
+  // copy_prefix() of the slot to itself.
   Tensor feed_each(std::span<const SlotTokens> fed, bool drafted = false);
   // Returns the logits of a draft of the token after next, f32 [n,V] on rank 0, by the first prediction
   // layer. Call it after feed() or feed_each() with the same slots in the same order, each with the tokens
   // that follow its first fed tokens, one or more. Tokens fed beyond those must be dropped by truncate().
   Tensor draft(std::span<const SlotTokens> next);
   // Returns the same one token further, after draft() or this function: the same slots in the same order,
-  // each with the token that was drafted for it. Afterwards drop_further_drafts(), of as many calls of this
-  // function.
+  // each with the token that was drafted for it. drop_further_drafts() must undo so many calls of it before
+  // the next feed().
   Tensor draft_further(std::span<const SlotTokens> drafted);
   bool can_draft_further(std::size_t slot) const { return draft_slots_.lengths[slot] < capacity_; }
   void drop_further_drafts(std::span<const SlotTokens> drafted, std::int64_t calls);

@@ -297,7 +297,7 @@ std::vector<bool> windowed_layers(const Config& c, const ModelConfig& m, bool la
   return windowed;
 }
 
-// What a kind says of all its layers; what they see is said apart.
+// The kind that the keys describe, but for what its layers see.
 AttentionKind attention_kind(const Config& c, const Scales& scale, ModelConfig& m) {
   AttentionKind kind;
   kind.heads = c.get_int("base_num_query_heads") * scale.heads;
@@ -638,7 +638,7 @@ void read_remat(const Config& c, ModelConfig& m) {
   if (policy == "minimal_offloaded" || policy == "qkv_proj_offloaded") m.remat_offloads = m.remat_keeps;
 }
 
-// mtp_num_layers: each is like the last of the layers with attention, with an indexer of its own where those
+// mtp_num_layers: each is like the last of the layers with attention. It has an indexer of its own where they
 // have one.
 void add_predictions(const Config& c, ModelConfig& m) {
   m.predictions = c.get_int("mtp_num_layers");

@@ -36,7 +36,7 @@ struct DeltaOptions {
 struct DeltaState {
   Tensor query_tail, key_tail, value_tail, state;
 
-  // What a convolution of a call read of one slot, and its tail before.
+  // A convolution's inputs of a call for one slot, and its tail before.
   struct ConvCall {
     Tensor tail, x, w;
   };

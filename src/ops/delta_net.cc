@@ -198,7 +198,7 @@ class CacheOp : public Op {
 
  protected:
   std::int64_t length_of(std::int64_t slot) const { return cache_.lengths[static_cast<std::size_t>(slot)]; }
-  // Where a call of so many tokens is kept; null: it is not taken back.
+  // Returns where a call of so many tokens is kept; null: it is not taken back.
   DeltaState::Call* kept_call(std::int64_t slot, std::int64_t tokens) const {
     if (drafted_ && tokens > 1) return &cache_.delta.calls[slot];
     cache_.delta.calls.erase(slot);

@@ -26,8 +26,8 @@ Array gated_delta(Context& context, const Array& q, const Array& k, const Array&
 
 // Both ops for generation: each continues from the state in the cache's slots and stores the state for the
 // next call there. An empty slot starts from zeros. Padding gives zeros. No gradients.
-// In a call of drafts the rule goes token by token, as it does in calls of one token: the state has the same
-// bits then.
+// The rule goes token by token in a call of drafts, as it does in calls of one token, so that the state has
+// the same bits.
 struct ConvOfCache {
   Tensor DeltaState::*tail;
   DeltaState::ConvCall DeltaState::Call::*call;

@@ -16,7 +16,7 @@ struct CallCost {
   double chosen = 0;  // share of the experts that one token chooses
   double work = 0;    // of one token, in weights that could be read meanwhile
 
-  // Of so many tokens that choose apart from each other: the union of their experts.
+  // The cost of so many tokens, with the union of the experts that they choose apart from each other.
   double of(double tokens) const;
 };
 CallCost call_cost(const ModelConfig& model);
@@ -24,7 +24,7 @@ CallCost call_cost(const ModelConfig& model);
 // The share of a text's drafts that are right. Later drafts count more.
 class DraftRate {
  public:
-  // Of a call's drafts `right` were right; and then came one that was wrong, or none.
+  // `right` drafts of a call were right; then came one that was wrong, or none.
   void add(std::int64_t right, bool one_wrong);
   double share() const { return right_ / tried_; }
 
@@ -32,8 +32,8 @@ class DraftRate {
   double right_ = 1.5, tried_ = 2;  // a text begins with hope
 };
 
-// Of `most` drafts the number that gives most tokens for a call's cost, where each of `texts` texts has so
-// many drafts of which that share is right.
+// Returns the number of drafts, up to `most`, that gives most tokens for a call's cost where each of `texts`
+// texts has so many and that share of them is right.
 std::int64_t drafts_worth(const CallCost& cost, double right, std::int64_t most, std::int64_t texts);
 
 }  // namespace switchyard::texts

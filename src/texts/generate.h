@@ -25,8 +25,7 @@ struct GenerateOptions {
   std::int64_t prompt_chunk = 0;        // most tokens of a prompt in one call of the model; 0: all
   // The model's first prediction layer drafts so many tokens at most after the next one, and the model reads
   // all in one call. Every token is picked from the model's own logits by the draw that it would have without
-  // drafts, so texts are the same. Near ties may differ: logits of two tokens in one call are rounded
-  // otherwise.
+  // drafts, so texts are the same. Near ties may differ: two tokens in one call are rounded otherwise.
   std::int64_t drafts = 0;
   std::int64_t ngram_drafts = 0;   // so many tokens at most are guessed from the text itself, with as much
   texts::CallCost call_cost = {};  // what drafts are weighed by; by default they cost nothing

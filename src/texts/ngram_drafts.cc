@@ -4,7 +4,7 @@
 
 namespace switchyard::texts {
 
-// Of the `length` tokens before `end`.
+// The key of the `length` tokens before `end`.
 std::uint64_t NgramDrafts::key_of(std::size_t end, std::size_t length) const {
   std::uint64_t key = length;
   for (std::size_t i = end - length; i < end; ++i) {

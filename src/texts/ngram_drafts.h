@@ -22,7 +22,7 @@ class NgramDrafts {
   bool same(std::size_t end, std::size_t other, std::size_t length) const;
 
   std::vector<std::int32_t> tokens_;
-  // Where tokens with that key end: the last such place that has a token behind it.
+  // Maps a key to the end of the last tokens that have it and a token behind them.
   std::unordered_map<std::uint64_t, std::size_t> ends_;
 };
 

@@ -18,8 +18,7 @@ namespace switchyard {
 // A model and its weights under Hugging Face names.
 class HubModel {
  public:
-  // Checks that the tensors of `weights` are those of the model in `hub_config`, a config.json; Error(usage)
-  // otherwise.
+  // Error(usage) unless the tensors of `weights` are those of the model in `hub_config`, a config.json.
   HubModel(ModelConfig model, const ModelFamily& family, nlohmann::json hub_config,
            std::shared_ptr<const HubWeights> weights);
 

@@ -50,6 +50,34 @@ TEST_F(Generating, TheSameTextOnAnyMesh) {
   EXPECT_FALSE(plain["results"][0].contains("log_probs"));
 }
 
+// Folders are read block by block here, which `verify` does not do.
+TEST_F(Generating, FromAFolderOfEveryFamily) {
+  std::string digits;
+  for (int i = 0; i < 300; ++i) digits += static_cast<char>('0' + i * i % 10);
+  write("text.txt", digits + "\n");
+  std::size_t folders = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(kSourceFolder) + "/tests/golden/hf")) {
+    const std::string folder = entry.path().string();
+    SCOPED_TRACE(folder);
+    ++folders;
+    const auto text = [&](const Arguments& more) {
+      const Finished done = run(Arguments{"generate", folder, "tokenizer_type=byte", "prompt=1212",
+                                          "max_target_length=24", "dtype=float32"} +
+                                more);
+      EXPECT_EQ(done.status, 0) << done.err;
+      return done.out;
+    };
+    const std::string plain = text({});
+    EXPECT_EQ(text({"ngram_draft=3"}), plain);
+    EXPECT_EQ(text({"ranks=2", "ici_tensor_parallelism=2"}), plain);
+    const Finished scored = run({"eval", folder, "data_path=text.txt", "tokenizer_type=byte", "add_bos=false",
+                                 "add_eos=false", "max_target_length=32"});
+    EXPECT_EQ(scored.status, 0) << scored.err;
+  }
+  EXPECT_GT(folders, 12u);
+}
+
 TEST_F(Generating, RowsAndDraws) {
   train_bytes();
   const Arguments how{"decode_sampling_strategy=weighted", "per_device_batch_size=3", "prompt=a"};

@@ -10,7 +10,7 @@
 
 namespace switchyard {
 
-// What a limit cuts, with u = clamp(up', -limit, limit).
+// GateClamp says what a limit cuts, with u = clamp(up', -limit, limit).
 enum class GateClamp {
   gpt_oss,  // (u + 1) · g · sigmoid(alpha · g), g = min(gate', limit) (the model card of gpt-oss, 2025)
   before,   // u · silu(min(gate', limit)) (DeepSeek-V4, 2026)

@@ -11,7 +11,7 @@
 
 namespace switchyard {
 
-// What a layer leaves for later ones of the same pass.
+// Flow holds what a layer leaves for later ones of the same pass.
 struct Flow {
   Array choice;           // keys that queries chose within the batch (ops/indexer.h); undefined: all
   CachedChoice in_cache;  // keys that they chose among the cached ones

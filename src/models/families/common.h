@@ -56,8 +56,7 @@ void read_window_of_all(const HubConfig& hub, std::int64_t usual, ConfigKeys& ke
 struct TwoKinds {
   std::vector<std::string> words;  // of each layer
   ConfigKeys windowed;             // keys of the layers with a window
-  // The rotations of a file without rope_parameters. A file's rope_parameters is a rotation, or one for each
-  // word.
+  // The rotations of a file without rope_parameters, which are one rotation, or one for each word.
   nlohmann::json full_rope, windowed_rope;
 };
 // A rotation without scaling.

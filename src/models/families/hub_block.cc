@@ -65,6 +65,12 @@ class HubBlockReader {
 
   void read_rows(const Shape& shape, const Box& box, std::byte* out) const {
     const std::size_t element = size_of(cast_.dtype);
+    if (shape.size() == 1 && form_.shape.size() == 2) {  // ours is one row there (TensorForm::row)
+      const Tensor row = take(0, 1);
+      std::memcpy(out, row.raw() + static_cast<std::size_t>(box.start[0]) * element,
+                  static_cast<std::size_t>(box.shape[0]) * element);
+      return;
+    }
     const std::int64_t first = box.start.empty() ? 0 : box.start[0];
     const std::int64_t last = first + (box.shape.empty() ? 1 : box.shape[0]);
     // Rows there may have heads apart here: so many of them are one here.

@@ -3,8 +3,8 @@
 //
 // A layer:
 //   q, k = W n(x) a head of d, v = W n(x) · c a head of dv; rope on the first dims of q and k
-//   h = x + Wo softmax(q·k · d^-1/2) v over all keys, or over a window with a sink a head, a summand of the
-//     softmax's divisor
+//   h = x + Wo softmax(q·k · d^-1/2) v over all keys, or over a window with a sink a head: one more summand
+//     of the softmax's divisor
 //   y = h + MLP(n(h)) in dense layers, else DeepSeek-V3's experts (deepseek.cc) without shared ones
 #include <fmt/format.h>
 
@@ -46,7 +46,7 @@ constexpr FixedField kMimoRefused[] = {{"scoring_func", R"("sigmoid")"},
                                        {"add_swa_attention_sink_bias", "true"},
                                        {"add_full_attention_sink_bias", "false"},
                                        {"rope_scaling", "null"}};
-// Of published files.
+// Published files have the first name.
 constexpr OtherName kMimoOtherNames[] = {{"layernorm_epsilon", "rms_norm_eps"}};
 // Named for other ways of running the same layers.
 constexpr std::string_view kMimoUnused[] = {"attention_chunk_size", "hybrid_block_size"};

@@ -1,14 +1,12 @@
-// Mistral Small 4 (mistral4): DeepSeek-V3's latent attention with queries that grow with the position, and a
-// softmax router.
+// Mistral Small 4 (mistral4): DeepSeek-V3's latent attention with queries that grow with the position; the
+// router's scores are a softmax.
 //
 // A layer:
-//   latent attention as in deepseek.cc, its queries times 1 + beta · ln(1 + floor(position / P)), P the
-//   positions
-//     before YaRN stretches them
-//   y = h + MLP(m) in the first dense layers, m = n(h); else with p = softmax(G m), the best groups by the
-//   sum
-//     of their two largest p, K best p there, w = p / sum of the chosen p · scaling:
-//     y = h + sum of w[e]·E[e](m) + S(m)
+//   latent attention as in deepseek.cc, its queries times 1 + beta · ln(1 + floor(position / P));
+//     P is the number of positions before YaRN stretches them
+//   y = h + MLP(m) in the first dense layers, m = n(h); else
+//     y = h + sum of w[e]·E[e](m) + S(m) with p = softmax(G m), the best groups by the sum of their two
+//     largest p, the K best p there, w = p / sum of the chosen p · scaling
 #include <cmath>
 
 #include "models/families/deepseek.h"

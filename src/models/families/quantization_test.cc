@@ -96,7 +96,7 @@ TEST_F(Quantization, OthersAreNamed) {
   EXPECT_NE(mlx.find("quantization: bits=4, group_size=64: "), std::string::npos) << mlx;
 }
 
-// Of compressed-tensors those are read whose products are of four symmetric bits and of nothing else.
+// Those files of compressed-tensors are read whose products are of four symmetric bits and of nothing else.
 TEST_F(Quantization, CompressedTensorsOfFourBitsAreRead) {
   json form = {{"quant_method", "compressed-tensors"},
                {"format", "pack-quantized"},

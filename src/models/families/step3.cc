@@ -84,8 +84,8 @@ std::vector<std::string> words_of_step3(const HubConfig& hub) {
   return words_of_layers(HubConfig(all));
 }
 
-// Which layers have experts: mlp_layer_types, else moe_layers_enum, numbers in a text, else all from the
-// fourth on.
+// mlp_layer_types says which layers have experts; else moe_layers_enum does, numbers in a text; else all have
+// them from the fourth on.
 json step3_layers_with_experts(const HubConfig& hub) {
   const std::int64_t layers = hub.positive("num_hidden_layers");
   json numbers = json::array();
