@@ -52,9 +52,9 @@ TEST_F(Generating, TheSameTextOnAnyMesh) {
 
 // Folders are read block by block here, which `verify` does not do.
 TEST_F(Generating, FromAFolderOfEveryFamily) {
-  std::string digits;
-  for (int i = 0; i < 300; ++i) digits += static_cast<char>('0' + i * i % 10);
-  write("text.txt", digits + "\n");
+  std::string marks;  // some of the models know few tokens
+  for (int i = 0; i < 300; ++i) marks += static_cast<char>('!' + i * i % 13);
+  write("text.txt", marks + "\n");
   std::size_t folders = 0;
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(kSourceFolder) + "/tests/golden/hf")) {
@@ -62,7 +62,7 @@ TEST_F(Generating, FromAFolderOfEveryFamily) {
     SCOPED_TRACE(folder);
     ++folders;
     const auto text = [&](const Arguments& more) {
-      const Finished done = run(Arguments{"generate", folder, "tokenizer_type=byte", "prompt=1212",
+      const Finished done = run(Arguments{"generate", folder, "tokenizer_type=byte", "prompt=!#!#",
                                           "max_target_length=24", "dtype=float32"} +
                                 more);
       EXPECT_EQ(done.status, 0) << done.err;

@@ -260,7 +260,7 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
     }
     if (auto notice = hub_left_out(name, tied, num_layers)) {
       if (notice->ends_with(kOfPredictions))
-        of_predictions.push_back(name);  // with all experts they are many
+        of_predictions.push_back(folder.stored_name(name));  // with all experts they are many
       else
         notices.push_back(*notice);
     } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none

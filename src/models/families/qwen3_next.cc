@@ -126,11 +126,6 @@ constexpr FusedRule kQwen3NextFused[] = {
     {.fused = "mlp.experts.gate_up_proj", .parts = kGateAndUpOfExperts, .written = false},
     {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts, .written = false},
 };
-constexpr FusedRule kQwen35Fused[] = {
-    {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
-    {.fused = "linear_attn.in_proj_qkv.weight", .parts = kQueryKeyValue, .rows = all_query_key_value},
-    {.fused = "linear_attn.conv1d.weight", .parts = kTaps, .rows = all_query_key_value},
-};
 constexpr FusedRule kQwen35MoeFused[] = {
     {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
     {.fused = "linear_attn.in_proj_qkv.weight", .parts = kQueryKeyValue, .rows = all_query_key_value},
@@ -138,6 +133,8 @@ constexpr FusedRule kQwen35MoeFused[] = {
     {.fused = "mlp.experts.gate_up_proj", .parts = kGateAndUpOfExperts},
     {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts},
 };
+// A dense model lacks the last two.
+constexpr std::span<const FusedRule> kQwen35Fused{kQwen35MoeFused, std::size(kQwen35MoeFused) - 2};
 
 constexpr std::string_view kDeltaRead[] = {
     "linear_num_key_heads",   "linear_num_value_heads",  "linear_key_head_dim",     "linear_value_head_dim",
