@@ -1,5 +1,6 @@
 #include "config/builder.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,8 +144,12 @@ bool is_of_images_or_sound(const std::string& name) {
 std::string unknown_name(const std::string& key, const std::string& name,
                          const std::vector<std::string>& known) {
   const std::string nearest = nearest_of(name, known);
-  std::string list;
-  for (const std::string& item : known) list += (list.empty() ? "" : ", ") + item;
+  std::vector<std::string> kin;  // names that begin nearly so: of mixtrl the sizes of mixtral
+  for (const std::string& item : known) {
+    const std::string begin = item.substr(0, item.find('-'));
+    if (begin == name || !nearest_of(name, std::span(&begin, 1)).empty()) kin.push_back(item);
+  }
+  const std::string list = fmt::format("{}", fmt::join(kin.empty() ? known : kin, ", "));
   return fmt::format("[config] {}={}: there is no such file in configs; {}", key, name,
                      nearest.empty() ? "there are " + list : "the nearest is " + nearest);
 }
@@ -608,7 +613,8 @@ void ConfigBuilder::derive_block() {
   const auto derive = [&](const char* key, bool value) {
     if (config_.entry(key).source == "default") config_.set(key, value, source);
   };
-  if (block == "qwen3_next" || block == "qwen3_5_moe" || block == "qwen3_5_dense") derive("use_qk_norm", true);
+  if (block == "qwen3_next" || block == "qwen3_5_moe" || block == "qwen3_5_dense")
+    derive("use_qk_norm", true);
   if (block == "qwen2" || block == "qwen2_moe") derive("attention_output_bias", false);
 }
 

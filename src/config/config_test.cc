@@ -249,6 +249,11 @@ TEST(Config, ModelKeysNeedAnOverride) {
   EXPECT_EQ(problem_of({"model_name=mixtral-8x7b", "base_emb_dim=4_096"}), "");
   EXPECT_EQ(problem_of({"model_name=mixtral-8x7b", "base_emb_dim=64", "override_model_config=True"}), "");
   EXPECT_MENTIONS(problem_of({"model_name=mixtral-8x7"}), "model_name=mixtral-8x7", "mixtral-8x7b");
+  for (const char* name : {"mixtrl", "mixtral"}) {
+    const std::string problem = problem_of({std::string("model_name=") + name});
+    EXPECT_MENTIONS(problem, "mixtral-8x7b", "mixtral-8x22b");
+    EXPECT_EQ(problem.find("qwen"), std::string::npos) << problem;
+  }
   EXPECT_MENTIONS(problem_of({"model_name=../base"}), "no such file");
 }
 

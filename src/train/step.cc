@@ -285,8 +285,8 @@ std::vector<double> Trainer::bias_norms() {
 // A parameter that is whole on every rank of its stage, wherever that is.
 std::vector<float> Trainer::host_copy(const std::string& name) {
   const bool here = parameters_.contains(name);
-  const Tensor value =
-      here ? parameters_.on_device(context_, name).tensor().clone() : context_.zeros(DType::f32, {model_.moe().experts});
+  const Tensor value = here ? parameters_.on_device(context_, name).tensor().clone()
+                            : context_.zeros(DType::f32, {model_.moe().experts});
   if (context_.stage.count > 1) context_.comm->all_reduce(context_.stage.across, value.view());
   const Tensor host = read_back(context_, value, "router bias",
                                 [&] { return Memory().zeros(DType::f32, {model_.moe().experts}); });
