@@ -126,6 +126,23 @@ TEST(Drafts, KeepBitsWhereRowsAreIndependent) {
   }
 }
 
+// Tokens of few numbers, whose keys may be equal: what is guessed followed the same tokens.
+TEST(NgramDrafts, KeysThatAreEqualByChance) {
+  for (const std::int32_t few : {2, 3, 5}) {
+    texts::NgramDrafts drafts;
+    std::vector<std::int32_t> tokens;
+    for (std::uint64_t i = 0; i < 400; ++i) {
+      const std::vector<std::int32_t> guessed = drafts.guess(1);
+      if (!guessed.empty()) {
+        const std::vector<std::int32_t> want{tokens.end()[-2], tokens.end()[-1], guessed[0]};
+        EXPECT_NE(std::ranges::search(tokens, want).begin(), tokens.end()) << i;
+      }
+      tokens.push_back(rng_randint(rng_key(5), i, 0, few));
+      drafts.add(std::span(tokens).last(1));
+    }
+  }
+}
+
 TEST(NgramDrafts, GuessWhatFollowedTheSameTokens) {
   using Tokens = std::vector<std::int32_t>;
   texts::NgramDrafts drafts;

@@ -8,14 +8,15 @@ namespace switchyard::texts {
 std::uint64_t NgramDrafts::key_of(std::size_t end, std::size_t length) const {
   std::uint64_t key = length;
   for (std::size_t i = end - length; i < end; ++i) {
-    key = (key ^ static_cast<std::uint32_t>(tokens_[i])) * 0x9e3779b97f4a7c15u;
+    key = (key + static_cast<std::uint32_t>(tokens_[i]) + 1) * 0x9e3779b97f4a7c15u;
     key ^= key >> 32;
   }
   return key;
 }
 
-// Keys may be equal by chance.
+// Keys may be equal by chance, of other lengths too.
 bool NgramDrafts::same(std::size_t end, std::size_t other, std::size_t length) const {
+  if (other < length) return false;
   const auto last = [&](std::size_t at) { return tokens_.begin() + static_cast<std::ptrdiff_t>(at); };
   return std::equal(last(end - length), last(end), last(other - length));
 }
