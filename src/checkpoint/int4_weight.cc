@@ -100,7 +100,7 @@ std::string compressed_form_problem(const nlohmann::json& quantization) {
 
 namespace {
 
-// Where compressed-tensors differ from their layout.
+// Returns how a weight of compressed-tensors differs from their layout; empty: it does not.
 std::string compressed_problem(const Int4Weight& w) {
   if (w.numbers.dtype != "I32" || w.numbers.shape.size() != 2)
     return fmt::format("its weight_packed is {} {}, expected I32 [out, in / 8]", w.numbers.dtype,

@@ -102,8 +102,8 @@ struct Mxfp4Stack;
 // path to a single .safetensors file is accepted too. Every tensor of the index must be in its shard and
 // every tensor of a shard in the index; otherwise Error(usage). 8-bit weights with scales
 // (checkpoint/block_scaled.h) appear as bfloat16 tensors (float32 by take_values), without their scales;
-// 4-bit weights of GPTQ and of compressed-tensors (checkpoint/int4_weight.h) appear as float32
-// tensors NAME.weight.
+// 4-bit weights of GPTQ and of compressed-tensors (checkpoint/int4_weight.h) appear as
+// NAME.weight in float32.
 class WeightFolder : public HubWeights {
  public:
   static WeightFolder open(const std::string& folder);

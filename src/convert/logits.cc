@@ -87,7 +87,7 @@ Batch random_batch(std::int64_t vocab) {
   return batch_of(tokens);
 }
 
-// What a layer takes and gives: x, and after the last one the logits; and a choice of keys.
+// A layer takes and gives x, after the last one the logits, and a choice of keys.
 struct LayerResult {
   Tensor x, choice;  // undefined: none
 };

@@ -145,7 +145,7 @@ inline Keys indexed() {
   return keys;
 }
 
-// The same, where the last layer attends to the keys that the layer before it chose.
+// This model has an indexer too, but its last layer attends to the keys that the layer before it chose.
 inline Keys shared_choices() {
   Keys keys = indexed();
   keys["shared_choice_layers"] = {2};

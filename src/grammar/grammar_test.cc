@@ -123,8 +123,7 @@ class GrammarTest : public ::testing::Test {
   }
 };
 
-// Grammars hold what they need of a vocabulary, and a vocabulary its last grammars: neither outlives its
-// users.
+// Grammars hold what they need of a vocabulary, and a vocabulary its last grammars. Both go with their users.
 TEST_F(GrammarTest, AVocabularyGoesWithItsLastUser) {
   const std::vector<std::int32_t> ends = {end_id};
   auto held = std::make_unique<const Vocabulary>(tokens(), ends);

@@ -270,7 +270,7 @@ Array prediction_norm(Context& c, const ModelConfig& m, const Parameters& parame
       c, m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k) : "final_norm");
 }
 
-// What prediction layer k reads of the output before it, which is the model's for k = 0.
+// Returns what prediction layer k reads of the output `before` it, which is the model's for k = 0.
 Array read_by_prediction(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& before,
                          std::int64_t k) {
   if (!m.prediction_of_normed) return before;

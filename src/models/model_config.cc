@@ -638,8 +638,7 @@ void read_remat(const Config& c, ModelConfig& m) {
   if (policy == "minimal_offloaded" || policy == "qkv_proj_offloaded") m.remat_offloads = m.remat_keeps;
 }
 
-// mtp_num_layers: each is like the last of the layers with attention. It has an indexer of its own where they
-// have one.
+// mtp_num_layers: each is like the last layer with attention, and has an indexer of its own where layers do.
 void add_predictions(const Config& c, ModelConfig& m) {
   m.predictions = c.get_int("mtp_num_layers");
   m.prediction_loss = c.get_float("mtp_loss_scaling_factor");

@@ -18,7 +18,7 @@ std::int64_t cached_tokens(const AttentionCache& cache, std::int64_t slot);
 // tokens' slots. Of each of `slots` the call has the last `tokens`, in rows of `space`; padding sees none.
 std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots,
                                            std::span<const std::int64_t> tokens, std::int64_t space);
-// The same for a call of one token a slot.
+// Returns the same numbers for a call of one token a slot.
 std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots);
 
 }  // namespace switchyard

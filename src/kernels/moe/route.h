@@ -23,8 +23,8 @@ struct RoutingRule {
   bool choose_by_logit = false;       // the K largest of logits + bias are chosen, however scores round
   bool weights_include_bias = false;  // weights: of scores + bias
   // Above 1: experts stand in so many groups of E / groups, and only those of the kept_groups best groups can
-  // be chosen. A group scores its best score, or the sum of its two best (by_two_best, and where scores are
-  // each alone).
+  // be chosen. A group scores its best score. It scores the sum of its two best with by_two_best, and where
+  // each score is computed alone.
   std::int64_t groups = 0;
   std::int64_t kept_groups = 0;
   bool by_two_best = false;

@@ -96,7 +96,7 @@ TEST_F(Quantization, OthersAreNamed) {
   EXPECT_NE(mlx.find("quantization: bits=4, group_size=64: "), std::string::npos) << mlx;
 }
 
-// Those files of compressed-tensors are read whose products are of four symmetric bits and of nothing else.
+// A file of compressed-tensors is read if its weights have four symmetric bits and nothing else is rounded.
 TEST_F(Quantization, CompressedTensorsOfFourBitsAreRead) {
   json form = {{"quant_method", "compressed-tensors"},
                {"format", "pack-quantized"},
