@@ -191,9 +191,10 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   limits.shares_prefixes =
       config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");
   const bool evicts = !config.get_bool("enable_prefix_caching");
-  if (limits.shares_prefixes && !cuts_freely(run.model, evicts))
+  const Prefixes prefixes = prefixes_of(run.model, evicts);
+  if (limits.shares_prefixes && prefixes != Prefixes::any)
     limits.checkpoints = config.get_int("prompt_checkpoints");
-  if (run.model.has_delta() && limits.checkpoints == 0) {
+  if (prefixes == Prefixes::whole && limits.checkpoints == 0) {
     if (limits.shares_prefixes && config.is_set_by_user("enable_prefix_caching"))
       fail_usage(
           "[serve] enable_prefix_caching=true: a model with gated delta nets caches whole texts only; set "
@@ -238,7 +239,8 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
       !has_memory_to_run(command, serving.run, limits.slots, capacity, serving.evicts, processes,
                          limits.checkpoints)) {
     limits.checkpoints = 0;
-    limits.shares_prefixes = limits.shares_prefixes && !serving.run.model.has_delta();
+    limits.shares_prefixes =
+        limits.shares_prefixes && prefixes_of(serving.run.model, serving.evicts) != Prefixes::whole;
   }
   require_memory_to_run(command, serving.run, limits.slots, capacity, serving.evicts, processes,
                         limits.checkpoints);

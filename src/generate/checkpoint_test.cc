@@ -130,14 +130,14 @@ TEST(Checkpoints, AsManyAsThereIsMemoryFor) {
 }
 
 TEST(Checkpoints, TellWhichModelsNeedThem) {
-  const auto cuts = [](const Keys& keys, bool evicts) {
-    return cuts_freely(model_config(Config::from_map(keys, {})), evicts);
+  const auto prefixes = [](const Keys& keys, bool evicts) {
+    return prefixes_of(model_config(Config::from_map(keys, {})), evicts);
   };
-  EXPECT_TRUE(cuts(grouped_queries(), true));
-  EXPECT_TRUE(cuts(windowed(), false));
-  EXPECT_FALSE(cuts(windowed(), true));
-  EXPECT_FALSE(cuts(chunked(), true));
-  EXPECT_FALSE(cuts(delta_nets(), false));
+  EXPECT_EQ(prefixes(grouped_queries(), true), Prefixes::any);
+  EXPECT_EQ(prefixes(windowed(), false), Prefixes::any);
+  EXPECT_EQ(prefixes(windowed(), true), Prefixes::long_ones);
+  EXPECT_EQ(prefixes(chunked(), true), Prefixes::long_ones);
+  EXPECT_EQ(prefixes(delta_nets(), false), Prefixes::whole);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // What a generator gives piece by piece is what the model gives for all tokens at once, on any layout; and
 // draws follow their distribution.
-#include "generate/generator.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +9,7 @@
 
 #include "core/rng.h"
 #include "engine/session.h"
+#include "generate/generator.h"
 #include "generate/generator_testing.h"
 #include "generate/token_text.h"
 #include "ops/reshard.h"

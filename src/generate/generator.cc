@@ -63,11 +63,27 @@ std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits,
   return picked;
 }
 
-bool cuts_freely(const ModelConfig& model, bool evicts) {
-  return !model.has_delta() &&
-         (!evicts || std::ranges::none_of(model.layer_specs, [&](const LayerSpec& layer) {
-           return model.seen_in(layer).limits();
-         }));
+namespace {
+
+// What a slot of the layer's cache keeps.
+CacheWindow window_of(const ModelConfig& model, const LayerSpec& layer, std::int64_t capacity, bool evicts,
+                      std::int64_t taken_back) {
+  return {.capacity = capacity,
+          .seen = evicts ? model.seen_in(layer) : KeyWindow(),
+          .taken_back = taken_back,
+          .whole = layer.delta >= 0};
+}
+
+}  // namespace
+
+Prefixes prefixes_of(const ModelConfig& model, bool evicts) {
+  Prefixes prefixes = Prefixes::any;
+  for (const LayerSpec& layer : model.layer_specs) {
+    const CacheWindow window = window_of(model, layer, 1, evicts, 1);
+    if (window.whole) return Prefixes::whole;
+    if (!window.cuts_freely()) prefixes = Prefixes::long_ones;
+  }
+  return prefixes;
 }
 
 std::string broken_layer_text(std::int64_t layer, std::int64_t layers) {
@@ -79,28 +95,30 @@ std::string broken_layer_text(std::int64_t layer, std::int64_t layers) {
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
                      std::int64_t slots, std::int64_t capacity, bool evicts, std::int64_t checkpoints,
                      std::int64_t taken_back)
-    : context_(context), model_(without_training(model)), parameters_(parameters), capacity_(capacity) {
+    : context_(context),
+      model_(without_training(model)),
+      parameters_(parameters),
+      capacity_(capacity),
+      model_slots_(static_cast<std::size_t>(slots)),
+      draft_slots_(static_cast<std::size_t>(slots)) {
   const Sharding split = split_of_rows(context_, model_, slots);
   groups_ = context_.mesh->product(split.dims[0]);
   first_here_ = local_offset(*context_.mesh, context_.rank, {slots}, split)[0];
-  const std::vector<std::int64_t> none(static_cast<std::size_t>(slots));
-  model_slots_ = draft_slots_ = {{.capacity = capacity}, none, none};
-  versions_ = none;
-  drafted_from_.assign(none.size(), -1);
-  checkpoints_.assign(none.size(), std::vector<Checkpoint>(static_cast<std::size_t>(checkpoints)));
+  versions_.resize(static_cast<std::size_t>(slots));
+  drafted_from_.assign(versions_.size(), -1);
+  checkpoints_.assign(versions_.size(), std::vector<Checkpoint>(static_cast<std::size_t>(checkpoints)));
   for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
-    AttentionCache cache;
-    cache.window = {.capacity = capacity,
-                    .seen = evicts ? model.seen_in(model.layer(i)) : KeyWindow(),
-                    .taken_back = taken_back};
+    LayerCache cache;
+    cache.window = window_of(model, model.layer(i), capacity, evicts, taken_back);
     cache.int8 = model_.int8_cache;
-    const bool kept = cache.window.seen.limits() || model.layer(i).delta >= 0;
-    cache.lengths.resize(static_cast<std::size_t>(slots / groups_ * (kept ? 1 + checkpoints : 1)));
-    if (cache.window.seen.limits()) (i < model.layers ? model_slots_ : draft_slots_).window = cache.window;
+    const std::int64_t states = cache.window.cuts_freely() ? 1 : 1 + checkpoints;
+    cache.lengths.resize(static_cast<std::size_t>(slots / groups_ * states));
+    (i < model.layers ? model_slots_ : draft_slots_).add(cache.window);
     caches_.layers.push_back(std::move(cache));
   }
-  // Delta nets count tokens within a call, indexers choose keys on the host, drafts need the call before.
-  const bool can_hold = !model_.has_delta() && !model_.has_indexer() && model_.predictions == 0;
+  // Scans count tokens within a call, indexers choose keys on the host, drafts need the call before.
+  const bool can_hold =
+      prefixes_of(model_, evicts) != Prefixes::whole && !model_.has_indexer() && model_.predictions == 0;
   if (!context_.memory.device().is_gpu() || context_.memory.device().is_abstract() ||
       context_.comm->size() > 1 || !can_hold)
     return;
@@ -117,7 +135,7 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
 void Generator::follow_weights() {
   if (derived_version_ == parameters_.version()) return;
   derived_version_ = parameters_.version();
-  for (AttentionCache& cache : caches_.layers) cache.key_up = cache.value_up = {};
+  for (LayerCache& cache : caches_.layers) cache.key_up = cache.value_up = {};
   trunk_ = {};
   if (graphs_ != nullptr) graphs_->clear();  // a graph reads what was derived at its old address
 }
@@ -357,9 +375,33 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
   return context_.stage.is_first() ? logits : Tensor();
 }
 
+void Generator::Slots::add(const CacheWindow& window) {
+  if (window.cuts_freely() || std::ranges::find(windows, window) != windows.end()) return;
+  windows.push_back(window);
+  for (std::vector<std::int64_t>& of_slot : firsts) of_slot.push_back(0);
+}
+
+bool Generator::Slots::can_cut(std::size_t slot, std::int64_t tokens) const {
+  if (tokens > lengths[slot]) return false;
+  for (std::size_t w = 0; w < windows.size(); ++w)
+    if (!windows[w].can_cut(firsts[slot][w], lengths[slot], tokens)) return false;
+  return true;
+}
+
+void Generator::Slots::begin(std::size_t slot, std::int64_t tokens, std::vector<std::int64_t> first) {
+  if (tokens == 0) first.assign(windows.size(), 0);
+  firsts[slot] = std::move(first);
+  lengths[slot] = tokens;
+}
+
+void Generator::Slots::append(std::size_t slot, std::int64_t tokens) {
+  for (std::size_t w = 0; w < windows.size(); ++w)
+    firsts[slot][w] = windows[w].begins(firsts[slot][w], lengths[slot], tokens).after;
+  lengths[slot] += tokens;
+}
+
 // Without a checkpoint.
 bool Generator::can_cut(std::size_t slot, std::int64_t tokens) const {
-  if (model_.has_delta() && tokens != 0 && tokens != model_slots_.lengths[slot]) return false;
   return model_slots_.can_cut(slot, tokens) &&
          draft_slots_.can_cut(slot, std::min(tokens, draft_slots_.lengths[slot]));
 }
@@ -389,14 +431,15 @@ void Generator::keep_checkpoint(std::size_t slot) {
   const std::int64_t tokens = model_slots_.lengths[slot], draft_tokens = draft_slots_.lengths[slot];
   if (all.empty() || tokens == 0 || std::ranges::count(all, tokens, &Checkpoint::tokens) > 0) return;
   const auto kept = std::ranges::min_element(all, {}, &Checkpoint::tokens);
-  *kept = {tokens, model_slots_.firsts[slot], draft_tokens, draft_slots_.firsts[slot]};
+  *kept = {tokens, draft_tokens, model_slots_.firsts[slot], draft_slots_.firsts[slot]};
   copy_state({slot, kept - all.begin()}, {slot}, tokens, draft_tokens);
 }
 
 // Gives a slot those checkpoints of the source that are no longer than `tokens`.
 void Generator::copy_checkpoints(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
   for (std::size_t i = 0; i < checkpoints_[slot].size(); ++i) {
-    Checkpoint &to = checkpoints_[slot][i], from = checkpoints_[source_slot][i];
+    Checkpoint& to = checkpoints_[slot][i];
+    const Checkpoint from = checkpoints_[source_slot][i];
     to = from.tokens <= tokens ? from : Checkpoint();
     const auto number = static_cast<std::int64_t>(i);
     if (slot != source_slot && to.tokens > 0)
@@ -417,8 +460,8 @@ void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int6
   if (from.checkpoint >= 0) {
     const Checkpoint& kept = checkpoints_[source_slot][static_cast<std::size_t>(from.checkpoint)];
     drafted = kept.draft_tokens;
-    model_slots_.begin(slot, tokens, kept.first);
-    draft_slots_.begin(slot, drafted, kept.draft_first);
+    model_slots_.begin(slot, tokens, kept.firsts);
+    draft_slots_.begin(slot, drafted, kept.draft_firsts);
   } else {
     model_slots_.cut(slot, source_slot, tokens);
     draft_slots_.cut(slot, source_slot, drafted);
@@ -434,7 +477,8 @@ void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int6
 }
 
 void Generator::truncate(std::size_t slot, std::int64_t tokens) {
-  CHECK(slot < model_slots_.lengths.size() && model_slots_.can_cut(slot, tokens) &&
+  CHECK(slot < model_slots_.lengths.size() &&
+            (model_slots_.can_cut(slot, tokens) || takes_back(slot, tokens)) &&
             tokens >= draft_slots_.lengths[slot],
         "slot {} of {} tokens, {} of them with drafts, truncated to {}", slot, model_slots_.lengths[slot],
         draft_slots_.lengths[slot], tokens);
@@ -509,7 +553,7 @@ void Generator::copy_state(State to, State from, std::int64_t tokens, std::int64
                      source = static_cast<std::int64_t>(from.slot) - first_here_;
   if (here < 0 || here >= slots_here) return;
   for (std::size_t layer = 0; layer < caches_.layers.size(); ++layer) {
-    AttentionCache& cache = caches_.layers[layer];
+    LayerCache& cache = caches_.layers[layer];
     const bool keeps = std::ssize(cache.lengths) > slots_here;
     if (!keeps && to.checkpoint >= 0) continue;
     const auto place = [&](std::int64_t slot, std::int64_t checkpoint) {

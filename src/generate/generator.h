@@ -29,9 +29,11 @@ struct SlotTokens {
 // Returns what pick_tokens() finds in logits, f32 [n,V]: of a GPU's memory with one copy there and one back.
 std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits, std::span<const TokenPick> picks);
 
-// Returns whether a slot of the model can start with any prefix of another without checkpoints: not with
-// gated delta nets, nor where layers with windows or chunks evict tokens.
-bool cuts_freely(const ModelConfig& model, bool evicts);
+// The prefixes of a slot that another slot can start with, without checkpoints: any, those that are not much
+// shorter than the slot (layers with windows or chunks evict tokens), or the whole slot alone (a scan).
+enum class Prefixes { any, long_ones, whole };
+// What the layers of a model leave.
+Prefixes prefixes_of(const ModelConfig& model, bool evicts);
 
 // Names a layer of Generator::first_broken_layer: "the first output that is not finite is that of layer 3".
 std::string broken_layer_text(std::int64_t layer, std::int64_t layers);
@@ -41,9 +43,9 @@ class Generator {
   // Has `slots` slots in the KV cache, each for a sequence of at most `capacity` tokens. Where the mesh
   // splits a batch, it splits the slots into groups, in order. The context and the parameters must outlive
   // the generator. With `evicts`, layers with windows or chunks drop tokens that no later token sees and
-  // reserve no memory for them; without, a slot can start with any prefix of another. Layers that are not cut
-  // freely have memory for `checkpoints` more states a slot (keep_checkpoint()). Windows keep what
-  // `taken_back` tokens fewer would see.
+  // reserve no memory for them; without, a slot can start with any prefix of another. Layers whose caches are
+  // not cut freely (CacheWindow) have memory for `checkpoints` more states a slot (keep_checkpoint()).
+  // Windows keep what `taken_back` tokens fewer would see.
   Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t slots,
             std::int64_t capacity, bool evicts = true, std::int64_t checkpoints = 0,
             std::int64_t taken_back = 1);
@@ -73,8 +75,7 @@ class Generator {
   // can_copy_prefix() and that both slots are of one group.
   void copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
   // True if a slot can start with the first `tokens` tokens of `source_slot`: always with none, and with
-  // those of a checkpoint. Otherwise a gated delta net copies whole sequences only, and layers with windows
-  // or chunks must still have all that the next token sees.
+  // those of a checkpoint. Otherwise every layer must be able to continue after them (CacheWindow::can_cut).
   bool can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const {
     return longest_prefix(source_slot, tokens) == tokens;
   }
@@ -159,36 +160,30 @@ class Generator {
   // Runs all stages and returns the logits [B,S,V] of a batch of tokens [B,S] on rank 0. `place` puts the
   // batch on the device.
   Tensor logits_of(const Shape& tokens, const std::function<DeviceBatch()>& place, const CallKind& kind);
-  // True if calls of one token a slot are steps (ops/attention_cache.h), of which a graph is made.
+  // True if calls of one token a slot are steps (ops/layer_cache.h), of which a graph is made.
   bool makes_graphs() const;
   // The logits of a step.
   Tensor logits_of_step(const Batch& batch);
   // The tokens of each slot that the model, or its prediction layer, has read.
   struct Slots {
-    CacheWindow window;                 // of layers with windows or chunks, where there are some
-    std::vector<std::int64_t> lengths;  // [slots]
-    std::vector<std::int64_t> firsts;   // [slots] the first token that such layers keep
+    std::vector<CacheWindow> windows;               // the layers', each once, without those cut freely
+    std::vector<std::int64_t> lengths;              // [slots]
+    std::vector<std::vector<std::int64_t>> firsts;  // [slots][windows] the first token that each keeps
 
-    bool can_cut(std::size_t slot, std::int64_t tokens) const {
-      return tokens <= lengths[slot] && window.can_cut(firsts[slot], tokens);
-    }
+    explicit Slots(std::size_t slots) : lengths(slots), firsts(slots) {}
+    void add(const CacheWindow& window);
+    bool can_cut(std::size_t slot, std::int64_t tokens) const;
     void cut(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
-      begin(slot, tokens, tokens == 0 ? 0 : firsts[source_slot]);
+      begin(slot, tokens, firsts[source_slot]);
     }
-    void begin(std::size_t slot, std::int64_t tokens, std::int64_t first) {
-      firsts[slot] = first;
-      lengths[slot] = tokens;
-    }
-    void append(std::size_t slot, std::int64_t tokens) {
-      firsts[slot] = window.begins(firsts[slot], lengths[slot], tokens).after;
-      lengths[slot] += tokens;
-    }
+    void begin(std::size_t slot, std::int64_t tokens, std::vector<std::int64_t> first);
+    void append(std::size_t slot, std::int64_t tokens);
   };
   // The state of a slot after some tokens: here the numbers that all ranks know. The caches of layers that
   // are not cut freely have it behind the slots.
   struct Checkpoint {
-    std::int64_t tokens = 0, first = 0;              // no tokens: none is kept
-    std::int64_t draft_tokens = 0, draft_first = 0;  // of the prediction layer
+    std::int64_t tokens = 0, draft_tokens = 0;       // no tokens: none is kept; draft: the prediction layer's
+    std::vector<std::int64_t> firsts, draft_firsts;  // as Slots::firsts
   };
   // A state in the caches: of a slot now, or of one of its checkpoints.
   struct State {
@@ -223,7 +218,7 @@ class Generator {
   Array draft_trunk_;            // the prediction layer's of its last call
   std::int64_t groups_ = 1;      // into which the mesh splits the slots
   std::int64_t first_here_ = 0;  // this rank's first slot
-  AttentionCaches caches_;
+  LayerCaches caches_;
   // A step leaves these on the device, in the graph's memory.
   struct StepOutput {
     Tensor logits;

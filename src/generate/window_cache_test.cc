@@ -184,6 +184,35 @@ TEST(WindowedCache, RowsBeginWithWhatIsRemembered) {
   }
 }
 
+// Windows of two widths forget at different times: a row gives what both of them remember, at any length.
+TEST(WindowedCache, RowsBeginWithWhatAllWindowsRemember) {
+  Keys keys = windowed();
+  keys.insert(
+      {{"attention_kinds", {{"wide", {{"sliding_window_size", 12}}}, {"narrow", nlohmann::json::object()}}},
+       {"layer_kinds", {"wide", "narrow"}}});
+  const Rows texts = random_rows({40, 23});
+  const auto want = wanted_logits(keys, texts);
+  for (const char* layout : {"", "ranks=2 ici_tensor_parallelism=2"}) {
+    with_generator(keys, layout, 2, [&](Generator& generator) {
+      TextsInPieces rows(generator, texts, want, tolerance(keys));
+      std::vector<std::int64_t> begun;
+      for (std::size_t piece = 18; generator.length(0) < 38; piece = 1) {
+        rows.feed({piece, 0});
+        for (std::int64_t fewer = 1; fewer < 4; ++fewer) {
+          const std::int64_t tokens = generator.length(0) - fewer;
+          if (!generator.can_copy_prefix(0, tokens)) continue;
+          begun.push_back(fewer);
+          rows.begin(1, 0, tokens);
+          rows.feed({0, 1});
+        }
+      }
+      EXPECT_GE(std::ranges::count(begun, 1), 20);  // always
+      EXPECT_GE(std::ranges::count(begun, 3), 1);
+      EXPECT_LE(std::ranges::count(begun, 3), 19);
+    });
+  }
+}
+
 // A generator that forgets nothing begins with any part of a row, and has the memory for it.
 TEST(WindowedCache, RowsBeginWithAnythingThatIsNotForgotten) {
   const Rows texts = random_rows({40, 23});

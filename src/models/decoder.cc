@@ -94,7 +94,7 @@ Array final_hidden_of(Context& c, const ModelConfig& m, const Array& x, const Ar
 // LayerWork says what the layers of a pass compute beside their output.
 struct LayerWork {
   std::int64_t step = 0, first_row = 0;  // for random routing
-  AttentionCaches* caches = nullptr;
+  LayerCaches* caches = nullptr;
   bool keep_hidden = false, head_scores = false, indexer_losses = false;
 };
 
@@ -463,7 +463,7 @@ HiddenStates hidden_states(Context& c, const ModelConfig& m, const Parameters& p
 }
 
 NextLogits next_logits(Context& c, const ModelConfig& m, const Parameters& parameters,
-                       const DeviceBatch& batch, AttentionCaches& caches, const BlockOptions& options,
+                       const DeviceBatch& batch, LayerCaches& caches, const BlockOptions& options,
                        bool every_token) {
   NextLogits result;
   const Stage::Block block = c.stage.block(options.block);
@@ -479,7 +479,7 @@ NextLogits next_logits(Context& c, const ModelConfig& m, const Parameters& param
 }
 
 NextLogits draft_logits(Context& c, const ModelConfig& m, const Parameters& parameters,
-                        const DeviceBatch& batch, AttentionCaches& caches, const Array& trunk, bool further) {
+                        const DeviceBatch& batch, LayerCaches& caches, const Array& trunk, bool further) {
   NextLogits result;
   LayerRuns runs(c, m, parameters, batch, {.caches = &caches}, result);
   const Array table = table_of(c, m, parameters),

@@ -9,7 +9,7 @@
 #include "models/parameters.h"
 #include "models/prediction.h"
 #include "moe/block.h"
-#include "ops/attention_cache.h"
+#include "ops/layer_cache.h"
 
 namespace switchyard {
 
@@ -114,13 +114,13 @@ struct NextLogits : BlockOutput {
   Array trunk;   // [B,S,M]: the last layer's output. Both are undefined before the last block
 };
 NextLogits next_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
-                       const DeviceBatch& batch, AttentionCaches& caches, const BlockOptions& options,
+                       const DeviceBatch& batch, LayerCaches& caches, const BlockOptions& options,
                        bool every_token);
 // Runs the first prediction layer in place of the model. Its logits are [B,1,V], its trunk [B,1,M]. `trunk`
 // is that of the call before, whose tokens came directly before the tokens of this batch; with `further` that
 // call was one of drafts too.
 NextLogits draft_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
-                        const DeviceBatch& batch, AttentionCaches& caches, const Array& trunk, bool further);
+                        const DeviceBatch& batch, LayerCaches& caches, const Array& trunk, bool further);
 
 // Logits f32 [B,S,V] of final_hidden [B,S,M] or of a part of it (some rows and tokens), laid out by the axis
 // rules. Call it on the last stage.

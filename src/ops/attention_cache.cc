@@ -1,4 +1,4 @@
-// Appends tokens to attention caches, and copies slots.
+// Appends tokens to attention caches.
 #include "ops/attention_cache.h"
 
 #include <algorithm>
@@ -6,9 +6,8 @@
 
 #include "kernels/attention/append_tokens.h"
 #include "kernels/attention/int8_vectors.h"
-#include "kernels/pointwise/strided_copy.h"
 #include "ops/cache_numbers.h"
-#include "ops/delta_net.h"
+#include "ops/copy_tokens.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 
@@ -26,24 +25,6 @@ Tensor heads_for(Context& context, const Array& q, const Array& part) {
   const Array x = with_whole_sequence(context, part);
   if (x.shape().size() == 4) return take_heads(context, x.tensor(), kv_heads_of(context, q.info(), x.info()));
   return x.tensor().reshaped({x.tensor().dim(0), x.tensor().dim(1), 1, x.tensor().dim(2)});
-}
-
-// The tokens of a slot from index `at` on.
-struct SlotRange {
-  const TokenVectors& vectors;
-  std::int64_t slot, at;
-};
-// Copies `tokens` tokens to another slot, or to another index of the same slot.
-void copy_tokens(Context& context, const SlotRange& from, const SlotRange& to, std::int64_t tokens) {
-  if (tokens == 0) return;
-  const auto copy_part = [&](Tensor TokenVectors::*part) {
-    const auto view_of = [&](const SlotRange& x) {
-      return (x.vectors.*part).view().rows(x.slot, x.slot + 1).slice(1, x.at, tokens);
-    };
-    if ((from.vectors.*part).defined()) strided_copy(*context.pool, view_of(from), view_of(to));
-  };
-  copy_part(&TokenVectors::values);
-  copy_part(&TokenVectors::scales);
 }
 
 // Moves `tokens` tokens of a slot from index `by` to its beginning, in pieces,
@@ -67,14 +48,14 @@ Tensor rows_there(Context& context, CallNumbers* call, std::span<const AppendedR
 }
 
 // The cached keys or values, and the new ones of a call.
-struct Store {
+struct NewVectors {
   Context& context;
   TokenVectors& cached;
   bool int8;
   std::vector<Tensor> parts;
 
-  Store(Context& context_, AttentionCache& cache, TokenVectors& cached_, const Array& q,
-        std::span<const Array> arrays)
+  NewVectors(Context& context_, LayerCache& cache, TokenVectors& cached_, const Array& q,
+             std::span<const Array> arrays)
       : context(context_), cached(cached_), int8(cache.int8) {
     for (const Array& x : arrays) parts.push_back(heads_for(context, q, x));
   }
@@ -160,10 +141,10 @@ class ThroughInt8Op : public Op {
 
 }  // namespace
 
-void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
+void cache_append(Context& context, LayerCache& cache, const Array& q, std::span<const Array> k,
                   std::span<const Array> v, const TokenPlaces& places, const Array* index_key) {
-  Store keys(context, cache, cache.k, q, k);
-  std::optional<Store> values, index_keys;
+  NewVectors keys(context, cache, cache.k, q, k);
+  std::optional<NewVectors> values, index_keys;
   if (!v.empty()) values.emplace(context, cache, cache.v, q, v);
   if (index_key != nullptr) {
     CHECK(!cache.window.seen.limits() && !cache.int8, "[attention cache] an indexer of a window or of int8");
@@ -180,12 +161,12 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
       static_cast<std::int64_t>(places.slots.size()) == batch && places.tokens.size() == places.slots.size(),
       "{} slots and {} token counts for a batch of {}", places.slots.size(), places.tokens.size(), batch);
   std::vector<AppendedRow> rows(static_cast<std::size_t>(batch));  // that stay in their slots
-  std::vector<Store*> stores{&keys};
+  std::vector<NewVectors*> stores{&keys};
   if (values) stores.push_back(&*values);
   if (index_keys) stores.push_back(&*index_keys);
   if (const StepLists* step =
           places.numbers == nullptr ? nullptr : places.numbers->step_lists(cache.window)) {
-    for (const Store* store : stores) store->append(store->cached, 0, rows, step->appended);
+    for (const NewVectors* store : stores) store->append(store->cached, 0, rows, step->appended);
     return;
   }
   for (std::int64_t b = 0; b < batch; ++b) {
@@ -198,11 +179,11 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
           length, cache.window.capacity);
     const CacheWindow::Begins begins = cache.window.begins(first, length, tokens);
     if (begins.in_place()) {
-      for (const Store* store : stores)
+      for (const NewVectors* store : stores)
         move_down(context, store->cached, slot, begins.during - first, length - begins.during);
       rows[static_cast<std::size_t>(b)] = appended(slot, length - begins.during, tokens);
     } else {
-      const auto overflow_of = [&](const Store& store) {
+      const auto overflow_of = [&](const NewVectors& store) {
         return store.append_overflow(b, tokens, slot, first, length, begins);
       };
       cache.overflow.push_back(
@@ -212,37 +193,11 @@ void cache_append(Context& context, AttentionCache& cache, const Array& q, std::
     first = begins.after;
   }
   const Tensor there = rows_there(context, places.numbers, rows);
-  for (const Store* store : stores) store->append(store->cached, 0, rows, there);
+  for (const NewVectors* store : stores) store->append(store->cached, 0, rows, there);
 }
 
-Array cache_round_trip(Context& context, const AttentionCache& cache, const Array& x) {
+Array cache_round_trip(Context& context, const LayerCache& cache, const Array& x) {
   return cache.int8 ? apply_one(context, std::make_shared<ThroughInt8Op>(), {x}) : x;
-}
-
-void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
-                       std::int64_t tokens) {
-  const bool cuts = tokens != 0 && tokens != cache.lengths[static_cast<std::size_t>(source_slot)];
-  if (cache.delta.state.defined() && cuts && slot == source_slot)
-    return take_back(context, cache, slot, tokens);
-  CHECK(!cache.delta.state.defined() || !cuts,
-        "[attention cache] {} tokens of {}: a gated delta net copies all or nothing", tokens,
-        cache.lengths[static_cast<std::size_t>(source_slot)]);
-  cache.delta.calls.erase(slot);
-  cache.firsts.resize(cache.lengths.size());
-  const std::int64_t first = tokens == 0 ? 0 : cache.firsts[static_cast<std::size_t>(source_slot)];
-  CHECK(cache.window.can_cut(first, tokens), "[attention cache] {} tokens of {}, cached from {} on", tokens,
-        cache.lengths[static_cast<std::size_t>(source_slot)], first);
-  cache.lengths[static_cast<std::size_t>(slot)] = tokens;
-  cache.firsts[static_cast<std::size_t>(slot)] = first;
-  if (slot == source_slot || tokens == 0) return;
-  const DeltaState& delta = cache.delta;
-  for (const Tensor* x : {&delta.query_tail, &delta.key_tail, &delta.value_tail, &delta.state}) {
-    if (x->defined())
-      strided_copy(*context.pool, x->view().rows(source_slot, source_slot + 1),
-                   x->view().rows(slot, slot + 1));
-  }
-  for (const TokenVectors* x : {&cache.k, &cache.v, &cache.index_keys})
-    copy_tokens(context, {*x, source_slot, 0}, {*x, slot, 0}, tokens - first);
 }
 
 }  // namespace switchyard

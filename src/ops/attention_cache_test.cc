@@ -72,7 +72,7 @@ class Pieces {
   Context& context_;
   const CacheInputs& inputs_;
   Sharding heads_;
-  AttentionCache cache_;
+  LayerCache cache_;
 };
 
 void expect_part(const Tensor& found, const Tensor& whole, std::int64_t begin, const std::string& what) {
@@ -84,7 +84,7 @@ void expect_part(const Tensor& found, const Tensor& whole, std::int64_t begin, c
   }
 }
 
-TEST(AttentionCache, PiecesAndSingleTokensSeeWhatTheWholeSequenceSees) {
+TEST(LayerCache, PiecesAndSingleTokensSeeWhatTheWholeSequenceSees) {
   const CacheInputs inputs;
   const Mesh two({{"tensor", 2}});
   for (const Mesh& mesh : {Mesh(), two}) {
@@ -126,7 +126,7 @@ std::vector<Tensor> latent_results(Context& c, bool int8, const KeyWindow& seen,
                latent = random_tensor({kCacheRows, kCacheTokens, 16}, 2),
                turned = random_tensor({kCacheRows, kCacheTokens, 8}, 3);
   const Tensor positions = CacheInputs().positions;
-  AttentionCache cache;
+  LayerCache cache;
   cache.window = {kCacheTokens, seen};
   cache.int8 = int8;
   cache.lengths.assign(kCacheRows, 0);
@@ -147,7 +147,7 @@ std::vector<Tensor> latent_results(Context& c, bool int8, const KeyWindow& seen,
   return results;
 }
 
-TEST(AttentionCache, ValuesThatAreTheFirstPartOfKeysAreKeptOnce) {
+TEST(LayerCache, ValuesThatAreTheFirstPartOfKeysAreKeptOnce) {
   for (const KeyWindow seen : {KeyWindow{}, {6, 0}, {0, 8}}) {
     for (const bool int8 : {false, true}) {
       on_mesh(Mesh(), [&](Context& c) {

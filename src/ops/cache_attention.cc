@@ -77,7 +77,7 @@ struct SlotVectors {
 // Inputs: q [B,S,N,D], its positions [B,S], maybe sinks [N] or an indexer's queries and weights.
 class CacheAttentionOp : public Op {
  public:
-  CacheAttentionOp(const AttentionCache& cache, const TokenPlaces& places, const AttentionOptions& options,
+  CacheAttentionOp(const LayerCache& cache, const TokenPlaces& places, const AttentionOptions& options,
                    const CacheChoice* choice)
       : cache_(cache),
         slots_(places.slots),
@@ -309,7 +309,7 @@ class CacheAttentionOp : public Op {
     return slot < 0 ? 0 : cache_.firsts[static_cast<std::size_t>(slot)];
   }
 
-  const AttentionCache& cache_;
+  const LayerCache& cache_;
   std::span<const std::int64_t> slots_, tokens_;
   CallNumbers* numbers_;
   bool drafted_;
@@ -321,7 +321,7 @@ class CacheAttentionOp : public Op {
 
 }  // namespace
 
-Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
+Array attend(Context& context, LayerCache& cache, const Array& q, const TokenPlaces& places,
              const AttentionOptions& options, const Array* sinks, const CacheChoice* choice) {
   std::vector<Array> inputs{q, in_slots_of(context, places.positions, q.sharding())};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));

@@ -14,13 +14,13 @@ Tensor numbers_of(Context& context, CallNumbers* call, std::vector<std::int32_t>
   return call != nullptr ? call->of(context, std::move(numbers)) : uploaded(context, numbers);
 }
 
-std::int64_t cached_tokens(const AttentionCache& cache, std::int64_t slot) {
+std::int64_t cached_tokens(const LayerCache& cache, std::int64_t slot) {
   if (slot < 0) return 0;  // padding
   const auto at = static_cast<std::size_t>(slot);
   return cache.lengths[at] - cache.firsts[at];
 }
 
-std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots,
+std::vector<std::int32_t> attended_numbers(const LayerCache& cache, std::span<const std::int64_t> slots,
                                            std::span<const std::int64_t> tokens, std::int64_t space) {
   std::vector<std::int32_t> numbers;
   for (std::size_t b = 0; b < slots.size(); ++b) {
@@ -33,7 +33,7 @@ std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::spa
   return numbers;
 }
 
-std::vector<std::int32_t> attended_numbers(const AttentionCache& cache, std::span<const std::int64_t> slots) {
+std::vector<std::int32_t> attended_numbers(const LayerCache& cache, std::span<const std::int64_t> slots) {
   std::vector<std::int64_t> tokens;
   for (const std::int64_t slot : slots) tokens.push_back(slot < 0 ? 0 : 1);
   return attended_numbers(cache, slots, tokens, 1);
@@ -51,8 +51,8 @@ const StepLists* CallNumbers::step_lists(const CacheWindow& window) const {
   return found == step.end() ? nullptr : &*found;
 }
 
-bool can_begin_step(const AttentionCaches& caches) {
-  return std::ranges::all_of(caches.layers, [&](const AttentionCache& cache) {
+bool can_begin_step(const LayerCaches& caches) {
+  return std::ranges::all_of(caches.layers, [&](const LayerCache& cache) {
     return cache.k.values.defined() && std::ranges::all_of(caches.slots, [&](std::int64_t slot) {
              if (slot < 0) return true;
              const auto at = static_cast<std::size_t>(slot);
@@ -62,10 +62,10 @@ bool can_begin_step(const AttentionCaches& caches) {
   });
 }
 
-std::vector<std::int32_t> begin_step(AttentionCaches& caches) {
+std::vector<std::int32_t> begin_step(LayerCaches& caches) {
   std::vector<std::int32_t> numbers;
   std::vector<CacheWindow> known;
-  for (AttentionCache& cache : caches.layers) {
+  for (LayerCache& cache : caches.layers) {
     const bool is_new = std::ranges::find(known, cache.window) == known.end();
     for (const std::int64_t slot : caches.slots) {
       const auto at = static_cast<std::int32_t>(cached_tokens(cache, slot));
@@ -80,11 +80,11 @@ std::vector<std::int32_t> begin_step(AttentionCaches& caches) {
   return numbers;
 }
 
-std::vector<StepLists> step_lists(const AttentionCaches& caches, const Tensor& numbers) {
+std::vector<StepLists> step_lists(const LayerCaches& caches, const Tensor& numbers) {
   const auto rows = std::ssize(caches.slots);
   std::vector<StepLists> lists;
   std::int64_t at = 0;
-  for (const AttentionCache& cache : caches.layers) {
+  for (const LayerCache& cache : caches.layers) {
     if (std::ranges::find(lists, cache.window, &StepLists::window) != lists.end()) continue;
     lists.push_back({cache.window, numbers.slice_rows(at, at + 3 * rows).reshaped({rows, 3}),
                      numbers.slice_rows(at + 3 * rows, at + 5 * rows)});

@@ -1,5 +1,6 @@
-// CacheWindow: the tokens of a sequence that a slot of an attention cache keeps. A layer with a window or
-// with chunks keeps the tokens that later tokens may see; any other layer keeps all.
+// CacheWindow: what a slot of a layer's cache keeps of a sequence. A layer with a window or with chunks keeps
+// the tokens that later tokens may see; a scan keeps one state, which all tokens made; any other layer keeps
+// all tokens.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@ struct CacheWindow {
   // A call may drop so many of a sequence's last tokens (rejected drafts). For that, a slot appends one token
   // more in place.
   std::int64_t taken_back = 1;
+  bool whole = false;  // a state: it does not tell what it was before its last tokens
 
   bool operator==(const CacheWindow&) const = default;
 
@@ -41,9 +43,12 @@ struct CacheWindow {
     return {during, length + added - during <= tokens() ? during : first_needed(length + added)};
   }
 
-  // True if a slot that is cached from `first` on can continue after its first `length` tokens.
-  bool can_cut(std::int64_t first, std::int64_t length) const {
-    return length == 0 || first_seen(length) >= first;
+  // True if a slot can continue after any part of its tokens.
+  bool cuts_freely() const { return !whole && !seen.limits(); }
+  // True if a slot of `length` tokens, cached from `first` on, can continue after its first `tokens` tokens.
+  bool can_cut(std::int64_t first, std::int64_t length, std::int64_t tokens) const {
+    if (tokens == 0 || whole) return tokens == 0 || tokens == length;
+    return first_seen(tokens) >= first;
   }
 
  private:

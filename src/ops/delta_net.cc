@@ -145,35 +145,9 @@ class GatedDeltaOp : public Op {  // inputs: q, k, v, g, beta, segments
   DeltaOptions options_;
 };
 
-// The slots of a call one after the other, since each continues from its own state.
-class SlotsOfCall {
- public:
-  explicit SlotsOfCall(const TokenPlaces& places) : slots_(places.slots), tokens_(places.tokens) {}
-  // Calls visit(b, slot, tokens) for every batch row b that is no padding.
-  template <typename Visit>
-  void for_each(std::int64_t batch, const Visit& visit) const {
-    CHECK(std::ssize(slots_) == batch && slots_.size() == tokens_.size(), "{} slots for a batch of {}",
-          slots_.size(), batch);
-    for (std::int64_t b = 0; b < batch; ++b) {
-      const std::int64_t slot = slots_[static_cast<std::size_t>(b)];
-      if (slot >= 0) visit(b, slot, tokens_[static_cast<std::size_t>(b)]);
-    }
-  }
-
- private:
-  std::span<const std::int64_t> slots_, tokens_;
-};
-
 // The first `tokens` tokens of a batch row.
 TensorView tokens_of(const Tensor& x, std::int64_t row, std::int64_t tokens) {
   return x.view().rows(row, row + 1).slice(1, 0, tokens);
-}
-
-// The state of a slot with `before` tokens; zeroed where the slot is empty.
-TensorView state_of_slot(Context& c, const Tensor& states, std::int64_t slot, std::int64_t before) {
-  const TensorView view = states.view().rows(slot, slot + 1);
-  if (before == 0) strided_copy(*c.pool, c.zeros(states.dtype(), view.shape()).view(), view);
-  return view;
 }
 
 Tensor zeros_like(Context& c, const Tensor& x) {
@@ -189,59 +163,65 @@ Tensor copy_of(Context& c, const TensorView& x) {
 // Places of a call, and whether its tokens may be taken back.
 class CacheOp : public Op {
  public:
-  CacheOp(AttentionCache& cache, const TokenPlaces& places)
-      : cache_(cache), slots_(places), drafted_(places.drafted) {}
+  CacheOp(LayerCache& cache, std::size_t state, const TokenPlaces& places)
+      : cache_(cache), state_(state), slots_(places), drafted_(places.drafted) {}
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
     return std::vector<Tensor>(call.inputs());
   }
   bool differentiable() const override { return false; }
 
  protected:
-  std::int64_t length_of(std::int64_t slot) const { return cache_.lengths[static_cast<std::size_t>(slot)]; }
-  // Returns where a call of so many tokens is kept; null: it is not taken back.
-  DeltaState::Call* kept_call(std::int64_t slot, std::int64_t tokens) const {
-    if (drafted_ && tokens > 1) return &cache_.delta.calls[slot];
-    cache_.delta.calls.erase(slot);
-    return nullptr;
+  // Calls visit(b, tokens, StateOfCall) for every batch row b that is no padding.
+  template <typename Visit>
+  void for_each(Context& c, std::int64_t batch, const Visit& visit) const {
+    slots_.for_each(batch, [&](std::int64_t b, std::int64_t slot, std::int64_t tokens) {
+      visit(b, tokens, begin_call(c, cache_, state_, slot, tokens, drafted_));
+    });
   }
 
-  AttentionCache& cache_;
+ private:
+  LayerCache& cache_;
+  std::size_t state_;
   SlotsOfCall slots_;
   bool drafted_;
 };
 
+void run_conv(Context& c, const TensorView& x, const Tensor& w, const TensorView& tail, const TensorView& y) {
+  switchyard::causal_conv(*c.pool, {.x = channels_of(x),
+                                    .w = taps_of(w.view()),
+                                    .segments = {},
+                                    .tail = channels_of(tail),
+                                    .y = channels_of(y)});
+}
+
 class CacheConvOp : public CacheOp {  // inputs: x, w
  public:
-  CacheConvOp(AttentionCache& cache, const ConvOfCache& conv, const TokenPlaces& places)
-      : CacheOp(cache, places), conv_(conv) {}
+  using CacheOp::CacheOp;
   std::string_view name() const override { return "causal_conv"; }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const Tensor y = zeros_like(c, in[0]);
-    slots_.for_each(in[0].dim(0), [&](std::int64_t b, std::int64_t slot, std::int64_t tokens) {
-      const TensorView tail = state_of_slot(c, cache_.delta.*conv_.tail, slot, length_of(slot)),
-                       x = tokens_of(in[0], b, tokens);
-      if (DeltaState::Call* const call = kept_call(slot, tokens))
-        call->*conv_.call = {copy_of(c, tail), copy_of(c, x), in[1]};
-      switchyard::causal_conv(*c.pool, {.x = channels_of(x),
-                                        .w = taps_of(in[1].view()),
-                                        .segments = {},
-                                        .tail = channels_of(tail),
-                                        .y = channels_of(tokens_of(y, b, tokens))});
+    for_each(c, in[0].dim(0), [&](std::int64_t b, std::int64_t tokens, const StateOfCall& of) {
+      const TensorView x = tokens_of(in[0], b, tokens);
+      run_conv(c, x, in[1], of.state, tokens_of(y, b, tokens));
+      if (of.call == nullptr) return;
+      of.call->repeat = [x = copy_of(c, x), w = in[1]](Context& context, const TensorView& state,
+                                                       std::int64_t kept) {
+        const Tensor out = context.empty(x.dtype(), x.shape());
+        run_conv(context, tokens_of(x, 0, kept), w, state, tokens_of(out, 0, kept));
+      };
     });
     return {y};
   }
-
- private:
-  ConvOfCache conv_;
 };
 
-// The rule for tokens [begin, end) of a slot's [1,S,..], from its state on.
+// The rule for the tokens of one slot, each [1,S,..].
 struct DeltaPart {
-  TensorView q, k, v, g, beta, state, out;
+  TensorView q, k, v, g, beta, out;
 };
-void run_part(Context& c, const DeltaPart& part, const DeltaOptions& options, std::int64_t begin,
-              std::int64_t end) {
+// Runs tokens [begin, end) from `state` on.
+void run_part(Context& c, const DeltaPart& part, const TensorView& state, const DeltaOptions& options,
+              std::int64_t begin, std::int64_t end) {
   const auto cut = [&](const TensorView& x) { return x.slice(1, begin, end - begin); };
   switchyard::gated_delta(*c.pool, {.q = cut(part.q),
                                     .k = cut(part.k),
@@ -252,14 +232,18 @@ void run_part(Context& c, const DeltaPart& part, const DeltaOptions& options, st
                                     .chunk = options.chunk,
                                     .unit_vectors = options.unit_vectors,
                                     .scale = options.scale,
-                                    .state = part.state,
+                                    .state = state,
                                     .out = cut(part.out)});
+}
+void run_each_token(Context& c, const DeltaPart& part, const TensorView& state, const DeltaOptions& options,
+                    std::int64_t tokens) {
+  for (std::int64_t token = 0; token < tokens; ++token) run_part(c, part, state, options, token, token + 1);
 }
 
 class CacheDeltaOp : public CacheOp {  // inputs: q, k, v, g, beta
  public:
-  CacheDeltaOp(AttentionCache& cache, const TokenPlaces& places, const DeltaOptions& options)
-      : CacheOp(cache, places), options_(options) {}
+  CacheDeltaOp(LayerCache& cache, std::size_t state, const TokenPlaces& places, const DeltaOptions& options)
+      : CacheOp(cache, state, places), options_(options) {}
   std::string_view name() const override { return "gated_delta"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {in[2]};
@@ -268,29 +252,37 @@ class CacheDeltaOp : public CacheOp {  // inputs: q, k, v, g, beta
                               std::span<const ArrayInfo> infos) const override {
     const auto heads = kv_heads_of(c, infos[2], infos[0]);
     const Tensor q = take_heads(c, in[0], heads), k = take_heads(c, in[1], heads), out = zeros_like(c, in[2]);
-    slots_.for_each(q.dim(0), [&](std::int64_t b, std::int64_t slot, std::int64_t tokens) {
+    for_each(c, q.dim(0), [&](std::int64_t b, std::int64_t tokens, const StateOfCall& of) {
       const auto of_row = [&](const Tensor& x) { return tokens_of(x, b, tokens); };
-      const DeltaPart part{of_row(q),     of_row(k),
-                           of_row(in[2]), of_row(in[3]),
-                           of_row(in[4]), state_of_slot(c, cache_.delta.state, slot, length_of(slot)),
-                           of_row(out)};
-      DeltaState::Call* const call = kept_call(slot, tokens);
-      if (call == nullptr) return run_part(c, part, options_, 0, tokens);
-      call->state = copy_of(c, part.state);
-      call->q = copy_of(c, part.q);
-      call->k = copy_of(c, part.k);
-      call->v = copy_of(c, part.v);
-      call->g = copy_of(c, part.g);
-      call->beta = copy_of(c, part.beta);
-      call->options = options_;
-      for (std::int64_t token = 0; token < tokens; ++token) run_part(c, part, options_, token, token + 1);
+      const DeltaPart part{of_row(q), of_row(k), of_row(in[2]), of_row(in[3]), of_row(in[4]), of_row(out)};
+      if (of.call == nullptr) return run_part(c, part, of.state, options_, 0, tokens);
+      of.call->repeat = repeated(c, part);
+      run_each_token(c, part, of.state, options_, tokens);
     });
     return {out};
   }
 
  private:
+  // Runs the part's tokens again, from copies of its inputs.
+  std::function<void(Context&, const TensorView&, std::int64_t)> repeated(Context& c,
+                                                                          const DeltaPart& part) const {
+    return [q = copy_of(c, part.q), k = copy_of(c, part.k), v = copy_of(c, part.v), g = copy_of(c, part.g),
+            beta = copy_of(c, part.beta),
+            options = options_](Context& context, const TensorView& state, std::int64_t tokens) {
+      const Tensor out = context.empty(v.dtype(), v.shape());
+      run_each_token(context, {q.view(), k.view(), v.view(), g.view(), beta.view(), out.view()}, state,
+                     options, tokens);
+    };
+  }
   DeltaOptions options_;
 };
+
+// The values of a state, which are zeros before the first token.
+void allocate_state(Context& c, LayerCache& cache, std::size_t state, DType type, Shape of_slot) {
+  if (cache.states.size() <= state) cache.states.resize(state + 1);
+  of_slot.insert(of_slot.begin(), std::ssize(cache.lengths));
+  if (!cache.states[state].values.defined()) cache.states[state].values = c.zeros(type, of_slot);
+}
 
 // The taps of the heads that x [B,S,N,D] has here.
 Array taps_of_heads(Context& c, const Array& x, const Array& w) {
@@ -318,67 +310,20 @@ Array gated_delta(Context& context, const Array& q, const Array& k, const Array&
   return apply_one(context, std::make_shared<GatedDeltaOp>(options), {q, k, v, gates.g, gates.beta, own});
 }
 
-Array causal_conv(Context& context, AttentionCache& cache, const ConvOfCache& conv, const Array& x,
-                  const Array& w, const TokenPlaces& places) {
-  Tensor& tail = cache.delta.*conv.tail;
-  if (!tail.defined()) {
-    const Shape& here = x.info().local;
-    tail = context.zeros(x.dtype(), {std::ssize(cache.lengths), w.shape()[2] - 1, here[2], here[3]});
-  }
-  return apply_one(context, std::make_shared<CacheConvOp>(cache, conv, places),
+Array causal_conv(Context& context, LayerCache& cache, std::size_t state, const Array& x, const Array& w,
+                  const TokenPlaces& places) {
+  const Shape& here = x.info().local;
+  allocate_state(context, cache, state, x.dtype(), {w.shape()[2] - 1, here[2], here[3]});
+  return apply_one(context, std::make_shared<CacheConvOp>(cache, state, places),
                    {x, taps_of_heads(context, x, w)});
 }
 
-Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,
-                  const DeltaGates& gates, const TokenPlaces& places, const DeltaOptions& options) {
-  if (!cache.delta.state.defined())
-    cache.delta.state =
-        context.zeros(DType::f32, {std::ssize(cache.lengths), v.info().local[2], q.shape()[3], v.shape()[3]});
-  return apply_one(context, std::make_shared<CacheDeltaOp>(cache, places, options),
+Array gated_delta(Context& context, LayerCache& cache, std::size_t state, const Array& q, const Array& k,
+                  const Array& v, const DeltaGates& gates, const TokenPlaces& places,
+                  const DeltaOptions& options) {
+  allocate_state(context, cache, state, DType::f32, {v.info().local[2], q.shape()[3], v.shape()[3]});
+  return apply_one(context, std::make_shared<CacheDeltaOp>(cache, state, places, options),
                    {q, k, v, gates.g, gates.beta});
-}
-
-void take_back(Context& c, AttentionCache& cache, std::int64_t slot, std::int64_t tokens) {
-  std::int64_t& length = cache.lengths[static_cast<std::size_t>(slot)];
-  const auto found = cache.delta.calls.find(slot);
-  CHECK(found != cache.delta.calls.end() && tokens < length && tokens > length - found->second.q.dim(1),
-        "[delta net] {} tokens of {} in slot {}: its last call was not of drafts, or shorter", tokens, length,
-        slot);
-  const DeltaState::Call call = found->second;
-  const std::int64_t kept = tokens - (length - call.q.dim(1));
-  const auto restored = [&](const Tensor& all, const Tensor& before) {
-    const TensorView row = all.view().rows(slot, slot + 1);
-    strided_copy(*c.pool, before.view(), row);
-    return row;
-  };
-  for (const auto& [conv, tail] : {std::pair{&call.query, &cache.delta.query_tail},
-                                   {&call.key, &cache.delta.key_tail},
-                                   {&call.value, &cache.delta.value_tail}}) {
-    const TensorView x = conv->x.view().slice(1, 0, kept);
-    const Tensor y = c.empty(x.dtype(), x.shape());
-    switchyard::causal_conv(*c.pool, {.x = channels_of(x),
-                                      .w = taps_of(conv->w.view()),
-                                      .segments = {},
-                                      .tail = channels_of(restored(*tail, conv->tail)),
-                                      .y = channels_of(y.view())});
-  }
-  const Tensor out = c.empty(call.v.dtype(), call.v.shape());
-  const DeltaPart part{call.q.view(), call.k.view(),    call.v.view(),
-                       call.g.view(), call.beta.view(), restored(cache.delta.state, call.state),
-                       out.view()};
-  for (std::int64_t token = 0; token < kept; ++token) run_part(c, part, call.options, token, token + 1);
-  cache.delta.calls.erase(found);
-  length = tokens;
-}
-
-void count_tokens(AttentionCache& cache, const TokenPlaces& places) {
-  SlotsOfCall(places).for_each(
-      std::ssize(places.slots), [&](std::int64_t, std::int64_t slot, std::int64_t tokens) {
-        std::int64_t& length = cache.lengths[static_cast<std::size_t>(slot)];
-        CHECK(length + tokens <= cache.window.capacity, "[attention cache] {} tokens after {} of {}", tokens,
-              length, cache.window.capacity);
-        length += tokens;
-      });
 }
 
 }  // namespace switchyard

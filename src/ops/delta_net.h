@@ -3,9 +3,16 @@
 #pragma once
 
 #include "autograd/op.h"
-#include "ops/attention_cache.h"
+#include "ops/layer_cache.h"
 
 namespace switchyard {
+
+// How a gated delta net computes.
+struct DeltaOptions {
+  std::int64_t chunk = 64;
+  bool unit_vectors = true;
+  float scale = 1;  // factor of the queries
+};
 
 // silu of a causal convolution of each channel, within segments (kernels/delta_net/causal_conv.h): x
 // [B,S,N,D], w [N,D,K], segments i32 [B,S] -> [B,S,N,D]. w is resharded to the layout of x's heads.
@@ -24,21 +31,14 @@ DeltaGates delta_gates(Context& context, const Array& a, const Array& b, const A
 Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
                   const Array& segments, const DeltaOptions& options);
 
-// Both ops for generation: each continues from the state in the cache's slots and stores the state for the
-// next call there. An empty slot starts from zeros. Padding gives zeros. No gradients.
-// The rule goes token by token in a call of drafts, as it does in calls of one token, so that the state has
-// the same bits.
-struct ConvOfCache {
-  Tensor DeltaState::*tail;
-  DeltaState::ConvCall DeltaState::Call::*call;
-};
-Array causal_conv(Context& context, AttentionCache& cache, const ConvOfCache& conv, const Array& x,
-                  const Array& w, const TokenPlaces& places);
-Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,
-                  const DeltaGates& gates, const TokenPlaces& places, const DeltaOptions& options);
-// Takes the last tokens of a slot's last call, which was of drafts, back out of its state: `tokens` stay.
-void take_back(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t tokens);
-// Adds a call's tokens to the slots' lengths. Call it after the functions above. CHECKs the capacity.
-void count_tokens(AttentionCache& cache, const TokenPlaces& places);
+// Both ops for generation: each continues from the state number `state` of the cache's slots, and stores the
+// state for the next call there: a convolution the last inputs of this rank's heads, [slots,K-1,N,D], the
+// rule f32 [slots,N,D,Dv]. An empty slot starts from zeros. Padding gives zeros. No gradients. The rule goes
+// token by token in a call of drafts, as it does in calls of one token, so that the state has the same bits.
+Array causal_conv(Context& context, LayerCache& cache, std::size_t state, const Array& x, const Array& w,
+                  const TokenPlaces& places);
+Array gated_delta(Context& context, LayerCache& cache, std::size_t state, const Array& q, const Array& k,
+                  const Array& v, const DeltaGates& gates, const TokenPlaces& places,
+                  const DeltaOptions& options);
 
 }  // namespace switchyard

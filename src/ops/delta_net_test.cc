@@ -176,7 +176,7 @@ TEST(DeltaNet, GoesOnFromTheCache) {
         };
         const Tensor filtered = causal_conv(c, in[2], in[5], in[6]).tensor(),
                      all = at_once(causal_conv(c, in[2], in[5], in[6]));
-        AttentionCache cache;
+        LayerCache cache;
         cache.window.capacity = length;
         cache.lengths = {0, 0, 0};
         // Feeds tokens [begin, begin + count) of both rows to two rows of the cache; -1: padding.
@@ -185,13 +185,8 @@ TEST(DeltaNet, GoesOnFromTheCache) {
           const std::vector<std::int64_t> tokens{rows[0] < 0 ? 0 : count, rows[1] < 0 ? 0 : count};
           const TokenPlaces places{{}, rows, tokens, begin == 0, drafted};
           const auto of = [&](std::size_t i) { return piece(c, in[i], begin, count); };
-          const auto filter = [&](const ConvOfCache& conv) {
-            return causal_conv(c, cache, conv, of(2), in[5], places);
-          };
-          filter({&DeltaState::query_tail, &DeltaState::Call::query});
-          filter({&DeltaState::key_tail, &DeltaState::Call::key});
-          const Array v = filter({&DeltaState::value_tail, &DeltaState::Call::value});
-          const Array out = gated_delta(c, cache, of(0), of(1), v, {of(3), of(4)}, places, options);
+          const Array v = causal_conv(c, cache, 0, of(2), in[5], places);
+          const Array out = gated_delta(c, cache, 1, of(0), of(1), v, {of(3), of(4)}, places, options);
           count_tokens(cache, places);
           for (std::int64_t b = 0; b < 2; ++b) {
             const auto row = [&](const Array& x) { return x.tensor().slice_rows(b, b + 1); };
@@ -214,10 +209,10 @@ TEST(DeltaNet, GoesOnFromTheCache) {
         for (std::int64_t token = 3; token < 5; ++token) feed({1, -1}, token, 1);
         feed({0, -1}, 3, 4, true);
         cache_copy_prefix(c, cache, 0, 0, 5);
-        const DeltaState& delta = cache.delta;
-        for (const Tensor* x : {&delta.query_tail, &delta.key_tail, &delta.value_tail, &delta.state})
-          EXPECT_TRUE(
-              std::ranges::equal(x->slice_rows(0, 1).span<float>(), x->slice_rows(1, 2).span<float>()));
+        ASSERT_EQ(cache.states.size(), 2u);
+        for (const StateStore& store : cache.states)
+          EXPECT_TRUE(std::ranges::equal(store.values.slice_rows(0, 1).span<float>(),
+                                         store.values.slice_rows(1, 2).span<float>()));
         feed({0, -1}, 5, 2);
       },
       1);

@@ -69,7 +69,7 @@ TEST(Fenced, AttentionOverTheCache) {
     const bool from_other = variant % 2 == 1, int8 = variant % 4 >= 2, forgets = variant >= 4;
     const auto function = [&](Context& c, std::span<const Array> in) {
       const NoGrad no_grad(c);
-      AttentionCache cache;
+      LayerCache cache;
       cache.window = {6, forgets ? KeyWindow{2, 0} : KeyWindow{}};
       cache.int8 = int8;
       cache.lengths = {0, 0};

@@ -10,6 +10,9 @@
 namespace switchyard {
 namespace {
 
+// The states of the layer's cache, in order.
+enum : std::size_t { kQueryTail, kKeyTail, kValueTail, kDeltaState };
+
 // Sharding of [B,S,N,D], with N heads of keys or values. The sequence is whole. Batch rows are split as in
 // attention, since the cache splits them alike in all layers.
 Sharding delta_heads(const LayerCall& call, const Shape& x, std::int64_t heads) {
@@ -38,16 +41,13 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
   const std::vector<Array> heads = project_each(c, "BSM,MND->BSND", h, to_heads, layouts);
   const Linear to_numbers[] = {linear(call, "delta.decay"), linear(call, "delta.strength")};
   const std::vector<Array> of_heads = apply_each(c, "BSM,MN->BSN", h, to_numbers, numbers);
-  const auto filtered = [&](const Array& y, const char* taps, const ConvOfCache& conv) {
+  const auto filtered = [&](const Array& y, const char* taps, std::size_t state) {
     if (call.cache == nullptr) return causal_conv(c, y, wide(taps), call.segments);
-    return causal_conv(c, *call.cache, conv, y, wide(taps), *call.places);
+    return causal_conv(c, *call.cache, state, y, wide(taps), *call.places);
   };
-  const Array q = filtered(checkpoint_name(heads[0], "query_proj"), "delta.query_conv",
-                           {&DeltaState::query_tail, &DeltaState::Call::query}),
-              k = filtered(checkpoint_name(heads[1], "key_proj"), "delta.key_conv",
-                           {&DeltaState::key_tail, &DeltaState::Call::key}),
-              v = filtered(checkpoint_name(heads[2], "value_proj"), "delta.value_conv",
-                           {&DeltaState::value_tail, &DeltaState::Call::value}),
+  const Array q = filtered(checkpoint_name(heads[0], "query_proj"), "delta.query_conv", kQueryTail),
+              k = filtered(checkpoint_name(heads[1], "key_proj"), "delta.key_conv", kKeyTail),
+              v = filtered(checkpoint_name(heads[2], "value_proj"), "delta.value_conv", kValueTail),
               gate = checkpoint_name(heads[3], "qkv_proj");
   const DeltaGates gates =
       delta_gates(c, of_heads[0], of_heads[1], wide("delta.decay_rate"), wide("delta.decay_bias"));
@@ -58,7 +58,7 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
   if (call.cache == nullptr) {
     out = checkpoint_name(gated_delta(c, q, k, v, gates, call.segments, options), "context");
   } else {
-    out = gated_delta(c, *call.cache, q, k, v, gates, *call.places, options);
+    out = gated_delta(c, *call.cache, kDeltaState, q, k, v, gates, *call.places, options);
     count_tokens(*call.cache, *call.places);
   }
   const Array normed = rms_norm(c, out, call.parameter("delta.norm"), m.norm_epsilon);

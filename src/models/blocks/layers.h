@@ -28,7 +28,7 @@ struct LayerCall {
   const RopeTables &rope, &growth;
   const Array& segments;  // i32 [B,S]
   // Generation: the layer's cached keys and values, and the tokens' positions. Else null.
-  AttentionCache* cache = nullptr;
+  LayerCache* cache = nullptr;
   const TokenPlaces* places = nullptr;
   bool chunks_in_segments = false;  // chunks are already cut into segments, so positions need not tell them
   HeadScores* scores = nullptr;     // receives the layer's largest scores; null: not asked for
