@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "config/declaration.h"
+#include "config/decoder_block.h"
 #include "config/meant_keys.h"
 #include "config/not_built.h"
 #include "config/value.h"
@@ -93,7 +94,14 @@ std::string environment_name(const std::string& key) {
   return name;
 }
 
-// The value of a key in its type. Blocks have one word each here; the reference has two for some.
+// Blocks have one word each here; the reference has two for some.
+nlohmann::json name_of_block(const nlohmann::json& word) {
+  for (const DecoderBlock* block : decoder_blocks())
+    if (word == block->other_name) return block->name;
+  return word;
+}
+
+// The value of a key in its type.
 nlohmann::json typed_value_of(const std::string& name, const nlohmann::json& untyped,
                               const std::string& source) {
   const KeyDeclaration& key = known_key(name, source);
@@ -102,8 +110,7 @@ nlohmann::json typed_value_of(const std::string& name, const nlohmann::json& unt
   if (const std::string_view missing = missing_in_block(block); !missing.empty())
     fail_usage("[config] decoder_block={} is planned, not built yet ({}): expected {} ({})", block, missing,
                expected_value(key), source);
-  const nlohmann::json value = typed_value(key, untyped, source);
-  return value == "qwen3_5" ? nlohmann::json("qwen3_5_moe") : value;
+  return name_of_block(typed_value(key, untyped, source));
 }
 
 // Words that name a key in another way than key=value: the line says how to write it.
@@ -604,18 +611,15 @@ void ConfigBuilder::derive_dataset_type() {
   config_.set("dataset_type", tokens ? "tokenized" : "text", "data_path=" + path);
 }
 
-// Both names of the reference's plain block mean one. What blocks of the reference have whatever their keys
-// say, their keys say here.
+// What blocks of the reference have whatever their keys say, their keys say here.
 void ConfigBuilder::derive_block() {
-  if (config_.get_string("decoder_block") == "default")
-    config_.set("decoder_block", "llama2", "decoder_block=default");
-  const std::string block = config_.get_string("decoder_block"), source = "decoder_block=" + block;
-  const auto derive = [&](const char* key, bool value) {
-    if (config_.entry(key).source == "default") config_.set(key, value, source);
+  const DecoderBlock& block = decoder_block(config_.get_string("decoder_block"));
+  const auto derive = [&](bool has, const char* key, bool value) {
+    if (has && config_.entry(key).source == "default")
+      config_.set(key, value, fmt::format("decoder_block={}", block.name));
   };
-  if (block == "qwen3_next" || block == "qwen3_5_moe" || block == "qwen3_5_dense")
-    derive("use_qk_norm", true);
-  if (block == "qwen2" || block == "qwen2_moe") derive("attention_output_bias", false);
+  derive(block.normed_queries, "use_qk_norm", true);
+  derive(block.no_output_bias, "attention_output_bias", false);
 }
 
 // Llama 3.1's scaling has constants of its own; the defaults of these keys are YaRN's.

@@ -8,6 +8,7 @@
 
 #include "config/builder.h"
 #include "config/declaration.h"
+#include "config/decoder_block.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -49,20 +50,14 @@ void check_start(const Config& config) {
   }
 }
 
-// In blocks where every layer is an MoE layer, base_mlp_dim is the experts' width too.
-bool has_one_mlp_width(const std::string& block) {
-  return block == "mixtral" || block == "qwen3_moe" || block == "qwen3_custom_moe";
-}
-
 void check_experts(const Config& config) {
   const auto experts = config.get_int("num_experts");
   const auto chosen = config.get_int("num_experts_per_tok");
   if (chosen > experts) fail_usage("[config] num_experts_per_tok={} exceeds num_experts={}", chosen, experts);
-  const std::string& block = config.get_string("decoder_block");
-  if (experts > 1 && (block == "llama2" || block == "mistral" || block == "qwen2" || block == "qwen3")) {
-    fail_usage("[config] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
-               experts, block);
-  }
+  const DecoderBlock& block = decoder_block(config.get_string("decoder_block"));
+  if (experts > 1 && !block.experts)
+    fail_usage("[config] num_experts={}: decoder_block={} has no experts; expected {}", experts, block.name,
+               blocks_with(&DecoderBlock::experts));
   const auto dense_width = config.get_int("base_mlp_dim");
   const auto expert_width = config.get_int("base_moe_mlp_dim");
   const bool dense_is_set =
@@ -70,12 +65,12 @@ void check_experts(const Config& config) {
   // moe_layers lists some layers only: the others have the dense width.
   const bool both_set = config.get_ints("moe_layers").empty() && expert_width > 0 && dense_is_set &&
                         dense_width != expert_width;
-  if (experts > 1 && has_one_mlp_width(block) && both_set) {
+  if (experts > 1 && block.one_mlp_width && both_set) {
     fail_usage(
         "[config] base_mlp_dim={} and base_moe_mlp_dim={} differ: decoder_block={} has only experts, set one "
         "or "
         "make them equal",
-        dense_width, expert_width, block);
+        dense_width, expert_width, block.name);
   }
   if (config.get_float("routed_bias_update_rate") > 0 && !config.get_bool("routed_bias")) {
     fail_usage("[config] routed_bias_update_rate={} needs routed_bias=true",

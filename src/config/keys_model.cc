@@ -2,6 +2,8 @@
 #include <cstdint>
 
 #include "config/declaration.h"
+#include "config/decoder_block.h"
+#include "config/not_built.h"
 
 namespace switchyard {
 namespace {
@@ -104,20 +106,20 @@ std::vector<KeyDeclaration> other_architecture_keys() {
   };
 }
 
+std::vector<std::string> block_words() {
+  std::vector<std::string> words;
+  for (const DecoderBlock* block : decoder_blocks()) {
+    words.emplace_back(block->name);
+    if (!block->other_name.empty()) words.emplace_back(block->other_name);
+  }
+  return words;
+}
+
 }  // namespace
 
 std::vector<KeyDeclaration> model_keys() {
   std::vector<KeyDeclaration> keys = {
-      choice_key("decoder_block", "llama2",
-                 one_of({"default",       "llama2",        "mistral",    "mixtral",
-                         "deepseek",      "qwen3",         "qwen3_moe",  "qwen3_custom_moe",
-                         "glm4_moe",      "glm4_moe_lite", "minimax_m2", "gpt_oss",
-                         "olmoe",         "llama4",        "qwen3_next", "qwen3_5_moe",
-                         "qwen3_5",       "qwen3_5_dense", "qwen2",      "qwen2_moe",
-                         "hy_v3",         "ernie4_5_moe",  "envy",       "mistral4",
-                         "mimo_v2_flash", "laguna",        "step3p5"},
-                        {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gemma4_small", "gpt3", "olmo3",
-                         "simple", "simple_mlp"}),
+      choice_key("decoder_block", "llama2", one_of(block_words(), blocks_not_built()),
                  "kind of decoder layer; default means llama2, qwen3_5 means qwen3_5_moe"),
       integer_key("base_emb_dim", 2048, at_least(1), "width of the model (M)"),
       integer_key("base_num_decoder_layers", 16, at_least(1), "number of decoder layers"),

@@ -65,6 +65,12 @@ constinit const std::string_view kNoFp8Training =
     "training with weights in fp8 is planned, not built yet: use the model without -fp8; generate and serve "
     "read folders of fp8 weights";
 
+std::vector<std::string> blocks_not_built() {
+  std::vector<std::string> names;
+  for (const BlockNotBuilt& block : kBlocks) names.emplace_back(block.block);
+  return names;
+}
+
 std::string_view missing_in_block(std::string_view block) {
   const auto* const found = std::ranges::find(kBlocks, block, &BlockNotBuilt::block);
   return found == std::end(kBlocks) ? std::string_view() : found->missing;

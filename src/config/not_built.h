@@ -3,8 +3,12 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace switchyard {
+
+// The reference's values of decoder_block that are not implemented here.
+std::vector<std::string> blocks_not_built();
 
 // The feature of the reference's decoder_block `block` that is not implemented here; empty for other names.
 std::string_view missing_in_block(std::string_view block);

@@ -1,4 +1,4 @@
-// GgufArchitecture: a table with one entry per general.architecture value, for reading its GGUF files.
+// GgufArchitecture: how GGUF files of one general.architecture value are read. Families have the rows.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -27,6 +27,7 @@ enum GgufGating : std::int64_t { kGgufSoftmax = 1, kGgufSigmoid = 2, kGgufSoftma
 
 struct GgufArchitecture {
   std::string_view name;
+  std::string_view type;                   // model_type of its config.json, unless `add` says another
   std::span<const GgufName> tensors = {};  // with names that differ from most architectures'
   GgufExperts experts = {};
   // The router settings that a file may state and `add` does not read: the gating function, and whether the
@@ -38,10 +39,14 @@ struct GgufArchitecture {
   bool rotates_part = false;        // `add` reads a head's rotated share; otherwise all of it is rotated
   bool rope_factors = false;        // a file may have rope_freqs.weight
   bool heads_by_layer = false;      // `add` reads numbers of heads, which may be lists
-  // Adds `model_type` to a config.json of transformers, and settings that hub_config_of() does not read for
-  // all architectures. Error(usage) naming the key for a value that config.json cannot express.
-  void (*add)(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
+  bool heads_in_turns = false;      // a delta net's value heads: the first of each key head, the second, ...
+  // Adds settings that hub_config_of() does not read for all architectures to a config.json of transformers;
+  // null: there are none. Error(usage) naming the key for a value that config.json cannot express.
+  void (*add)(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config) = nullptr;
 };
+
+// All rows (models/families/registry.cc).
+std::span<const GgufArchitecture* const> gguf_architectures();
 
 // Error(usage) listing all known architectures when the file has another one.
 const GgufArchitecture& architecture_of(const GgufFile& file);
@@ -50,16 +55,5 @@ const GgufArchitecture& architecture_of(const GgufFile& file);
 // key that changes what the model computes. Returns a line that names those without a meaning here, or "".
 std::string check_other_keys(const GgufFile& file, const GgufArchitecture& architecture,
                              const GgufMetadata& metadata, const nlohmann::json& config);
-
-// Adds the settings of qwen3next and qwen35moe (gguf_delta_net.cc).
-void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
-
-// Add the settings of families with layers of two kinds (gguf_two_kinds.cc).
-void add_mimo2(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
-void add_step35(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
-void add_laguna(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config);
-
-// Writes `rope.dimension_count`, relative to a head's width, as transformers' partial_rotary_factor.
-void add_rotated_share(const GgufMetadata& metadata, nlohmann::json& config);
 
 }  // namespace switchyard

@@ -138,7 +138,8 @@ json hub_config_of(const GgufFile& file, std::string* notice) {
   if (!architecture.rotates_part && rotated != head)
     metadata.wrong("rope.dimension_count", fmt::format("{}, the width of a head", head));
   add_divisors(file, metadata, architecture, rotated, config["rope_parameters"]);
-  architecture.add(file, metadata, config);
+  config["model_type"] = architecture.type;
+  if (architecture.add != nullptr) architecture.add(file, metadata, config);
   if (predictions > 0) config["num_nextn_predict_layers"] = predictions;
   config[kGgufAttentionBiases] = attention_biases_of(file);
   const bool latent = config.contains("kv_lora_rank");

@@ -1,5 +1,5 @@
-// Gated delta nets, and attention with an output gate, with llama.cpp's keys, names and order of weights:
-// qwen3next and qwen35moe (docs/design/gguf.md).
+// Gated delta nets, and attention with an output gate, with llama.cpp's names and order of weights
+// (docs/design/gguf.md).
 #include "core/error.h"
 #include "core/json_file.h"
 #include "gguf/architectures.h"
@@ -7,62 +7,10 @@
 
 namespace switchyard {
 
-namespace {
-
-using nlohmann::json;
-
-// The kinds of layers, one a layer: a list of flags, or every so many-th layer has full attention.
-json layer_types_of(const GgufMetadata& metadata, std::int64_t layers) {
-  constexpr const char* kRecurrent = "attention.recurrent_layers";
-  json kinds = json::array();
-  const auto add = [&](bool recurrent) {
-    kinds.push_back(recurrent ? "linear_attention" : "full_attention");
-  };
-  constexpr std::int64_t kUsualInterval = 4;
-  const std::int64_t interval = metadata.integer("full_attention_interval", kUsualInterval);
-  if (metadata.has(kRecurrent)) {
-    for (const bool recurrent : metadata.flags(kRecurrent, layers)) add(recurrent);
-    return kinds;
-  }
-  if (interval == 0) metadata.wrong("full_attention_interval", "at least 1");
-  for (std::int64_t i = 0; i < layers; ++i) add((i + 1) % interval != 0);
-  return kinds;
-}
-
-}  // namespace
-
-// Qwen3-Next, and Qwen3.5 with experts or dense.
-void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, json& config) {
-  const std::string architecture = GgufMetadata(file, "general").text("architecture");
-  const bool dense = architecture == "qwen35";
-  config["model_type"] = dense                         ? "qwen3_5_text"
-                         : architecture == "qwen3next" ? "qwen3_next"
-                                                       : "qwen3_5_moe_text";
-  config["layer_types"] = layer_types_of(metadata, config["num_hidden_layers"].get<std::int64_t>());
-  config["head_dim"] = metadata.integer("attention.key_length");  // no head is as wide as all divided
-  add_rotated_share(metadata, config);
-  const std::int64_t value_heads = metadata.integer("ssm.time_step_rank"),
-                     inner = metadata.integer("ssm.inner_size");
-  if (value_heads == 0 || inner % value_heads != 0)
-    metadata.wrong("ssm.inner_size", fmt::format("a multiple of the {} value heads", value_heads));
-  config["linear_num_key_heads"] = metadata.integer("ssm.group_count");
-  config["linear_num_value_heads"] = value_heads;
-  config["linear_key_head_dim"] = metadata.integer("ssm.state_size");
-  config["linear_value_head_dim"] = inner / value_heads;
-  config["linear_conv_kernel_dim"] = metadata.integer("ssm.conv_kernel");
-  if (dense) return;
-  config["num_experts"] = metadata.integer("expert_count");
-  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
-  config["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length");
-  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", true);
-  if (config["model_type"] == "qwen3_5_moe_text" && config["norm_topk_prob"] == false)
-    metadata.wrong("expert_weights_norm", "true");
-  if (config["intermediate_size"] == 0) config["intermediate_size"] = config["moe_intermediate_size"];
-}
-
 // Maps a tensor that other families lack, or whose name they use for another one. False: any other tensor.
 bool GgufWeights::add_delta_net(const std::string& tensor, const std::string& below,
-                                const std::string& prefix, const nlohmann::json& config) {
+                                const std::string& prefix, const GgufArchitecture& architecture,
+                                const nlohmann::json& config) {
   using Form = Part::Form;
   using Stored = Part::Stored;
   const auto number = [&](const char* key) { return config.at(key).get<std::int64_t>(); };
@@ -73,8 +21,7 @@ bool GgufWeights::add_delta_net(const std::string& tensor, const std::string& be
     fail_usage("[gguf] {}: {} key heads and {} value heads, expected as many or a multiple", path(), groups,
                heads);
   const std::int64_t of_group = heads / groups, keys = groups * key_dim, values = heads * value_dim;
-  // qwen35moe has value heads in turns: the first of each key head, the second of each, and so on.
-  const bool in_turns = config.at("model_type") != "qwen3_next";
+  const bool in_turns = architecture.heads_in_turns;
   const auto turns = [&](std::int64_t run) { return in_turns ? Turns{run, groups, of_group} : Turns{}; };
   const auto add = [&](const char* name, Part part) {
     part.tensor = tensor;

@@ -94,7 +94,8 @@ void GgufWeights::add(const std::string& tensor, const GgufArchitecture& archite
   if (below == "attn_k_b.weight")
     return add_latent_up_projection(layer, prefix + "self_attn.kv_b_proj.weight", config);
   if (below == "attn_v_b.weight" && file_.entries().contains(layer + "attn_k_b.weight")) return;  // with it
-  if (config.contains("linear_num_key_heads") && add_delta_net(tensor, below, prefix, config)) return;
+  if (config.contains("linear_num_key_heads") && add_delta_net(tensor, below, prefix, architecture, config))
+    return;
   const GgufName* name = find(architecture.tensors, below);
   if (name == nullptr) name = find(kLayerNames, below);
   if (name == nullptr)

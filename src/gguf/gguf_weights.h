@@ -80,10 +80,10 @@ class GgufWeights : public HubWeights {
                    std::string_view second = {});
   void add_latent_up_projection(const std::string& layer, const std::string& name,
                                 const nlohmann::json& config);
-  // For a layer of qwen3next or qwen35moe: returns true when the tensor
+  // For a layer of a model with delta nets: returns true when the tensor
   // `below` the layer is one that other families lack.
   bool add_delta_net(const std::string& tensor, const std::string& below, const std::string& prefix,
-                     const nlohmann::json& config);
+                     const GgufArchitecture& architecture, const nlohmann::json& config);
   const Part& at(const std::string& name) const;
   Tensor rows_of(const Part& part, std::int64_t begin, std::int64_t end, bool release) const;
   static std::int64_t permuted_there(std::int64_t row, std::int64_t head);

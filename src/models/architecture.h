@@ -112,7 +112,7 @@ struct Architecture {
   std::vector<MlpKind> mlps{MlpKind()};      // one at least
   std::vector<MoeConfig> moes{MoeConfig()};  // one at least; its experts = 0: a dense model
   std::int64_t emb = 0, moe_mlp = 0, vocab = 0;
-  bool latent_experts = false;  // decoder_block.h
+  bool latent_experts = false;  // config/decoder_block.h
   std::int64_t moe_emb = 0;     // width of the experts' input: emb, or the latent width
   bool post_mlp_norm = false;   // the output of the MLP or the experts is normalised before it is added
   std::int64_t shared_experts = 0;

@@ -538,9 +538,6 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
                  experts);
     return;
   }
-  if (!block)
-    fail_usage("[model] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
-               experts, m.block->name);
   MoeConfig& moe = m.moes.front();
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "config/config.h"
+#include "config/decoder_block.h"
 #include "core/dtype.h"
 #include "models/architecture.h"
-#include "models/decoder_block.h"
 
 namespace switchyard {
 

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 
@@ -200,6 +201,15 @@ bool never_writes(const ModelConfig&) {
   return false;
 }
 
+void add_deepseek_v2_or_v3(const GgufFile& file, const GgufMetadata& metadata, nlohmann::json& config) {
+  add_deepseek(file, metadata, config);
+  if (config["scoring_func"] == "softmax") config["model_type"] = "deepseek_v2";
+}
+
+constexpr GgufArchitecture kDeepseekGguf[] = {
+    {.name = "deepseek2", .type = "deepseek_v3", .rotates_part = true, .add = add_deepseek_v2_or_v3},
+};
+
 }  // namespace
 
 const HubFields kLatentFields{.read = kLatentRead, .unused = kLatentUnused};
@@ -228,6 +238,7 @@ const ModelFamily kDeepseekV2{
     .tensors = {},
     .fused = kExpertsInMemory,
     .fields = {.refused = kExpertsOfDeepseek2Refused, .more = {&kLatentFields, &kExpertFields}},
+    .gguf = kDeepseekGguf,
     .read = read_deepseek_v2,
     .write = write_deepseek_v2,
     .writes = writes_deepseek_v2};

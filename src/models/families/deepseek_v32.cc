@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "models/families/deepseek.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -116,6 +117,47 @@ bool writes_glm_moe_dsa(const ModelConfig& model) {
   return is_indexed(model) && model.attention().indexer_interleaved;
 }
 
+using nlohmann::json;
+
+constexpr GgufName kIndexerNames[] = {
+    {"indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"},
+    {"indexer.attn_k.weight", "self_attn.indexer.wk.weight"},
+    {"indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"},
+    {"indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"},
+    {"indexer.proj.weight", "self_attn.indexer.weights_proj.weight"},
+};
+
+// DeepSeek-V3.2, and GLM-5 with layers that share a choice of keys.
+void add_indexed(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  add_deepseek(file, metadata, config);
+  config["index_n_heads"] = metadata.integer("attention.indexer.head_count");
+  config["index_head_dim"] = metadata.integer("attention.indexer.key_length");
+  config["index_topk"] = metadata.integer("attention.indexer.top_k");
+}
+
+void add_glm_dsa(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  constexpr const char* kTypes = "attention.indexer.types";  // true: an indexer
+  add_indexed(file, metadata, config);
+  if (!metadata.has(kTypes)) return;
+  for (const bool full : metadata.flags(kTypes, config["num_hidden_layers"].get<std::int64_t>()))
+    config["indexer_types"].push_back(full ? "full" : "shared");
+}
+
+constexpr GgufArchitecture kDeepseekV32Gguf[] = {
+    {.name = "deepseek32",
+     .type = "deepseek_v32",
+     .tensors = kIndexerNames,
+     .rotates_part = true,
+     .add = add_indexed},
+};
+constexpr GgufArchitecture kGlmDsaGguf[] = {
+    {.name = "glm-dsa",
+     .type = "glm_moe_dsa",
+     .tensors = kIndexerNames,
+     .rotates_part = true,
+     .add = add_glm_dsa},
+};
+
 }  // namespace
 
 const ModelFamily kDeepseekV32{.type = "deepseek_v32",
@@ -125,6 +167,7 @@ const ModelFamily kDeepseekV32{.type = "deepseek_v32",
                                .fused = kExpertsInMemory,
                                .predictions = PredictionForm::numbered,
                                .fields = {.more = {&kIndexedFields, &kExpertsOfDeepseek3Fields}},
+                               .gguf = kDeepseekV32Gguf,
                                .read = read_deepseek_v32,
                                .write = write_indexed,
                                .writes = writes_deepseek_v32,
@@ -138,6 +181,7 @@ const ModelFamily kGlmMoeDsa{.type = "glm_moe_dsa",
                              .fields = {.read = kGlmDsaRead,
                                         .refused = kGlmDsaRefused,
                                         .more = {&kIndexedFields, &kExpertsOfDeepseek3Fields}},
+                             .gguf = kGlmDsaGguf,
                              .read = read_glm_moe_dsa,
                              .write = write_glm_moe_dsa,
                              .writes = writes_glm_moe_dsa,

@@ -6,6 +6,7 @@
 //   y = h + MLP(m) in dense layers, m = n(h); else with p = softmax(G m), the K largest p + b,
 //     w = p / sum of the chosen p: y = h + sum of w[e]·E[e](m) + S(m)
 #include "models/families/common.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -80,6 +81,28 @@ bool writes_ernie(const ModelConfig& model) {
          model.moe().normalise;
 }
 
+using nlohmann::json;
+
+constexpr GgufName kErnieNames[] = {{"exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias"}};
+
+void add_ernie(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["moe_num_experts"] = metadata.integer("expert_count");
+  config["moe_k"] = metadata.integer("expert_used_count");
+  config.erase("num_experts_per_tok");
+  config["moe_num_shared_experts"] = metadata.integer("expert_shared_count", 0);
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["moe_layer_start_index"] = metadata.integer("leading_dense_block_count", 0);
+  config["moe_layer_interval"] = metadata.integer("interleave_moe_layer_step", 1);
+}
+
+constexpr GgufArchitecture kErnieGguf[] = {
+    {.name = "ernie4_5-moe",
+     .type = "ernie4_5_moe",
+     .tensors = kErnieNames,
+     .divides_weights = true,
+     .add = add_ernie},
+};
+
 }  // namespace
 
 const ModelFamily kErnie45Moe{.type = "ernie4_5_moe",
@@ -91,6 +114,7 @@ const ModelFamily kErnie45Moe{.type = "ernie4_5_moe",
                                          .refused = kErnieRefused,
                                          .unused = kErnieUnused,
                                          .more = {&kGroupedFields}},
+                              .gguf = kErnieGguf,
                               .read = read_ernie,
                               .write = write_ernie,
                               .writes = writes_ernie};

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "gguf/architectures.h"
 #include "models/families/fused_weights.h"
 #include "models/families/hub_config.h"
 #include "models/model_config.h"
@@ -94,7 +95,8 @@ struct ModelFamily {
   bool scales_sum = false;    // its class scales the experts' sum, and a router's weights are those before
   bool only_experts = false;  // its config.json need not state intermediate_size
   PredictionForm predictions = PredictionForm::none;
-  HubFields fields = {};  // in addition to common_fields() of common.h
+  HubFields fields = {};                        // in addition to common_fields() of common.h
+  std::span<const GgufArchitecture> gguf = {};  // the GGUF files that hold models of this family
   // Adds the keys that read_common() (common.h) does not read. Error(usage) that names the key of any setting
   // that we would compute differently.
   void (*read)(const HubConfig& hub, ConfigKeys& keys);
@@ -135,9 +137,9 @@ std::int64_t predictions_in(const nlohmann::json& hub_config,
                             const std::function<bool(const std::string& tensor)>& contains);
 
 #define SWITCHYARD_FAMILY(family) extern const ModelFamily family;
+#define SWITCHYARD_BLOCK(block) extern const DecoderBlock block;
 #include "models/families/list.h"
+#undef SWITCHYARD_BLOCK
 #undef SWITCHYARD_FAMILY
-// Blocks of qwen3.cc and envy.cc for which no Hugging Face model exists.
-extern const DecoderBlock kQwen3CustomMoeBlock, kEnvyBlock;
 
 }  // namespace switchyard

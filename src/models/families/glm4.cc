@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "models/families/deepseek.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -63,6 +64,23 @@ bool writes_glm4_moe_lite(const ModelConfig& model) {
   return model.moe().score == RouterScore::sigmoid && !model.has_indexer();
 }
 
+using nlohmann::json;
+
+void add_glm4_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  config["use_qk_norm"] = has_tensor(file, "blk.0.attn_q_norm.weight");
+  add_rotated_share(metadata, config);
+  add_experts_of_deepseek(metadata, config);
+}
+
+constexpr GgufArchitecture kGlm4Gguf[] = {
+    {.name = "glm4moe",
+     .type = "glm4_moe",
+     .tensors = {&kSecondNormName, 1},
+     .gating = kGgufSigmoid,
+     .rotates_part = true,
+     .add = add_glm4_moe},
+};
+
 }  // namespace
 
 const ModelFamily kGlm4Moe{.type = "glm4_moe",
@@ -72,6 +90,7 @@ const ModelFamily kGlm4Moe{.type = "glm4_moe",
                            .fused = kExpertsInMemory,
                            .predictions = PredictionForm::numbered,
                            .fields = {.read = kGlm4Read, .more = {&kExpertsOfDeepseek3Fields}},
+                           .gguf = kGlm4Gguf,
                            .read = read_glm4_moe,
                            .write = write_glm4_moe,
                            .writes = writes_glm4_moe};

@@ -9,6 +9,7 @@
 //   E[e](m) = W2 (g · sigmoid(1.702 g) · (u + 1)) + b, [g, u] = W1 m + b, g at most limit, u within +-limit
 //   y = h + sum of w[e]·E[e](n(h))
 #include "models/families/common.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -82,6 +83,45 @@ bool writes_gpt_oss(const ModelConfig&) {
   return true;
 }
 
+using nlohmann::json;
+
+// The experts' biases are [experts, outputs].
+constexpr GgufName kGptOssNames[] = {
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_gate_inp.weight", "mlp.router.weight"},
+    {"ffn_gate_inp.bias", "mlp.router.bias"},
+    {"ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"},
+    {"ffn_up_exps.bias", "mlp.experts.up_proj_bias"},
+    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+};
+
+void add_gpt_oss(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["num_local_experts"] = metadata.integer("expert_count");
+  config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["sliding_window"] = metadata.integer("attention.sliding_window");
+  config["rope_parameters"]["truncate"] = false;  // of all models of this architecture
+  // A flag for each layer with a window, or a period, of whose layers the last has none; 0: all have one.
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  const std::int64_t layers = config["num_hidden_layers"].get<std::int64_t>(),
+                     period = metadata.is_list(kPattern) ? 0 : metadata.integer(kPattern, 2);
+  std::vector<bool> windows(static_cast<std::size_t>(layers));
+  for (std::int64_t i = 0; i < layers; ++i)
+    windows[static_cast<std::size_t>(i)] = period == 0 || i % period < period - 1;
+  if (metadata.is_list(kPattern)) windows = metadata.flags(kPattern, layers);
+  for (const bool window : windows)
+    config["layer_types"].push_back(window ? "sliding_attention" : "full_attention");
+}
+
+constexpr GgufArchitecture kGptOssGguf[] = {
+    {.name = "gpt-oss",
+     .type = "gpt_oss",
+     .tensors = kGptOssNames,
+     .gating = kGgufSoftmaxOfChosen,
+     .divides_weights = true,
+     .add = add_gpt_oss},
+};
+
 }  // namespace
 
 const ModelFamily kGptOss{
@@ -91,6 +131,7 @@ const ModelFamily kGptOss{
     .tensors = kGptOssTensors,
     .fused = kGptOssFused,
     .fields = {.read = kGptOssRead, .unused = kGptOssUnused, .more = {&kGroupedFields, &kNamesOfExperts}},
+    .gguf = kGptOssGguf,
     .read = read_gpt_oss,
     .write = write_gpt_oss,
     .writes = writes_gpt_oss};

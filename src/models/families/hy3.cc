@@ -5,6 +5,7 @@
 //   y = h + MLP(m) in the first dense layers, m = n(h); else with s = sigmoid(G m), the K largest s + b,
 //     w = s / sum of the chosen s · factor: y = h + sum of w[e]·E[e](m) + S(m)
 #include "models/families/deepseek.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -56,6 +57,39 @@ bool writes_hy_v3(const ModelConfig& model) {
          model.moe().groups <= 1;
 }
 
+using nlohmann::json;
+
+constexpr GgufName kHy3Names[] = {
+    {"ffn_gate_inp.weight", "mlp.router.gate.weight"},
+    {"exp_probs_b", "mlp.expert_bias"},
+    {"exp_probs_b.bias", "mlp.expert_bias"},
+    {"ffn_gate_shexp.weight", "mlp.shared_mlp.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_mlp.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_mlp.down_proj.weight"},
+};
+
+// Files do not say how many layers come before the first with experts: their tensors do.
+void add_hy_v3(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  add_layers_with_experts(file, config);
+  const std::int64_t width = metadata.integer("expert_feed_forward_length"),
+                     shared = metadata.integer("expert_shared_feed_forward_length", 0);
+  if (width == 0 || shared % width != 0)
+    metadata.wrong("expert_shared_feed_forward_length", fmt::format("a multiple of {}", width));
+  config["num_experts"] = metadata.integer("expert_count");
+  config["num_shared_experts"] = shared / width;
+  config["moe_intermediate_size"] = width;
+  config["router_scaling_factor"] = factor_of_weights(metadata);
+}
+
+constexpr GgufArchitecture kHy3Gguf[] = {
+    {.name = "hy_v3",
+     .type = "hy_v3",
+     .tensors = kHy3Names,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .add = add_hy_v3},
+};
+
 }  // namespace
 
 const ModelFamily kHy3{.type = "hy_v3",
@@ -67,6 +101,7 @@ const ModelFamily kHy3{.type = "hy_v3",
                                   .refused = kHy3Refused,
                                   .unused = kHy3Unused,
                                   .more = {&kGroupedFields, &kNamesOfExperts}},
+                       .gguf = kHy3Gguf,
                        .read = read_hy_v3,
                        .write = write_hy_v3,
                        .writes = writes_hy_v3,

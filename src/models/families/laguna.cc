@@ -11,6 +11,7 @@
 #include <set>
 
 #include "models/families/deepseek.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -111,6 +112,54 @@ bool writes_laguna(const ModelConfig& model) {
          model.moe().groups <= 1;
 }
 
+using nlohmann::json;
+
+constexpr GgufName kLagunaNames[] = {
+    {"attn_gate.weight", "self_attn.g_proj.weight"},
+    {"exp_probs_b.bias", "mlp.experts.e_score_correction_bias"},
+    kGatedSharedNames[0],
+    kGatedSharedNames[1],
+    kGatedSharedNames[2],
+};
+
+// A file says nothing of which layers have a window: llama.cpp gives none to each fourth, from the first on.
+void add_laguna(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  constexpr std::int64_t kInterval = 4;
+  const auto layers = config["num_hidden_layers"].get<std::int64_t>();
+  std::vector<bool> windows;
+  for (std::int64_t i = 0; i < layers; ++i) windows.push_back(i % kInterval != 0);
+  if (metadata.is_list("attention.sliding_window_pattern"))
+    windows = metadata.flags("attention.sliding_window_pattern", layers);
+  add_layer_types(windows, config);
+  const std::vector<std::int64_t> heads = metadata.integers("attention.head_count", layers);
+  config["num_attention_heads"] = heads.front();
+  config["num_attention_heads_per_layer"] = heads;
+  config["sliding_window"] = metadata.integer("attention.sliding_window");
+  const std::int64_t head = config["head_dim"].get<std::int64_t>(),
+                     rotated = metadata.integer("rope.dimension_count", head);
+  add_rotations(metadata, rotated, metadata.integer("rope.dimension_count_swa", rotated), config);
+  // One row a head, or one a value.
+  const std::int64_t gates = file.at("blk.0.attn_gate.weight").shape.front();
+  config["gating"] = gates == heads.front() ? json(true) : json("per-element");
+  add_layers_with_experts(file, config);
+  config["num_experts"] = metadata.integer("expert_count");
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length");
+  config["moe_routed_scaling_factor"] = factor_of_weights(metadata);
+  metadata.integer("leading_dense_block_count", 0);  // tensors tell it
+}
+
+constexpr GgufArchitecture kLagunaGguf[] = {
+    {.name = "laguna",
+     .type = "laguna",
+     .tensors = kLagunaNames,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .rotates_part = true,
+     .heads_by_layer = true,
+     .add = add_laguna},
+};
+
 }  // namespace
 
 const ModelFamily kLaguna{
@@ -121,6 +170,7 @@ const ModelFamily kLaguna{
     .fused = kExpertsInMemory,
     .scales_sum = true,
     .fields = {.read = kLagunaRead, .refused = kLagunaRefused, .more = {&kGroupedFields, &kNamesOfExperts}},
+    .gguf = kLagunaGguf,
     .read = read_laguna,
     .write = write_laguna,
     .writes = writes_laguna,

@@ -1,6 +1,6 @@
 // Lists the model families, by the name of each ModelFamily: the one place that does. The includer defines
-// SWITCHYARD_FAMILY, which is applied to each name. Families that share a DecoderBlock are asked in this
-// order whether they can write a model.
+// SWITCHYARD_FAMILY, which is applied to each name, and may define SWITCHYARD_BLOCK. Families that share a
+// DecoderBlock are asked in this order whether they can write a model.
 SWITCHYARD_FAMILY(kLlama)
 SWITCHYARD_FAMILY(kMistral)
 SWITCHYARD_FAMILY(kMixtral)
@@ -29,3 +29,8 @@ SWITCHYARD_FAMILY(kMistral4)
 SWITCHYARD_FAMILY(kMimoV2Flash)
 SWITCHYARD_FAMILY(kLaguna)
 SWITCHYARD_FAMILY(kStep3p5)
+// Blocks for which no Hugging Face model exists.
+#ifdef SWITCHYARD_BLOCK
+SWITCHYARD_BLOCK(kQwen3CustomMoeBlock)
+SWITCHYARD_BLOCK(kEnvyBlock)
+#endif

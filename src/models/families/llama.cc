@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-constexpr DecoderBlock kLlama2Block{.name = "llama2"};
+constexpr DecoderBlock kLlama2Block{.name = "llama2", .other_name = "default"};
 constexpr DecoderBlock kMistralBlock{.name = "mistral"};
 
 constexpr FixedField kLlamaRefused[] = {{"use_sliding_window", "false"}};

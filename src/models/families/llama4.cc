@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "models/families/common.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -193,6 +194,53 @@ bool writes_llama4(const ModelConfig& model) {
   return model.shared_experts == 1;
 }
 
+using nlohmann::json;
+
+constexpr GgufExperts kExpertsOfLlama4{.begin = "feed_forward.experts."};
+constexpr GgufName kLlama4Names[] = {
+    {"ffn_gate.weight", "feed_forward.gate_proj.weight"},
+    {"ffn_up.weight", "feed_forward.up_proj.weight"},
+    {"ffn_down.weight", "feed_forward.down_proj.weight"},
+    {"ffn_gate_inp.weight", "feed_forward.router.weight"},
+    {"ffn_gate_shexp.weight", "feed_forward.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "feed_forward.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "feed_forward.shared_expert.down_proj.weight"},
+};
+
+// A file does not state chunks, layers without rotation, the growth of queries, and whether queries and keys
+// have a norm. The published models have these numbers in common, and llama.cpp has them in its code.
+void add_llama4(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  constexpr std::int64_t kChunk = 8192, kExpertsWithoutNorm = 128, kInterval = 4;
+  if (metadata.integer("attention.sliding_window_pattern", kInterval) != kInterval)
+    metadata.wrong("attention.sliding_window_pattern", fmt::format("{}", kInterval));
+  const std::int64_t experts = metadata.integer("expert_count"),
+                     layers = config["num_hidden_layers"].get<std::int64_t>(),
+                     window = metadata.integer("attention.sliding_window", kChunk);
+  if (window != 0 && window != kChunk)
+    metadata.wrong("attention.sliding_window", fmt::format("0 (none) or {}", kChunk));
+  const bool chunks = window != 0;
+  config["num_local_experts"] = experts;
+  config["intermediate_size_mlp"] = config["intermediate_size"];
+  config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["interleave_moe_layer_step"] = metadata.integer("interleave_moe_layer_step");
+  config["use_qk_norm"] = experts != kExpertsWithoutNorm;
+  config["attn_temperature_tuning"] = chunks;
+  if (chunks) config["attention_chunk_size"] = kChunk;
+  json rotates = json::array();
+  for (std::int64_t i = 0; i < layers; ++i) rotates.push_back(chunks && (i + 1) % kInterval == 0 ? 0 : 1);
+  config["no_rope_layers"] = rotates;
+}
+
+constexpr GgufArchitecture kLlama4Gguf[] = {
+    {.name = "llama4",
+     .type = "llama4_text",
+     .tensors = kLlama4Names,
+     .experts = kExpertsOfLlama4,
+     .gating = kGgufSigmoid,
+     .rope_factors = true,
+     .add = add_llama4},
+};
+
 }  // namespace
 
 const ModelFamily kLlama4{.type = "llama4_text",
@@ -206,6 +254,7 @@ const ModelFamily kLlama4{.type = "llama4_text",
                                      .refused = kLlama4Refused,
                                      .unused = kLlama4Unused,
                                      .more = {&kGroupedFields, &kNamesOfExperts}},
+                          .gguf = kLlama4Gguf,
                           .read = read_llama4,
                           .write = write_llama4,
                           .writes = writes_llama4};

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/families/deepseek.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -143,6 +144,41 @@ bool writes_mimo(const ModelConfig& model) {
                                   windowed->heads == full->heads && windowed->head_dim == full->head_dim));
 }
 
+using nlohmann::json;
+
+constexpr GgufName kMimoNames[] = {{"attn_sinks.weight", "self_attn.attention_sink_bias"}};
+
+void add_mimo2(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  const auto layers = config["num_hidden_layers"].get<std::int64_t>();
+  add_layer_types(metadata.flags("attention.sliding_window_pattern", layers), config);
+  const std::int64_t full = number_of_kind(metadata, "attention.head_count_kv", config, kFullLayer, 1);
+  config["num_key_value_heads"] = full;
+  config["swa_num_key_value_heads"] =
+      number_of_kind(metadata, "attention.head_count_kv", config, kWindowedLayer, 2 * full);
+  config["sliding_window"] = metadata.integer("attention.sliding_window");
+  config["v_head_dim"] = metadata.integer("attention.value_length");
+  config["attention_value_scale"] = metadata.number("attention.value_scale", 1);
+  const std::int64_t rotated = metadata.integer("rope.dimension_count");
+  add_rotations(metadata, rotated, metadata.integer("rope.dimension_count_swa", rotated), config);
+  add_layers_with_experts(file, config);
+  config["n_routed_experts"] = metadata.integer("expert_count");
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["routed_scaling_factor"] = factor_of_weights(metadata);
+  config["n_group"] = metadata.integer("expert_group_count", 1);
+  config["topk_group"] = metadata.integer("expert_group_used_count", 1);
+}
+
+constexpr GgufArchitecture kMimoGguf[] = {
+    {.name = "mimo2",
+     .type = "mimo_v2_flash",
+     .tensors = kMimoNames,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .rotates_part = true,
+     .heads_by_layer = true,
+     .add = add_mimo2},
+};
+
 }  // namespace
 
 const ModelFamily kMimoV2Flash{.type = "mimo_v2_flash",
@@ -155,6 +191,7 @@ const ModelFamily kMimoV2Flash{.type = "mimo_v2_flash",
                                           .refused = kMimoRefused,
                                           .unused = kMimoUnused,
                                           .more = {&kGroupedFields, &kNamesOfExperts}},
+                               .gguf = kMimoGguf,
                                .read = read_mimo,
                                .write = write_mimo,
                                .writes = writes_mimo,

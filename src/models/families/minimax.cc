@@ -7,6 +7,7 @@
 //   s = sigmoid(G m), m = n(h); the K largest s + b; w = s / sum of the chosen s;
 //     y = h + sum of w[e]·E[e](m)
 #include "models/families/common.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -97,6 +98,30 @@ bool writes_minimax_m2(const ModelConfig&) {
   return true;
 }
 
+using nlohmann::json;
+
+constexpr GgufName kMinimaxNames[] = {
+    {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"},
+    {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"},
+};
+
+void add_minimax(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["num_local_experts"] = metadata.integer("expert_count");
+  config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  add_rotated_share(metadata, config);
+}
+
+constexpr GgufArchitecture kMinimaxGguf[] = {
+    {.name = "minimax-m2",
+     .type = "minimax_m2",
+     .tensors = kMinimaxNames,
+     .experts = kExpertsOfMixtral,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .rotates_part = true,
+     .add = add_minimax},
+};
+
 }  // namespace
 
 const ModelFamily kMinimaxM2{.type = "minimax_m2",
@@ -108,6 +133,7 @@ const ModelFamily kMinimaxM2{.type = "minimax_m2",
                                         .refused = kMinimaxRefused,
                                         .unused = kMinimaxUnused,
                                         .more = {&kGroupedFields, &kNamesOfExperts}},
+                             .gguf = kMinimaxGguf,
                              .read = read_minimax_m2,
                              .write = write_minimax_m2,
                              .writes = writes_minimax_m2};

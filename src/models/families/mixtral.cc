@@ -6,11 +6,12 @@
 //   the K largest of t = G m, m = n(h); w = softmax over these
 //   y = h + sum of w[e]·Wo[e](silu(W0[e] m) · W1[e] m)
 #include "models/families/common.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
 
-constexpr DecoderBlock kMixtralBlock{.name = "mixtral", .experts = true};
+constexpr DecoderBlock kMixtralBlock{.name = "mixtral", .experts = true, .one_mlp_width = true};
 
 constexpr TensorRule kMixtralTensors[] = {
     {"moe.gate", "block_sparse_moe.gate.weight"},
@@ -63,6 +64,28 @@ void restate_mixtral(const ModelConfig& model, Restated& restated) {
   restated.same_bits = false;  // the same softmax, divided in another order
 }
 
+using nlohmann::json;
+
+constexpr GgufName kMixtralNames[] = {{"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"}};
+
+// Files of Llama and Mistral, too.
+void add_mixtral(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  const std::int64_t experts = metadata.integer("expert_count", 0);
+  config["model_type"] = experts > 0 ? "mixtral" : "llama";
+  if (experts > 0) config["num_local_experts"] = experts;
+}
+
+constexpr GgufArchitecture kMixtralGguf[] = {
+    {.name = "llama",
+     .type = "mixtral",
+     .tensors = kMixtralNames,
+     .experts = kExpertsOfMixtral,
+     .divides_weights = true,
+     .alternating_halves = true,
+     .rope_factors = true,
+     .add = add_mixtral},
+};
+
 }  // namespace
 
 const ModelFamily kMixtral{
@@ -72,6 +95,7 @@ const ModelFamily kMixtral{
     .tensors = kMixtralTensors,
     .fused = kMixtralInMemory,
     .fields = {.read = kMixtralRead, .refused = kMixtralRefused, .more = {&kGroupedFields, &kNamesOfExperts}},
+    .gguf = kMixtralGguf,
     .read = read_mixtral,
     .write = write_mixtral,
     .writes = writes_mixtral,

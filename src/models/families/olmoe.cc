@@ -7,6 +7,7 @@
 //   p = softmax(G m), m = n(h); w = the K largest p, over their sum where norm_topk_prob
 //   y = h + sum of w[e]·E[e](m)
 #include "models/families/common.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -43,6 +44,20 @@ bool writes_olmoe(const ModelConfig&) {
   return true;
 }
 
+using nlohmann::json;
+
+void add_olmoe(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["num_experts"] = metadata.integer("expert_count");
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", false);
+  const double clamp = metadata.number("attention.clamp_kqv", 0);  // 0 is as good as none
+  if (clamp < 0) metadata.wrong("attention.clamp_kqv", "0 (none) or more");
+  if (clamp > 0) config["clip_qkv"] = clamp;
+}
+
+constexpr GgufArchitecture kOlmoeGguf[] = {
+    {.name = "olmoe", .type = "olmoe", .add = add_olmoe},
+};
+
 }  // namespace
 
 const ModelFamily kOlmoe{
@@ -52,6 +67,7 @@ const ModelFamily kOlmoe{
     .tensors = {},
     .fused = kExpertsInMemory,
     .fields = {.read = kOlmoeRead, .refused = kOlmoeRefused, .more = {&kGroupedFields, &kNamesOfExperts}},
+    .gguf = kOlmoeGguf,
     .read = read_olmoe,
     .write = write_olmoe,
     .writes = writes_olmoe};

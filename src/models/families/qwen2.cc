@@ -8,6 +8,7 @@
 //   y = h + sum of w[e]·E[e](m) + sigmoid(g·m) · S(m)
 #include <algorithm>
 
+#include "models/families/gguf_settings.h"
 #include "models/families/qwen3.h"
 
 namespace switchyard {
@@ -15,8 +16,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr DecoderBlock kQwen2Block{.name = "qwen2", .scaled_scores = true};
+constexpr DecoderBlock kQwen2Block{.name = "qwen2", .no_output_bias = true, .scaled_scores = true};
 constexpr DecoderBlock kQwen2MoeBlock{.name = "qwen2_moe",
+                                      .no_output_bias = true,
                                       .experts = true,
                                       .scaled_scores = true,
                                       .softmax_over_all = true,
@@ -95,6 +97,21 @@ bool writes_qwen2_moe(const ModelConfig& model) {
   return has_attention_of_qwen2(model) && model.shared_experts > 0 && model.moe().experts > 0;
 }
 
+using nlohmann::json;
+
+void add_qwen2_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", false);
+  config["shared_expert_intermediate_size"] = file.at("blk.0.ffn_down_shexp.weight").shape.back();
+  add_experts_of_qwen(file, metadata, config);
+}
+
+constexpr GgufArchitecture kQwen2Gguf[] = {
+    {.name = "qwen2", .type = "qwen2"},
+};
+constexpr GgufArchitecture kQwen2MoeGguf[] = {
+    {.name = "qwen2moe", .type = "qwen2_moe", .tensors = kGatedSharedNames, .add = add_qwen2_moe},
+};
+
 }  // namespace
 
 const ModelFamily kQwen2{.type = "qwen2",
@@ -102,6 +119,7 @@ const ModelFamily kQwen2{.type = "qwen2",
                          .block = &kQwen2Block,
                          .tensors = {},
                          .fields = {.more = {&kAttentionOfQwen2Fields}},
+                         .gguf = kQwen2Gguf,
                          .read = read_qwen2,
                          .write = write_qwen2,
                          .writes = writes_qwen2};
@@ -112,6 +130,7 @@ const ModelFamily kQwen2Moe{
     .tensors = kQwen2MoeTensors,
     .fused = kExpertsInMemory,
     .fields = {.read = kQwen2MoeRead, .more = {&kAttentionOfQwen2Fields, &kExpertsOfQwen3Fields}},
+    .gguf = kQwen2MoeGguf,
     .read = read_qwen2_moe,
     .write = write_qwen2_moe,
     .writes = writes_qwen2_moe,

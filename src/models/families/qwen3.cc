@@ -7,12 +7,17 @@
 //   norm_topk_prob; y = h + sum of w[e]·E[e](m)
 #include "models/families/qwen3.h"
 
+#include "models/families/gguf_settings.h"
+
 namespace switchyard {
 namespace {
 
 constexpr DecoderBlock kQwen3Block{.name = "qwen3", .scaled_scores = true, .softmax_over_all = true};
-constexpr DecoderBlock kQwen3MoeBlock{
-    .name = "qwen3_moe", .experts = true, .scaled_scores = true, .softmax_over_all = true};
+constexpr DecoderBlock kQwen3MoeBlock{.name = "qwen3_moe",
+                                      .experts = true,
+                                      .one_mlp_width = true,
+                                      .scaled_scores = true,
+                                      .softmax_over_all = true};
 
 using nlohmann::json;
 
@@ -118,6 +123,22 @@ void restate_qwen3(const ModelConfig& model, Restated& restated) {
   if (!model.attention().qk_norm) restated.keys["decoder_block"] = "llama2";
 }
 
+using nlohmann::json;
+
+// Qwen3-VL's decoder is Qwen3's for a text: its sections of a rotation have the same position.
+void add_qwen3_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", true);
+  add_experts_of_qwen(file, metadata, config);
+}
+
+constexpr GgufArchitecture kQwen3Gguf[] = {
+    {.name = "qwen3", .type = "qwen3"},
+};
+constexpr GgufArchitecture kQwen3MoeGguf[] = {
+    {.name = "qwen3moe", .type = "qwen3_moe", .add = add_qwen3_moe},
+    {.name = "qwen3vlmoe", .type = "qwen3_moe", .add = add_qwen3_moe},
+};
+
 }  // namespace
 
 const HubFields kWindowsOfQwen3Fields{.read = kWindowsRead};
@@ -187,6 +208,7 @@ void restate_experts_of_qwen3(const ModelConfig& model, Restated& restated) {
 // The reference's own: no Hugging Face model is like it.
 const DecoderBlock kQwen3CustomMoeBlock{.name = "qwen3_custom_moe",
                                         .experts = true,
+                                        .one_mlp_width = true,
                                         .scaled_scores = true,
                                         .latent_experts = true,
                                         .softmax_over_all = true,
@@ -197,6 +219,7 @@ const ModelFamily kQwen3{.type = "qwen3",
                          .block = &kQwen3Block,
                          .tensors = {},
                          .fields = {.more = {&kGroupedFields, &kWindowsOfQwen3Fields}},
+                         .gguf = kQwen3Gguf,
                          .read = read_qwen3,
                          .write = write_qwen3,
                          .writes = writes_qwen3,
@@ -207,6 +230,7 @@ const ModelFamily kQwen3Moe{.type = "qwen3_moe",
                             .tensors = {},
                             .fused = kExpertsInMemory,
                             .fields = {.more = {&kQwen3MoeFields, &kExpertsOfQwen3Fields}},
+                            .gguf = kQwen3MoeGguf,
                             .read = read_qwen3_moe,
                             .write = write_qwen3_moe,
                             .writes = writes_qwen3,

@@ -11,6 +11,7 @@
 //   h = x + Wo (n(o) · silu(Wz n(x)))
 //   m = n(h): p = softmax(G m); w = the K largest p over their sum;
 //     y = h + sum of w[e]·E[e](m) + sigmoid(g·m)·S(m); dense: y = h + MLP(m)
+#include "models/families/gguf_settings.h"
 #include "models/families/qwen3.h"
 
 namespace switchyard {
@@ -19,6 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr DecoderBlock kQwen3NextBlock{.name = "qwen3_next",
+                                       .normed_queries = true,
                                        .experts = true,
                                        .delta_nets = true,
                                        .gated_attention = true,
@@ -27,6 +29,8 @@ constexpr DecoderBlock kQwen3NextBlock{.name = "qwen3_next",
                                        .softmax_over_all = true,
                                        .gated_shared_experts = true};
 constexpr DecoderBlock kQwen35MoeBlock{.name = "qwen3_5_moe",
+                                       .other_name = "qwen3_5",
+                                       .normed_queries = true,
                                        .experts = true,
                                        .delta_nets = true,
                                        .gated_attention = true,
@@ -36,6 +40,7 @@ constexpr DecoderBlock kQwen35MoeBlock{.name = "qwen3_5_moe",
                                        .gated_shared_experts = true};
 
 constexpr DecoderBlock kQwen35Block{.name = "qwen3_5_dense",
+                                    .normed_queries = true,
                                     .delta_nets = true,
                                     .gated_attention = true,
                                     .scaled_scores = true,
@@ -268,6 +273,87 @@ bool writes_qwen3_5_moe(const ModelConfig& model) {
          (model.moe().normalise || model.moe().softmax_over_selected);
 }
 
+using nlohmann::json;
+
+// GgufWeights::add_delta_net() knows the others.
+constexpr GgufName kDeltaNetNames[] = {
+    kSecondNormName, kGatedSharedNames[0], kGatedSharedNames[1], kGatedSharedNames[2], kGatedSharedNames[3],
+};
+
+// The kinds of layers, one a layer: a list of flags, or every so many-th layer has full attention.
+json layer_types_of(const GgufMetadata& metadata, std::int64_t layers) {
+  constexpr const char* kRecurrent = "attention.recurrent_layers";
+  json kinds = json::array();
+  const auto add = [&](bool recurrent) {
+    kinds.push_back(recurrent ? "linear_attention" : "full_attention");
+  };
+  constexpr std::int64_t kUsualInterval = 4;
+  const std::int64_t interval = metadata.integer("full_attention_interval", kUsualInterval);
+  if (metadata.has(kRecurrent)) {
+    for (const bool recurrent : metadata.flags(kRecurrent, layers)) add(recurrent);
+    return kinds;
+  }
+  if (interval == 0) metadata.wrong("full_attention_interval", "at least 1");
+  for (std::int64_t i = 0; i < layers; ++i) add((i + 1) % interval != 0);
+  return kinds;
+}
+
+void add_delta_net(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["layer_types"] = layer_types_of(metadata, config["num_hidden_layers"].get<std::int64_t>());
+  config["head_dim"] = metadata.integer("attention.key_length");  // no head is as wide as all divided
+  add_rotated_share(metadata, config);
+  const std::int64_t value_heads = metadata.integer("ssm.time_step_rank"),
+                     inner = metadata.integer("ssm.inner_size");
+  if (value_heads == 0 || inner % value_heads != 0)
+    metadata.wrong("ssm.inner_size", fmt::format("a multiple of the {} value heads", value_heads));
+  config["linear_num_key_heads"] = metadata.integer("ssm.group_count");
+  config["linear_num_value_heads"] = value_heads;
+  config["linear_key_head_dim"] = metadata.integer("ssm.state_size");
+  config["linear_value_head_dim"] = inner / value_heads;
+  config["linear_conv_kernel_dim"] = metadata.integer("ssm.conv_kernel");
+}
+
+void add_delta_net_and_experts(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  add_delta_net(file, metadata, config);
+  config["num_experts"] = metadata.integer("expert_count");
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length");
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", true);
+  if (config["intermediate_size"] == 0) config["intermediate_size"] = config["moe_intermediate_size"];
+}
+
+void add_qwen35_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  add_delta_net_and_experts(file, metadata, config);
+  if (config["norm_topk_prob"] == false) metadata.wrong("expert_weights_norm", "true");
+}
+
+constexpr GgufArchitecture kQwen3NextGguf[] = {
+    {.name = "qwen3next",
+     .type = "qwen3_next",
+     .tensors = kDeltaNetNames,
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .add = add_delta_net_and_experts},
+};
+constexpr GgufArchitecture kQwen35MoeGguf[] = {
+    {.name = "qwen35moe",
+     .type = "qwen3_5_moe_text",
+     .tensors = kDeltaNetNames,
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .heads_in_turns = true,
+     .add = add_qwen35_moe},
+};
+constexpr GgufArchitecture kQwen35Gguf[] = {
+    {.name = "qwen35",
+     .type = "qwen3_5_text",
+     .tensors = {&kSecondNormName, 1},
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .heads_in_turns = true,
+     .add = add_delta_net},
+};
+
 }  // namespace
 
 const ModelFamily kQwen3Next{.type = "qwen3_next",
@@ -277,6 +363,7 @@ const ModelFamily kQwen3Next{.type = "qwen3_next",
                              .fused = kQwen3NextFused,
                              .predictions = PredictionForm::mtp,
                              .fields = {.more = {&kDeltaAndExpertsFields}},
+                             .gguf = kQwen3NextGguf,
                              .read = read_qwen3_next,
                              .write = write_qwen3_next,
                              .writes = writes_qwen3_next,
@@ -293,6 +380,7 @@ const ModelFamily kQwen35Moe{
     .only_experts = true,
     .predictions = PredictionForm::mtp,
     .fields = {.refused = kQwen35Refused, .unused = kQwen35Unused, .more = {&kDeltaAndExpertsFields}},
+    .gguf = kQwen35MoeGguf,
     .read = read_qwen3_5_moe,
     .write = write_qwen3_5_moe,
     .writes = writes_qwen3_5_moe,
@@ -309,6 +397,7 @@ const ModelFamily kQwen35{
     .other_names = kQwen35OtherNames,
     .predictions = PredictionForm::mtp,
     .fields = {.refused = kQwen35DenseRefused, .unused = kQwen35Unused, .more = {&kDeltaFields}},
+    .gguf = kQwen35Gguf,
     .read = read_delta_net,
     .write = write_qwen3_5,
     .writes = writes_qwen3_5};

@@ -29,23 +29,31 @@ std::string listed(const std::vector<std::string_view>& all) {
   return fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
-// Families may share one.
-std::vector<const DecoderBlock*> all_blocks() {
-  std::vector<const DecoderBlock*> blocks;
-  for (const ModelFamily* family : kFamilies) blocks.push_back(family->block);
-  blocks.insert(blocks.end(), {&kQwen3CustomMoeBlock, &kEnvyBlock});
-  return blocks;
-}
-
 bool is_type_of(const ModelFamily& family, const nlohmann::json& type) {
   return type == family.type || (!family.outer_type.empty() && type == family.outer_type);
 }
 
 }  // namespace
 
+const std::vector<const DecoderBlock*>& decoder_blocks() {
+  static const std::vector<const DecoderBlock*> all = [] {
+    std::vector<const DecoderBlock*> blocks;
+    const auto add = [&](const DecoderBlock& block) {
+      if (std::ranges::find(blocks, &block) == blocks.end()) blocks.push_back(&block);
+    };
+#define SWITCHYARD_FAMILY(family) add(*(family).block);
+#define SWITCHYARD_BLOCK(block) add(block);
+#include "models/families/list.h"
+#undef SWITCHYARD_BLOCK
+#undef SWITCHYARD_FAMILY
+    return blocks;
+  }();
+  return all;
+}
+
 const DecoderBlock& decoder_block(const std::string& name) {
   std::vector<std::string_view> names;
-  for (const DecoderBlock* block : all_blocks()) {
+  for (const DecoderBlock* block : decoder_blocks()) {
     if (block->name == name) return *block;
     names.push_back(block->name);
   }
@@ -54,7 +62,7 @@ const DecoderBlock& decoder_block(const std::string& name) {
 
 std::string blocks_with(bool DecoderBlock::*feature) {
   std::vector<std::string_view> names;
-  for (const DecoderBlock* block : all_blocks()) {
+  for (const DecoderBlock* block : decoder_blocks()) {
     if (block->*feature) names.push_back(block->name);
   }
   return listed(names);
@@ -62,6 +70,16 @@ std::string blocks_with(bool DecoderBlock::*feature) {
 
 std::span<const ModelFamily* const> model_families() {
   return kFamilies;
+}
+
+std::span<const GgufArchitecture* const> gguf_architectures() {
+  static const std::vector<const GgufArchitecture*> all = [] {
+    std::vector<const GgufArchitecture*> rows;
+    for (const ModelFamily* family : kFamilies)
+      for (const GgufArchitecture& row : family->gguf) rows.push_back(&row);
+    return rows;
+  }();
+  return all;
 }
 
 const ModelFamily* find_family(const nlohmann::json& hub_config) {

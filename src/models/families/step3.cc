@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "models/families/deepseek.h"
+#include "models/families/gguf_settings.h"
 
 namespace switchyard {
 namespace {
@@ -248,6 +249,60 @@ bool writes_step3(const ModelConfig& model) {
          model.moe().normalise && model.moe().groups <= 1 && clamps_after;
 }
 
+using nlohmann::json;
+
+constexpr GgufName kStep3Names[] = {
+    {"attn_gate.weight", "self_attn.g_proj.weight"},
+    {"ffn_gate_inp.weight", "moe.gate.weight"},
+    {"exp_probs_b.bias", "moe.router_bias"},
+    {"ffn_gate_shexp.weight", "share_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "share_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "share_expert.down_proj.weight"},
+};
+
+// Limits of gates, one a layer.
+json limits_of(const GgufMetadata& metadata, const char* key, const json& config) {
+  const auto layers = config.at("num_hidden_layers").get<std::int64_t>();
+  return metadata.has(key) ? metadata.numbers(key, layers)
+                           : std::vector<double>(static_cast<std::size_t>(layers), 0);
+}
+
+// A file says nothing of the rotated share: llama.cpp rotates half of a head where there is no window.
+void add_step35(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  const auto layers = config["num_hidden_layers"].get<std::int64_t>();
+  add_layer_types(metadata.flags("attention.sliding_window_pattern", layers), config);
+  const std::int64_t heads = config["num_attention_heads"].get<std::int64_t>(),
+                     full = number_of_kind(metadata, "attention.head_count", config, kFullLayer, heads);
+  config["num_attention_heads"] = full;
+  config["num_sliding_attention_heads"] =
+      number_of_kind(metadata, "attention.head_count", config, kWindowedLayer, full);
+  config["sliding_window"] = metadata.integer("attention.sliding_window");
+  const std::int64_t rotated =
+      metadata.integer("rope.dimension_count", config["head_dim"].get<std::int64_t>());
+  add_rotations(metadata, rotated / 2, rotated, config);
+  add_layers_with_experts(file, config);
+  config["n_routed_experts"] = metadata.integer("expert_count");
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["share_expert_dim"] = metadata.integer("expert_shared_feed_forward_length");
+  config["moe_router_scaling_factor"] = factor_of_weights(metadata);
+  config["swiglu_limits"] = limits_of(metadata, "swiglu_clamp_exp", config);
+  config["swiglu_limits_shared"] = limits_of(metadata, "swiglu_clamp_shexp", config);
+  // Tensors tell which layers have experts.
+  for (const char* key : {"leading_dense_block_count", "moe_every_n_layers"}) metadata.integer(key, 0);
+}
+
+constexpr GgufArchitecture kStep3Gguf[] = {
+    {.name = "step35",
+     .type = "step3p5",
+     .tensors = kStep3Names,
+     .gating = kGgufSigmoid,
+     .divides_weights = true,
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .heads_by_layer = true,
+     .add = add_step35},
+};
+
 }  // namespace
 
 const ModelFamily kStep3p5{.type = "step3p5",
@@ -262,6 +317,7 @@ const ModelFamily kStep3p5{.type = "step3p5",
                                       .refused = kStep3Refused,
                                       .unused = kStep3Unused,
                                       .more = {&kGroupedFields, &kNamesOfExperts}},
+                           .gguf = kStep3Gguf,
                            .read = read_step3,
                            .write = write_step3,
                            .writes = writes_step3,

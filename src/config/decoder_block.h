@@ -3,15 +3,23 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace switchyard {
 
-// Each block's DecoderBlock is in its family's file. Shared code asks for fields, never for block names.
+// Each block's DecoderBlock is in its family's file (models/families). Shared code asks for fields, never for
+// block names.
 struct DecoderBlock {
   std::string_view name;
+  std::string_view other_name = {};  // another word for it in the reference
+
+  // Keys that the reference does not have for the block, and their values unless given.
+  bool normed_queries = false;  // use_qk_norm=true
+  bool no_output_bias = false;  // attention_output_bias=false
 
   // Layers.
   bool experts = false;              // the block has MoE layers: num_experts is 2 or more
+  bool one_mlp_width = false;        // all layers are MoE layers, and base_mlp_dim is the experts' width, too
   bool interleaved_experts = false;  // only every interleave_moe_layer_step-th layer may be an MoE layer
   // Layers have a gated delta net, save each inhomogeneous_layer_cycle_interval-th, or those of delta_layers.
   bool delta_nets = false;
@@ -45,7 +53,10 @@ struct DecoderBlock {
   bool weights_on_inputs = false;
 };
 
-// The block with that name (models/families/registry.cc). An unknown name: Error(usage) that lists all.
+// All blocks (models/families/registry.cc).
+const std::vector<const DecoderBlock*>& decoder_blocks();
+
+// The block with that name. An unknown name: Error(usage) that lists all.
 const DecoderBlock& decoder_block(const std::string& name);
 
 // The names of the blocks that have the feature, for an error: "a, b or c".
