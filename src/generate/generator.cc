@@ -12,7 +12,7 @@
 
 #include "autograd/ahead.h"
 #include "kernels/pointwise/strided_copy.h"
-#include "models/blocks/layers.h"
+#include "models/blocks/mixer.h"
 #include "models/finite.h"
 #include "models/pipeline.h"
 #include "ops/gather_to_first.h"
@@ -71,7 +71,7 @@ CacheWindow window_of(const ModelConfig& model, const LayerSpec& layer, std::int
   return {.capacity = capacity,
           .seen = evicts ? model.seen_in(layer) : KeyWindow(),
           .taken_back = taken_back,
-          .whole = layer.delta >= 0};
+          .whole = mixer_of(model, layer).keeps_states};
 }
 
 }  // namespace

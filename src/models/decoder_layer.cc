@@ -1,7 +1,7 @@
 #include "models/decoder_layer.h"
 
 #include "autograd/remat.h"
-#include "models/blocks/delta_net.h"
+#include "models/blocks/mixer.h"
 #include "ops/basic.h"
 #include "ops/norm.h"
 #include "ops/output_gate.h"
@@ -44,9 +44,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
     return rms_norm(c, y, call.parameter(name), m.norm_epsilon, m.norm_offset());
   };
   const Array normed = norm(x, "pre_attention_norm");
-  const Array attended = call.layer.delta >= 0  ? gated_delta_net(call, normed)
-                         : call.attention().mla ? latent_attention(call, normed)
-                                                : grouped_query_attention(call, normed);
+  const Array attended = mixer_of(m, call.layer).forward(call, normed);
   if (m.latent_experts) {
     MoeOutput moe = moe_block(c, m.moe_of(call.layer), m.moe_execution, moe_weights(call),
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "models/model_config.h"
+#include "models/blocks/mixer.h"
 
 namespace switchyard {
 
@@ -53,50 +53,14 @@ double rope_amplitude(const RopeConfig& rope) {
   return rope.type == "yarn" && rope.attention_scaling ? 0.1 * std::log(rope.factor) + 1.0 : 1.0;
 }
 
-namespace {
-
-double d(std::int64_t x) {
-  return static_cast<double>(x);
-}
-
-// Multiply-adds of a token in a layer's attention: products with weights, and with the keys that it sees.
-double attention_products(const ModelConfig& m, const AttentionKind& k, std::int64_t sequence) {
-  const double qk = k.mla ? d(k.nope + k.rope_dim) : d(k.head_dim), v = d(k.v_dim), heads = d(k.heads),
-               emb = d(m.emb);
-  double sum = heads * v * d(m.moe_emb);
-  if (k.mla) {
-    sum += k.q_lora > 0 ? emb * d(k.q_lora) + d(k.q_lora) * heads * qk : emb * heads * qk;
-    sum += emb * d(k.kv_lora + k.rope_dim) + d(k.kv_lora) * heads * d(k.nope + k.v_dim);
-  } else {
-    const double gate = k.gate_of_heads ? 1 : k.gate ? v : 0;
-    sum += emb * (heads * (qk + gate) + d(k.kv_heads) * (qk + v));
-  }
-  double keys = d(sequence) / 2;  // causal: the mean of a token
-  if (k.has_indexer() && sequence > k.indexer_topk) {
-    const double chosen = d(k.indexer_topk), index = d(k.indexer_heads);
-    sum += d(k.q_lora) * index * d(k.indexer_dim) + emb * (d(k.indexer_dim) + index);
-    sum += index * d(k.indexer_dim + 1) * keys;
-    keys = chosen - chosen * chosen / (2 * d(sequence));
-  }
-  return sum + heads * (qk + v) * keys;
-}
-
-// A gated delta net's multiply-adds: its products with weights, and a token's three with a state.
-double delta_products(const ModelConfig& m, const DeltaKind& k) {
-  const double v = d(k.value_heads * k.value_dim), qk = 2 * d(k.key_heads * k.key_dim);
-  return d(m.emb) * (qk + 3 * v + 2 * d(k.value_heads)) + d(k.taps) * (qk + v) + 3 * v * d(k.key_dim);
-}
-
-}  // namespace
-
 double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
   const double emb = d(m.emb), moe_emb = d(m.moe_emb);
   const double sparse =
       3 * moe_emb * (d(m.moe_mlp) * d(m.moe().slots) + d(m.shared_mlp)) + moe_emb * d(m.moe().experts);
   double sum = 0;
   for (const LayerSpec& layer : m.layer_specs) {
-    sum += layer.delta >= 0 ? delta_products(m, m.delta_of(layer))
-                            : attention_products(m, m.attention_of(layer), sequence);
+    sum += mixer_of(m, layer).products(m, layer, sequence);
     sum += layer.has_experts() ? sparse : 3 * emb * d(m.mlp_of(layer).width);
     if (m.latent_experts) sum += moe_emb * emb;
   }

@@ -2,149 +2,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cmath>
-
 #include "core/error.h"
+#include "models/blocks/mixer.h"
+#include "models/blocks/spec_list.h"
 #include "models/model_router.h"
 #include "models/name_patterns.h"
 #include "models/parameters.h"
 
 namespace switchyard {
 namespace {
-
-class SpecList {
- public:
-  explicit SpecList(const ModelConfig& model) : m_(model) {}
-
-  void kernel(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in,
-              MatrixForm form = {0, 1}) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::truncated_normal,
-        1 / std::sqrt(static_cast<double>(fan_in)));
-    specs_.back().matrix = form;
-  }
-  void projection(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in,
-                  double factor = 1) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::normal,
-        factor / std::sqrt(static_cast<double>(fan_in)));
-    specs_.back().matrix = {0, 1};
-  }
-  void norm(std::string name, std::int64_t dim, std::string logical = "norm") {
-    add(std::move(name), {dim}, {std::move(logical)},
-        m_.norm_plus_one ? Initializer::zeros : Initializer::ones, 0);
-  }
-  void norm_of_heads(std::string name, Shape heads) {
-    add(std::move(name), std::move(heads), {"", ""}, Initializer::ones, 0);
-  }
-  void bias(std::string name, Shape shape, std::vector<std::string> dims) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::zeros, 0);
-  }
-  void add(std::string name, Shape shape, std::vector<std::string> dims, Initializer initializer,
-           double deviation) {
-    specs_.push_back({std::move(name),
-                      std::move(shape),
-                      std::move(dims),
-                      initializer,
-                      deviation,
-                      m_.weight_dtype,
-                      true,
-                      {}});
-  }
-  std::vector<ParameterSpec>& specs() { return specs_; }
-
- private:
-  const ModelConfig& m_;
-  std::vector<ParameterSpec> specs_;
-};
-
-// The indexer, which chooses the keys of MLA's attention.
-void indexer_specs(const ModelConfig& m, const AttentionKind& k, const std::string& p, SpecList& list) {
-  const std::size_t first = list.specs().size();
-  list.projection(p + "wq_b", {k.q_lora, k.indexer_heads, k.indexer_dim}, {"q_lora", "q_heads", "kv"},
-                  k.q_lora);
-  list.projection(p + "wk", {m.emb, k.indexer_dim}, {"embed_attn", "kv"}, m.emb);
-  list.add(p + "k_norm", {k.indexer_dim}, {""}, Initializer::ones, 0);
-  list.bias(p + "k_norm_bias", {k.indexer_dim}, {""});
-  list.projection(p + "weights", {m.emb, k.indexer_heads}, {"embed_attn", "q_heads"}, m.emb);
-  list.specs().back().dtype = DType::f32;  // as the reference has it
-  // Without a loss it is left as it is; the reference's optimizer decays it.
-  for (std::size_t i = first; i < list.specs().size(); ++i) {
-    list.specs()[i].trained = m.indexer_loss > 0 || m.compat;
-    list.specs()[i].frozen = !list.specs()[i].trained;
-  }
-}
-
-void attention_specs(const ModelConfig& m, const AttentionKind& k, const std::string& p, SpecList& list) {
-  if (!k.mla) {
-    list.projection(p + "query", {m.emb, k.heads, k.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb,
-                    held_factor(m, p + "query"));
-    if (k.gate_of_heads)
-      list.projection(p + "gate", {m.emb, k.heads, 1}, {"embed_attn", "q_heads", ""}, m.emb);
-    else if (k.gate)
-      list.projection(p + "gate", {m.emb, k.heads, k.v_dim}, {"embed_attn", "q_heads", "kv"}, m.emb);
-    list.projection(p + "key", {m.emb, k.kv_heads, k.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
-                    m.emb);
-    list.projection(p + "value", {m.emb, k.kv_heads, k.v_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
-                    m.emb);
-    if (k.bias) {
-      list.bias(p + "query_bias", {k.heads, k.head_dim}, {"q_heads", "kv"});
-      list.bias(p + "key_bias", {k.kv_heads, k.head_dim}, {"kv_heads", "kv_head_dim"});
-      list.bias(p + "value_bias", {k.kv_heads, k.v_dim}, {"kv_heads", "kv_head_dim"});
-    }
-    if (k.sinks) list.bias(p + "sinks", {k.heads}, {"q_heads"});
-    if (k.qk_norm_of_heads) {
-      list.norm_of_heads(p + "q_norm", {k.heads, k.head_dim});
-      list.norm_of_heads(p + "k_norm", {k.kv_heads, k.head_dim});
-    } else if (k.qk_norm) {
-      list.norm(p + "q_norm", k.head_dim, "");
-      list.norm(p + "k_norm", k.head_dim, "");
-    }
-  } else {
-    const std::int64_t qk = k.nope + k.rope_dim;
-    if (k.q_lora > 0) {
-      list.projection(p + "wq_a", {m.emb, k.q_lora}, {"embed_attn", "q_lora_up_proj"}, m.emb);
-      if (k.bias) list.bias(p + "wq_a_bias", {k.q_lora}, {""});
-      list.norm(p + "q_a_norm", k.q_lora, "");
-      list.projection(p + "wq_b", {k.q_lora, k.heads, qk}, {"q_lora", "q_heads", "kv"}, k.q_lora);
-    } else {
-      list.projection(p + "query", {m.emb, k.heads, qk}, {"embed_attn", "q_heads", "kv"}, m.emb);
-    }
-    list.projection(p + "wkv_a", {m.emb, k.kv_lora + k.rope_dim}, {"embed_attn", "kv_lora_up_proj"}, m.emb);
-    if (k.bias) list.bias(p + "wkv_a_bias", {k.kv_lora + k.rope_dim}, {""});
-    list.norm(p + "kv_a_norm", k.kv_lora, "");
-    list.projection(p + "wkv_b", {k.kv_lora, k.heads, k.nope + k.v_dim},
-                    {"kv_lora", "kv_heads", "kv_head_dim"}, k.kv_lora);
-    if (k.has_indexer()) indexer_specs(m, k, p + "indexer.", list);
-  }
-  list.projection(p + "out", {k.heads, k.v_dim, m.moe_emb}, {"heads", "kv", "embed_attn"}, k.heads * k.v_dim);
-  list.specs().back().matrix.inputs = 2;
-  if (k.out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
-}
-
-// The parameters of a gated delta net; heads are a dim of their own.
-void delta_specs(const ModelConfig& m, const DeltaKind& k, const std::string& p, SpecList& list) {
-  const std::int64_t key_heads = k.key_heads, heads = k.value_heads;
-  const auto products = [&](const char* name, std::int64_t count, std::int64_t width) {
-    list.kernel(p + name, {m.emb, count, width}, {"embed_attn", "gdn_head", ""}, m.emb);
-  };
-  products("query", key_heads, k.key_dim);
-  products("key", key_heads, k.key_dim);
-  products("value", heads, k.value_dim);
-  products("gate", heads, k.value_dim);
-  list.kernel(p + "strength", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
-  list.kernel(p + "decay", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
-  const auto taps = [&](const char* name, std::int64_t count, std::int64_t width) {
-    list.kernel(p + name, {count, width, k.taps}, {"gdn_head", "", ""}, k.taps, {});
-  };
-  taps("query_conv", key_heads, k.key_dim);
-  taps("key_conv", key_heads, k.key_dim);
-  taps("value_conv", heads, k.value_dim);
-  constexpr double kFastestDecay = 16;
-  list.add(p + "decay_rate", {heads}, {"gdn_head"}, Initializer::log_uniform, kFastestDecay);
-  list.add(p + "decay_bias", {heads}, {"gdn_head"}, Initializer::ones, 0);
-  list.add(p + "norm", {k.value_dim}, {""}, Initializer::ones, 0);
-  list.kernel(p + "out", {heads, k.value_dim, m.emb}, {"gdn_head", "", "embed_attn"}, heads * k.value_dim,
-              {0, 2});
-}
 
 void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
   list.kernel(p + "wi_0", {m.emb, width}, {"embed", "mlp"}, m.emb);
@@ -228,13 +94,6 @@ void put_in_places(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
 
 }  // namespace
 
-double held_factor(const ModelConfig& m, std::string_view parameter) {
-  const bool query = parameter.ends_with("attention.query") || parameter.ends_with("attention.query_bias");
-  if (!query || !m.compat) return 1;
-  const AttentionKind& k = m.attention_of(m.layer(layer_of(std::string(parameter))));
-  return !k.mla && k.scale == 1.0 ? 1 / std::sqrt(static_cast<double>(k.head_dim)) : 1.0;
-}
-
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   SpecList list(m);
   list.add("embedding", {m.vocab, m.emb}, {"vocab", "embed_vocab"}, Initializer::normal, 1);
@@ -243,10 +102,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
     if (i >= m.layers) prediction_specs(m, p + "prediction.", list);
     list.norm(p + "pre_attention_norm", m.emb);
     const LayerSpec& layer = m.layer(i);
-    if (layer.delta >= 0)
-      delta_specs(m, m.delta_of(layer), p + "delta.", list);
-    else
-      attention_specs(m, m.attention_of(layer), p + "attention.", list);
+    mixer_of(m, layer).add_specs(m, layer, p, list);
     list.norm(p + "post_attention_norm", m.moe_emb);
     if (layer.has_experts())
       moe_specs(m, p + "moe.", list);

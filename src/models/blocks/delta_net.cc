@@ -1,9 +1,11 @@
-#include "models/blocks/delta_net.h"
+// The gated delta net.
+#include "ops/delta_net.h"
 
 #include <cmath>
 
+#include "models/blocks/mixer.h"
+#include "models/blocks/spec_list.h"
 #include "ops/basic.h"
-#include "ops/delta_net.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
 
@@ -22,8 +24,6 @@ Sharding delta_heads(const LayerCall& call, const Shape& x, std::int64_t heads) 
   s.dims[2] = axes_before(s.dims[2], Sharding{{s.dims[0]}, {}});
   return s;
 }
-
-}  // namespace
 
 Array gated_delta_net(const LayerCall& call, const Array& x) {
   Context& c = call.context;
@@ -64,5 +64,46 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
   const Array normed = rms_norm(c, out, call.parameter("delta.norm"), m.norm_epsilon);
   return checkpoint_name(project_heads(call, swiglu(c, gate, normed), linear(call, "delta.out")), "out_proj");
 }
+
+// Heads are a dim of their own.
+void delta_specs(const ModelConfig& m, const LayerSpec& layer, const std::string& prefix, SpecList& list) {
+  const DeltaKind& k = m.delta_of(layer);
+  const std::string p = prefix + "delta.";
+  const std::int64_t key_heads = k.key_heads, heads = k.value_heads;
+  const auto kernel_of = [&](const char* name, std::int64_t count, std::int64_t width) {
+    list.kernel(p + name, {m.emb, count, width}, {"embed_attn", "gdn_head", ""}, m.emb);
+  };
+  kernel_of("query", key_heads, k.key_dim);
+  kernel_of("key", key_heads, k.key_dim);
+  kernel_of("value", heads, k.value_dim);
+  kernel_of("gate", heads, k.value_dim);
+  list.kernel(p + "strength", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
+  list.kernel(p + "decay", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
+  const auto taps = [&](const char* name, std::int64_t count, std::int64_t width) {
+    list.kernel(p + name, {count, width, k.taps}, {"gdn_head", "", ""}, k.taps, {});
+  };
+  taps("query_conv", key_heads, k.key_dim);
+  taps("key_conv", key_heads, k.key_dim);
+  taps("value_conv", heads, k.value_dim);
+  constexpr double kFastestDecay = 16;
+  list.add(p + "decay_rate", {heads}, {"gdn_head"}, Initializer::log_uniform, kFastestDecay);
+  list.add(p + "decay_bias", {heads}, {"gdn_head"}, Initializer::ones, 0);
+  list.add(p + "norm", {k.value_dim}, {""}, Initializer::ones, 0);
+  list.kernel(p + "out", {heads, k.value_dim, m.emb}, {"gdn_head", "", "embed_attn"}, heads * k.value_dim,
+              {0, 2});
+}
+
+// A token has three products with the state.
+double delta_products(const ModelConfig& m, const LayerSpec& layer, std::int64_t) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const DeltaKind& k = m.delta_of(layer);
+  const double v = d(k.value_heads * k.value_dim), qk = 2 * d(k.key_heads * k.key_dim);
+  return d(m.emb) * (qk + 3 * v + 2 * d(k.value_heads)) + d(k.taps) * (qk + v) + 3 * v * d(k.key_dim);
+}
+
+}  // namespace
+
+const Mixer kGatedDeltaNet{
+    .add_specs = delta_specs, .forward = gated_delta_net, .products = delta_products, .keeps_states = true};
 
 }  // namespace switchyard

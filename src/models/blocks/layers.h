@@ -60,12 +60,6 @@ Sharding attention_tokens(const Context& context, const ModelConfig& model, std:
 // Projects heads y [B,S,N,D] through `layer` [N,D,M] to [B,S,M] in the layout of block outputs.
 Array project_heads(const LayerCall& call, const Array& y, const Linear& layer);
 
-// Grouped-query attention (Ainslie et al. 2023) with optional norms of queries and keys.
-Array grouped_query_attention(const LayerCall& call, const Array& x);
-// Multi-head latent attention (DeepSeek-V2). Its cache holds latent vectors and
-// rotary keys, shared by all heads. With cached tokens, the heads' up-projections
-// are applied to queries and results, not to every token's latent vector.
-Array latent_attention(const LayerCall& call, const Array& x);
 // Computes silu(x·wi_0) ⊙ (x·wi_1) · wo, with weights named prefix + "wi_0" and so on. A limit clamps both
 // factors, in the form of the experts' (MoeConfig::gate_clamp); 0: none.
 Array gated_mlp(const LayerCall& call, const std::string& prefix, float limit, const Array& x);
