@@ -33,11 +33,12 @@ class AnswerParser::Machine {
  public:
   Machine(const formats::FormatRow& row, const Json& tools, bool opens_reasoning, bool reads_reasoning)
       : tools_(tools),
-        answer_(row.format == Format::harmony || makes_calls(row), row.text_after_calls),
+        answer_(row.format == Format::harmony || makes_calls(row) || !row.content_tags.end.empty(),
+                row.text_after_calls),
         reader_(row.format == Format::harmony
                     ? formats::make_harmony_reader(answer_, tools_, opens_reasoning)
                     : formats::make_marked_reader(
-                          answer_, reads_reasoning ? row.reasoning : decltype(row.reasoning)(),
+                          answer_, reads_reasoning ? marked_form(row) : formats::MarkedForm(),
                           makes_calls(row) ? row.make_calls(answer_, tools_) : nullptr, opens_reasoning)) {}
 
   std::vector<Delta> add(std::string_view text) {
@@ -61,6 +62,10 @@ class AnswerParser::Machine {
   bool in_reasoning() const { return reader_->in_reasoning(); }
 
  private:
+  static formats::MarkedForm marked_form(const formats::FormatRow& row) {
+    return {row.reasoning, row.content_tags, row.calls_end_reasoning};
+  }
+
   // Without tools there are no calls: what looks like one is content.
   bool makes_calls(const formats::FormatRow& row) const {
     return row.make_calls != nullptr && !tools_.empty();

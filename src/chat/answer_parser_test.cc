@@ -165,12 +165,29 @@ std::size_t expect_golden_folder(const fs::path& folder) {
 }
 
 TEST(AnswerParser, AgreesWithGoldens) {
-  EXPECT_GE(expect_golden_folder(fs::path(kSourceFolder) / "tests/golden/chat/parsers"), 83u);
+  EXPECT_GE(expect_golden_folder(fs::path(kSourceFolder) / "tests/golden/chat/parsers"), 128u);
   const fs::path shared = fs::path(kSourceFolder) / "../shared/golden/chat/parsers";
   if (!fs::exists(shared)) return;
   const std::size_t cases = expect_golden_folder(shared);
   EXPECT_GT(cases, 0u);
   fmt::print("{} cases of {}\n", cases, fs::weakly_canonical(shared).string());
+}
+
+// A golden case cut in two at each place gives what the whole gives, where content stands between tags, too.
+TEST(AnswerParser, CutsAtEachPlaceChangeNothing) {
+  for (const char* name : {"hy_v3", "hy_v3_preview", "mimo", "ernie4_5", "kimi_k2"}) {
+    std::ifstream file(fs::path(kSourceFolder) / "tests/golden/chat/parsers" / (std::string(name) + ".json"));
+    const Json golden = Json::parse(file);
+    for (const Json& tools : {golden["tools"], Json(nullptr)}) {
+      for (const Json& one : golden["cases"]) {
+        const Case in{format_named(name), tools, one["text"], one["opened"],
+                      one["end"] == "length" ? TextEnd::length : TextEnd::stop};
+        const Joined whole = parse_in(in, {in.text});
+        for (std::size_t at = 1; at < in.text.size(); ++at)
+          EXPECT_EQ(parse_in(in, {in.text.substr(0, at), in.text.substr(at)}), whole) << in.text << at;
+      }
+    }
+  }
 }
 
 TEST(AnswerParser, FormatsHaveNames) {
@@ -190,6 +207,16 @@ TEST(AnswerParser, ATemplatesTextChoosesTheFormat) {
       {"a<｜tool▁sep｜>", Format::deepseek_v3_1},
       {"'function<｜tool▁sep｜>' <｜tool▁sep｜>", Format::deepseek_v3},
       {"tool['type'] + '<｜tool▁sep｜>' + name + '```json'", Format::deepseek_v3},
+      {"'<function=' ~ f ~ '>' '<parameter=' ~ k ~ '>' ~ v ~ '</parameter>'", Format::mimo},
+      {"\"<function=\" \"<parameter=\" \"</parameter>\"", Format::mimo},
+      {"Write '</parameter>'. '<function=' '<parameter=' ~ k ~ '>\\n' ~ v ~ '\\n</parameter>'",
+       Format::qwen3_coder},
+      {"'</parameter>' <function=f>\n<parameter=k>\nv\n</parameter>", Format::qwen3_coder},
+      {"'<tool_sep{}>'.format(suffix) '<arg_key{}>'", Format::hy_v3},
+      {"<tool_sep:opensource><arg_key:opensource>", Format::hy_v3},
+      {"<tool_call><tool_sep><arg_key></think>", Format::hy_v3_preview},
+      {"<think> <tool_call> '<response>\\n' '</response>'", Format::ernie4_5},
+      {"<tool_call> <tool_response> </think>", Format::hermes},
       {"<|tool_calls_section_begin|>", Format::kimi_k2},
       {"<|channel|>", Format::harmony},
       {"[TOOL_CALLS]", Format::mistral},
@@ -277,6 +304,31 @@ TEST(AnswerParser, WhatIsNoCallIsContent) {
     EXPECT_EQ(parse(Format::deepseek_v3_1, text).content, text);
 }
 
+TEST(AnswerParser, ContentTagsAreReasonings) {
+  const std::string text = "<think>x</think>\n<response>\na\n</response>\n";
+  AnswerParser parser(Format::ernie4_5, nullptr, false, false);
+  Joined joined;
+  joined.add(parser.add(text));
+  joined.add(parser.finish(TextEnd::stop));
+  EXPECT_EQ(joined.content, text);
+  EXPECT_EQ(joined.reasoning, "");
+}
+
+// What no later text takes back is given at once: all but a line end and what may be the end tag.
+TEST(AnswerParser, StreamsTaggedContent) {
+  AnswerParser parser(Format::ernie4_5, nullptr, true);
+  Joined joined;
+  joined.add(parser.add("x</think>\n\n<resp"));
+  EXPECT_EQ(joined.content, "");
+  joined.add(parser.add("onse>\na\n\nb\n"));
+  EXPECT_EQ(joined.content, "a\n\nb");
+  joined.add(parser.add("</re"));
+  EXPECT_EQ(joined.content, "a\n\nb");
+  joined.add(parser.add("al>"));
+  EXPECT_EQ(joined.content, "a\n\nb\n</real>");
+  EXPECT_FALSE(parser.in_reasoning());
+}
+
 TEST(AnswerParser, CallsWithoutArguments) {
   EXPECT_EQ(arguments_of(Format::hermes, "<tool_call>{\"name\": \"f\"}</tool_call>"), "{}");
   EXPECT_EQ(arguments_of(Format::hermes, "<tool_call>{\"name\": \"f\"", TextEnd::length), "");
@@ -335,6 +387,11 @@ std::vector<Written> written_calls() {
   return {
       {Format::hermes, "<tool_call>\n{\"name\": \"", "\", \"arguments\": {}}\n</tool_call>"},
       {Format::qwen3_coder, "<tool_call>\n<function=", ">\n</function>\n</tool_call>"},
+      {Format::mimo, "<tool_call>\n<function=", "></function>\n</tool_call>"},
+      {Format::ernie4_5, "<tool_call>\n{\"name\": \"", "\", \"arguments\": {}}\n</tool_call>"},
+      {Format::hy_v3, "<tool_calls:opensource>\n<tool_call:opensource>",
+       "<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"},
+      {Format::hy_v3_preview, "<tool_calls>\n<tool_call>", "<tool_sep>\n</tool_call>\n</tool_calls>"},
       {Format::glm4, "<tool_call>", "\n</tool_call>"},
       {Format::minimax_m2, "<minimax:tool_call>\n<invoke name=\"", "\">\n</invoke>\n</minimax:tool_call>"},
       {Format::deepseek_v3_1, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
@@ -446,6 +503,15 @@ TEST(AnswerParser, ForgottenTagsOfCalls) {
   expect_call(Format::minimax_m2, "<invoke name=\"f\"><parameter name=\"text\">Trier</parameter></invoke>");
   expect_call(Format::minimax_m2,
               "<invoke name=\"f\"><parameter name=\"text\">Trier</parameter></minimax:tool_call>");
+  const std::string hy = "<tool_call>f<tool_sep>\n<arg_key>text</arg_key>\n<arg_value>Trier";
+  expect_call(Format::hy_v3_preview, hy + "</arg_value>\n</tool_call>\n</tool_calls>");
+  expect_call(Format::hy_v3_preview, "<tool_calls>\n" + hy + "</arg_value>\n</tool_calls>");
+  expect_call(Format::hy_v3_preview, "<tool_calls>\n" + hy + "</arg_value>");
+  expect_call(Format::hy_v3_preview, "<tool_calls>\n" + hy + "</tool_call>\n</tool_calls>");
+  expect_call(Format::hy_v3_preview, "<tool_calls>\n" + hy);
+  expect_call(Format::mimo, "<function=f><parameter=text>Trier</parameter></function>");
+  expect_call(Format::mimo, "<tool_call><function=f><parameter=text>Trier</function></tool_call>");
+  expect_call(Format::ernie4_5, "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"Trier\"");
   const std::string arguments = "{\"text\": \"Trier\"}";
   expect_call(Format::kimi_k2, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>" + arguments);
   expect_call(Format::deepseek_v3_1,
@@ -456,6 +522,40 @@ TEST(AnswerParser, ForgottenTagsOfCalls) {
     EXPECT_EQ(parse(Format::qwen3_coder, text).content, text);
   const Joined two = parse(Format::glm4, "<tool_call>now\n<tool_call>f\n</tool_call>");
   EXPECT_EQ(two.calls.size(), 2u);
+}
+
+// Templates of families whose markup is that of another family.
+TEST(AnswerParser, FamiliesThatShareAForm) {
+  const std::string laguna =
+      "<available_tools>\n'<tool_call>' ~ name ~ '\\n<arg_key>' ~ key ~ '</arg_key>\\n'\n"
+      "'<assistant>\\n' ~ ('<think>' if enable_thinking else '</think>')";
+  EXPECT_EQ(format_of_template(laguna), Format::glm4);
+  const std::string step =
+      "'<tool_call>\\n<function=' + name + '>\\n' '<parameter=' + key + '>\\n'\n"
+      "value '\\n</parameter>\\n' '<|im_start|>assistant\\n<think>\\n'";
+  EXPECT_EQ(format_of_template(step), Format::qwen3_coder);
+  const std::string small = "'[THINK]' '[/THINK]' '[TOOL_CALLS]' + name + '[ARGS]' + arguments";
+  EXPECT_EQ(format_of_template(small), Format::mistral);
+
+  const std::string arguments = "<arg_key>text</arg_key><arg_value>a\nb</arg_value>";
+  const Joined glm =
+      parse(Format::glm4, "x</think>\n<tool_call>f" + arguments + "</tool_call><tool_call>now</tool_call>",
+            TextEnd::stop, true);
+  ASSERT_EQ(glm.calls.size(), 2u);
+  EXPECT_EQ(glm.calls[0].arguments, "{\"text\": \"a\\nb\"}");
+  EXPECT_EQ(glm.reasoning, "x");
+  const Joined stepped = parse(Format::qwen3_coder,
+                               "x\n</think>\n<tool_call>\n<function=f>\n<parameter=text>\na\n</parameter>\n"
+                               "<parameter=count>\n7\n</parameter>\n</function>\n</tool_call><tool_call>\n"
+                               "<function=now>\n</function>\n</tool_call>",
+                               TextEnd::stop, true);
+  ASSERT_EQ(stepped.calls.size(), 2u);
+  EXPECT_EQ(stepped.calls[0].arguments, "{\"text\": \"a\", \"count\": 7}");
+  EXPECT_EQ(stepped.reasoning, "x");
+  const Joined mistral =
+      parse(Format::mistral, "[THINK]x[/THINK][TOOL_CALLS]f[ARGS]{\"text\": \"a\"}[TOOL_CALLS]now[ARGS]{}");
+  ASSERT_EQ(mistral.calls.size(), 2u);
+  EXPECT_EQ(mistral.reasoning, "x");
 }
 
 TEST(AnswerParser, TagsWithinJsonTextsAreText) {

@@ -1,5 +1,7 @@
 #include "chat/call_form.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "chat/formats/table.h"
@@ -109,6 +111,36 @@ CallForm glm4_form(const Json& tools, bool one_line) {
                   .end_tag = "</arg_value>"});
 }
 
+// `suffix`: that of each tag.
+CallForm hy_v3_form(const Json& tools, const std::string& suffix) {
+  const auto tag = [&](std::string_view name) { return fmt::format("<{}{}>", name, suffix); };
+  return form_of({.marker = tag("tool_calls"),
+                  .begin = tag("tool_calls") + "\n",
+                  .separator = "\n",
+                  .end = "\n" + tag("/tool_calls"),
+                  .several = true},
+                 tools,
+                 {.begin = tag("tool_call"),
+                  .after_name = tag("tool_sep") + "\n",
+                  .end = tag("/tool_call"),
+                  .key_begin = tag("arg_key"),
+                  .key_end = tag("/arg_key") + "\n" + tag("arg_value"),
+                  .value_end = tag("/arg_value") + "\n",
+                  .end_tag = tag("/arg_value")});
+}
+
+// `line`: what stands between a value and its tags.
+CallForm qwen3_coder_form(const Json& tools, const std::string& line) {
+  return form_of({.marker = "<tool_call>", .separator = "\n", .several = true}, tools,
+                 {.begin = "<tool_call>\n<function=",
+                  .after_name = ">\n",
+                  .end = "</function>\n</tool_call>",
+                  .key_begin = "<parameter=",
+                  .key_end = ">" + line,
+                  .value_end = line + "</parameter>\n",
+                  .end_tag = "</parameter>"});
+}
+
 }  // namespace
 
 CallForm call_form(Format format, const Json& tools, std::string_view template_text) {
@@ -120,6 +152,7 @@ CallForm call_form(Format format, const Json& tools, std::string_view template_t
     case Format::think:
       return {};
     case Format::hermes:
+    case Format::ernie4_5:
       return form_of({.marker = "<tool_call>", .separator = "\n", .several = true}, tools,
                      {.begin = "<tool_call>\n{\"name\": \"",
                       .after_name = "\", \"arguments\": ",
@@ -159,15 +192,14 @@ CallForm call_form(Format format, const Json& tools, std::string_view template_t
                                    .end = "\n```<｜tool▁call▁end｜>"});
     case Format::glm4:
       return glm4_form(tools, shows("</arg_key><arg_value>"));
+    case Format::hy_v3:
+      return hy_v3_form(tools, ":opensource");
+    case Format::hy_v3_preview:
+      return hy_v3_form(tools, "");
     case Format::qwen3_coder:
-      return form_of({.marker = "<tool_call>", .separator = "\n", .several = true}, tools,
-                     {.begin = "<tool_call>\n<function=",
-                      .after_name = ">\n",
-                      .end = "</function>\n</tool_call>",
-                      .key_begin = "<parameter=",
-                      .key_end = ">\n",
-                      .value_end = "\n</parameter>\n",
-                      .end_tag = "</parameter>"});
+      return qwen3_coder_form(tools, "\n");
+    case Format::mimo:
+      return qwen3_coder_form(tools, "");
     case Format::minimax_m2:
       return form_of({.marker = "<minimax:tool_call>",
                       .begin = "<minimax:tool_call>\n",
@@ -184,6 +216,11 @@ CallForm call_form(Format format, const Json& tools, std::string_view template_t
                       .end_tag = "</parameter>"});
   }
   return {};
+}
+
+std::string_view reasoning_begin(Format format) {
+  const formats::FormatRow& row = formats::format_row(format);
+  return row.reasoning.empty() ? std::string_view() : row.reasoning.front().begin;
 }
 
 std::string_view reasoning_end(Format format) {

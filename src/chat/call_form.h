@@ -47,6 +47,8 @@ struct CallForm {
 // `tools`: a request's list of tools. `template_text` chooses between forms of one format, where it shows
 // one. A format without calls has none.
 CallForm call_form(Format format, const Json& tools, std::string_view template_text = {});
+// The text behind which reasoning begins; empty where the format has no such text.
+std::string_view reasoning_begin(Format format);
 // The text behind which reasoning is over; empty where the format has none. For harmony it is the beginning
 // of the final message; a call's header, which begins with `CallForm::begin`, ends it, too.
 std::string_view reasoning_end(Format format);

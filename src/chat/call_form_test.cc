@@ -34,8 +34,9 @@ std::string written(const CallForm& form) {
 
 // The parser reads every answer that a form allows as calls.
 TEST(CallForm, ParserReadsWhatTheFormWrites) {
-  for (const char* name : {"hermes", "qwen3_coder", "glm4", "minimax_m2", "deepseek_v3", "deepseek_v3_1",
-                           "kimi_k2", "harmony", "mistral", "llama3_json", "llama4_pythonic"}) {
+  for (const char* name :
+       {"hermes", "qwen3_coder", "mimo", "glm4", "hy_v3", "hy_v3_preview", "ernie4_5", "minimax_m2",
+        "deepseek_v3", "deepseek_v3_1", "kimi_k2", "harmony", "mistral", "llama3_json", "llama4_pythonic"}) {
     for (const char* shown : {"", "[ARGS] </arg_key><arg_value>"}) {
       const Format format = format_named(name);
       const CallForm form = call_form(format, tools_with_every_type(), shown);
@@ -54,6 +55,22 @@ TEST(CallForm, ParserReadsWhatTheFormWrites) {
   }
 }
 
+// What the makers' templates write around a call.
+TEST(CallForm, TagsOfHy3AndMimo) {
+  const CallForm hy = call_form(Format::hy_v3, tools_with_every_type());
+  EXPECT_EQ(hy.begin, "<tool_calls:opensource>\n");
+  EXPECT_EQ(hy.end, "\n</tool_calls:opensource>");
+  EXPECT_EQ(hy.calls.at(0).begin, "<tool_call:opensource>f<tool_sep:opensource>\n");
+  EXPECT_EQ(hy.calls[0].parameters.at(0).begin,
+            "<arg_key:opensource>text</arg_key:opensource>\n<arg_value:opensource>");
+  EXPECT_EQ(hy.calls[0].parameters[0].end_tag, "</arg_value:opensource>");
+  EXPECT_EQ(call_form(Format::hy_v3_preview, tools_with_every_type()).calls.at(1).begin,
+            "<tool_call>now<tool_sep>\n");
+  const CallForm mimo = call_form(Format::mimo, tools_with_every_type());
+  EXPECT_EQ(mimo.calls.at(0).parameters.at(0).begin, "<parameter=text>");
+  EXPECT_EQ(mimo.calls[0].parameters[0].end, "</parameter>\n");
+}
+
 TEST(CallForm, ParametersHaveSchemas) {
   const CallForm form = call_form(Format::glm4, tools_with_every_type());
   ASSERT_EQ(form.calls.at(0).parameters.size(), 3u);
@@ -70,6 +87,10 @@ TEST(CallForm, EndsOfReasoningAndOfTexts) {
   EXPECT_EQ(reasoning_end(Format::mistral), "[/THINK]");
   EXPECT_EQ(reasoning_end(Format::harmony), "<|channel|>final<|message|>");
   EXPECT_EQ(reasoning_end(Format::none), "");
+  EXPECT_EQ(reasoning_begin(Format::hy_v3), "<think:opensource>");
+  EXPECT_EQ(reasoning_end(Format::hy_v3), "</think:opensource>");
+  EXPECT_EQ(reasoning_begin(Format::ernie4_5), "<think>");
+  EXPECT_EQ(reasoning_begin(Format::harmony), "");
   EXPECT_EQ(end_texts(Format::harmony).size(), 2u);
   EXPECT_TRUE(end_texts(Format::hermes).empty());
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "chat/continued_text.h"
+#include "chat/formats/table.h"
 #include "chat/messages.h"
 #include "chat/shown_parts.h"
 #include "chat/template_repairs.h"
@@ -181,7 +182,12 @@ bool is_opening(std::string_view text, const std::vector<TextRange>& foreign) {
     }
     return std::ptrdiff_t{-1};
   };
-  return std::max(last("<think>"), last("[THINK]")) > std::max(last("</think>"), last("[/THINK]"));
+  std::ptrdiff_t begin = -1, end = -1;
+  for (const formats::TagPair& tags : formats::reasoning_tags()) {
+    begin = std::max(begin, last(tags.begin));
+    end = std::max(end, last(tags.end));
+  }
+  return begin > end;
 }
 
 jinja::RenderOptions render_options(const ChatTemplate::Options& options) {

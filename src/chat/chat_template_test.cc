@@ -249,6 +249,22 @@ TEST(ChatTemplate, OpensReasoningByItsOwnMarksOnly) {
                    .opens_reasoning);
 }
 
+// Hy3's template makes its tags when it runs, and those of a user's message are none.
+TEST(ChatTemplate, OpensReasoningByTagsWithASuffix) {
+  const ChatTemplate chat = template_named("suffixed");
+  const auto prompt = [&](const std::string& content, const std::string& rest) {
+    return chat.prompt(Json::parse(R"({"messages":[{"role":"user","content":")" + content + "\"}]" + rest));
+  };
+  EXPECT_EQ(prompt("Hi", "}").text, "[user]Hi[assistant]<think:opensource>");
+  EXPECT_TRUE(prompt("Hi", "}").opens_reasoning);
+  EXPECT_TRUE(prompt("</think:opensource>", "}").opens_reasoning);
+  EXPECT_FALSE(prompt("<think:opensource>", R"(,"reasoning_effort":"none"})").opens_reasoning);
+  EXPECT_FALSE(prompt("<think:opensource>", R"(,"add_generation_prompt":false})").opens_reasoning);
+
+  const std::string text = read_whole_file((template_folder() / "suffixed.jinja").string());
+  EXPECT_EQ(format_of_template(text), Format::hy_v3);
+}
+
 TEST(ChatTemplate, ContinuesTheFinalMessage) {
   const auto continued = [](const char* name, const std::string& content) {
     return template_named(name).prompt(

@@ -38,10 +38,17 @@ relative error of each tensor, and the first tensor that differs. A case is
 A case brings its own config and batch. Keys on the command line come on top of it: ranks, mesh axes, strategy,
 dtype. The numbers must not depend on them; ranks=N replaces the mesh that the case itself names.
 
+The pass of a folder takes the experts and keys that the reference chose; its rows router.L.indices and indexer.L.keys
+say how many of our own choices are others, and how far from a tie: more than 1e-5 is a difference. A folder whose
+io.safetensors has no gradients is compared in its forward values alone. bounds.json in a folder states bounds by kind
+of value ({"logits": 1e-4, ...}: logits, hidden, router weights, loss, gradients, loss in training, gradient norm in
+training, choices) in place of the defaults below.
+
 routing_replay=FILE sends the tokens of a folder's pass to the experts that FILE has for the same texts, and reports
 how many of them the router would have chosen itself.
 
-  --tolerance T  largest error relative to a tensor's largest magnitude (default 2e-5; the norms of final
+  --tolerance T  largest error relative to a tensor's largest magnitude, also in place of a folder's bounds.json but
+                 for its choices (default 2e-5; the norms of final
                  parameters are held to a tenth of it, gradient norms while a folder trains to five times; of
                  a folder with gated delta nets 2.4e-4, in training 3.3e-4 for losses and 5.5e-3 for norms;
                  default 1e-4 for the logits of a GGUF file or a folder with expected.safetensors)

@@ -1,6 +1,8 @@
 #include "ops/indexer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "kernels/attention/index_keys.h"
 #include "kernels/attention/index_loss.h"
@@ -82,9 +84,43 @@ class IndexScoresOp : public Op {  // inputs: q, k, weights, segments of the que
   float factor_;
 };
 
+bool has_key(const std::int32_t* bits, std::int64_t key) {
+  return (static_cast<std::uint32_t>(bits[key / 32]) >> (key % 32) & 1u) != 0;
+}
+
+// Writes the two numbers of replayed_keys() for one query.
+void measure_tie(std::span<const float> scores, const std::int32_t* own, const std::int32_t* replayed,
+                 float* tie) {
+  constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  float least = kInfinite, most_left = -kInfinite, largest = 0;
+  std::int64_t more = 0, missed = 0;
+  bool possible = true;
+  for (std::int64_t key = 0; key < std::ssize(scores); ++key) {
+    const float score = scores[static_cast<std::size_t>(key)];
+    const bool is_own = has_key(own, key), is_replayed = has_key(replayed, key);
+    more += is_replayed - is_own;
+    missed += is_replayed && !is_own;
+    if (score == -kInfinite || std::isnan(score)) {
+      possible &= !is_replayed && !std::isnan(score);
+      continue;
+    }
+    largest = std::max(largest, std::abs(score));
+    if (is_replayed)
+      least = std::min(least, score);
+    else
+      most_left = std::max(most_left, score);
+  }
+  possible &= more == 0;
+  tie[0] = static_cast<float>(possible ? missed : std::max<std::int64_t>(1, missed));
+  const float gap = missed == 0 || largest == 0 ? 0 : (most_left - least) / largest;
+  tie[1] = possible ? gap : 1;
+}
+
 class ChosenKeysOp : public Op {  // inputs as of IndexScoresOp
  public:
-  ChosenKeysOp(float factor, std::int64_t count) : factor_(factor), count_(count) {}
+  // `replayed`, `ties`: of replayed_keys(), else undefined.
+  ChosenKeysOp(float factor, std::int64_t count, Tensor replayed = {}, Tensor ties = {})
+      : factor_(factor), count_(count), replayed_(std::move(replayed)), ties_(std::move(ties)) {}
   std::string_view name() const override { return "chosen_keys"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {of_queries(in[0], DType::i32, words_of_keys(in[1].shape[1]))};
@@ -114,9 +150,10 @@ class ChosenKeysOp : public Op {  // inputs as of IndexScoresOp
         choose_keys(*c.pool, {.scores = here.view(),
                               .count = count_,
                               .bits = chosen.view().rows(b, b + 1).slice(1, first, count)});
+        if (replayed_.defined()) measure_ties(to_host(here), to_host(chosen), b, first, count);
       }
     }
-    return {chosen};
+    return {replayed_.defined() ? to_device(c.memory, replayed_) : chosen};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
     return std::vector<Tensor>(call.inputs());
@@ -124,6 +161,18 @@ class ChosenKeysOp : public Op {  // inputs as of IndexScoresOp
   bool differentiable() const override { return false; }
 
  private:
+  // Of queries [first, first + count) of batch row b.
+  void measure_ties(const Tensor& scores, const Tensor& own, std::int64_t b, std::int64_t first,
+                    std::int64_t count) const {
+    const auto all = scores.span<float>();
+    const std::int64_t keys = scores.dim(2), words = own.dim(2);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t query = b * own.dim(1) + first + i;
+      measure_tie(all.subspan(static_cast<std::size_t>(i * keys), static_cast<std::size_t>(keys)),
+                  own.data<std::int32_t>() + query * words, replayed_.data<std::int32_t>() + query * words,
+                  ties_.data<float>() + query * 2);
+    }
+  }
   // 0, 1, ..., i32 [1,queries].
   static Tensor first_places(Context& c, std::int64_t queries) {
     std::vector<std::int32_t> places(static_cast<std::size_t>(queries));
@@ -134,6 +183,7 @@ class ChosenKeysOp : public Op {  // inputs as of IndexScoresOp
   }
   float factor_;
   std::int64_t count_;
+  Tensor replayed_, ties_;
 };
 
 class ChosenOfScoresOp : public Op {
@@ -274,6 +324,14 @@ std::vector<Array> inputs_of(Context& context, const IndexVectors& index, const 
 Array chosen_keys(Context& context, const IndexVectors& index, const Array& segments, std::int64_t count) {
   const NoGrad no_grad(context);
   return apply(context, std::make_shared<ChosenKeysOp>(index.factor, count),
+               inputs_of(context, index, segments))
+      .front();
+}
+
+Array replayed_keys(Context& context, const IndexVectors& index, const Array& segments, std::int64_t count,
+                    const Tensor& replayed, const Tensor& ties) {
+  const NoGrad no_grad(context);
+  return apply(context, std::make_shared<ChosenKeysOp>(index.factor, count, replayed, ties),
                inputs_of(context, index, segments))
       .front();
 }

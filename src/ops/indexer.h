@@ -18,6 +18,15 @@ struct IndexVectors {
 // computed for some queries at a time. No gradient.
 Array chosen_keys(Context& context, const IndexVectors& index, const Array& segments, std::int64_t count);
 
+// Gives the keys of `replayed`, this rank's block of such bits on the host, in place of the indexer's own.
+// `ties`, f32 [B,S,2] of this rank on the host, receives for each query: how many of the replayed keys the
+// indexer would not choose; and how far it is from them: the largest score of a key that is not replayed less
+// the smallest of one that is, as a share of the query's largest score. Both are 0 for the indexer's own
+// choice. The share is 1 where no scores can lead to the choice: another number of keys, keys that the query
+// does not see, scores that are no numbers.
+Array replayed_keys(Context& context, const IndexVectors& index, const Array& segments, std::int64_t count,
+                    const Tensor& replayed, const Tensor& ties);
+
 // Chooses keys by scores that are already computed.
 Array chosen_of_scores(Context& context, const Array& scores, std::int64_t count);
 

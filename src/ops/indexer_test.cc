@@ -1,6 +1,11 @@
 // Sparse attention: the indexer's ops against finite differences and scalar references, on every mesh.
 #include "ops/indexer.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
 #include "kernels/attention/reference/index_reference.h"
 #include "ops/attention.h"
 #include "ops/gradient_testing.h"
@@ -129,6 +134,44 @@ TEST(Indexer, ChoosesTheKeysOfTheLargestScores) {
             << indexer_meshes()[m].to_string() << " query " << i;
     }
   }
+}
+
+// Query 8 of the first row sees nine keys. Its own choice is no tie; another one is as far off as its scores
+// say.
+TEST(Indexer, MeasuresHowFarItIsFromReplayedKeys) {
+  on_mesh(Mesh(), [](Context& c) {
+    std::vector<Array> in;
+    for (const TestInput& input : loss_inputs())
+      in.push_back(leaf(c, input.value, replicated(input.value.rank()), false));
+    const Tensor own = chosen_keys(c, vectors_of(in), in[5], 4).tensor().clone();
+    const Tensor scores = index_scores(c, vectors_of(in), in[5]).tensor().clone();
+    const std::int64_t query = 8;
+    const std::span<const float> of_query =
+        std::span<const float>(scores.span<float>()).subspan(query * kLength, kLength);
+    std::vector<std::int64_t> order(query + 1);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::sort(order, std::greater(), [&](std::int64_t key) { return of_query[key]; });
+    float largest = 0;
+    for (const std::int64_t key : order) largest = std::max(largest, std::abs(of_query[key]));
+    // The two numbers of the query when the keys of `turned` change sides; all other queries are no ties.
+    const auto ties_with = [&](std::vector<std::int64_t> turned) {
+      const Tensor replayed = own.clone(), ties(DType::f32, {kBatch, kLength, 2});
+      for (const std::int64_t key : turned) replayed.data<std::int32_t>()[query] ^= 1 << key;
+      const Array chosen = replayed_keys(c, vectors_of(in), in[5], 4, replayed, ties);
+      EXPECT_TRUE(std::ranges::equal(chosen.tensor().span<std::int32_t>(), replayed.span<std::int32_t>()));
+      for (std::int64_t i = 0; i < ties.size(); ++i)
+        EXPECT_TRUE(i / 2 == query || ties.data<float>()[i] == 0) << i;
+      return std::pair(ties.data<float>()[query * 2], ties.data<float>()[query * 2 + 1]);
+    };
+    EXPECT_EQ(ties_with({}), std::pair(0.0f, 0.0f));
+    EXPECT_EQ(ties_with({order[3], order[4]}),
+              std::pair(1.0f, (of_query[order[3]] - of_query[order[4]]) / largest));
+    EXPECT_EQ(ties_with({order[0], order[1], order[4], order[5]}),
+              std::pair(2.0f, (of_query[order[0]] - of_query[order[5]]) / largest));
+    EXPECT_EQ(ties_with({order[3]}), std::pair(1.0f, 1.0f)) << "a key less";
+    EXPECT_EQ(ties_with({order[4]}), std::pair(1.0f, 1.0f)) << "a key more";
+    EXPECT_EQ(ties_with({order[3], 10}), std::pair(1.0f, 1.0f)) << "a key that the query does not see";
+  });
 }
 
 Tensor some_bits() {

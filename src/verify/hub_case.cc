@@ -2,7 +2,6 @@
 // generate.json, or a GGUF file in such a folder.
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
 #include <set>
 
 #include "core/error.h"
@@ -12,29 +11,13 @@
 #include "routing/step_routing.h"
 #include "texts/generate.h"
 #include "train/trainer.h"
+#include "verify/bounds.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
+#include "verify/reference_choices.h"
 
 namespace switchyard {
 namespace {
-
-// Gradient norms after the first update may be off by this many tolerances. AdamW divides a gradient by its
-// own size: one element of 2e-8 (of layers.0.attention.wq_a in deepseek3-tiny) that float32 rounds to the
-// other sign moves its weight by a whole learning rate, and the norms that follow by up to 3e-5. The README
-// of the cases measured 1.1e-5 for transformers itself in float32 and allows ten times that.
-constexpr double kNormTolerances = 5;
-
-struct Tolerances {
-  double pass, losses, norms;  // of one pass; of losses and norms while training
-};
-
-Tolerances tolerances_of(const CaseRequest& request, const ModelConfig& model) {
-  // A gated delta net amplifies rounding: ten times what transformers itself is off in float32, by the README
-  // of the cases.
-  if (model.has_delta() && !request.tolerance) return {2.4e-4, 3.3e-4, 5.5e-3};
-  const double tolerance = request.tolerance.value_or(kDefaultTolerance);
-  return {tolerance, tolerance, tolerance * kNormTolerances};
-}
 
 // The contents of trajectory.json.
 struct Trajectory {
@@ -123,24 +106,35 @@ Tensor listed_of_bits(const Tensor& bits, const Shape& shape) {
   return listed;
 }
 
-// The listed keys up to each query's own, then -1: a query that sees fewer keys than it may choose has others
-// in its list, which attention hides. i32 [B,S,K].
-Tensor visible_of(const Tensor& listed) {
-  Tensor visible(DType::i32, listed.shape());
-  const std::int64_t most = listed.shape().back(), queries = listed.shape()[1];
-  for (std::int64_t row = 0; row < listed.size() / most; ++row) {
-    const std::int32_t* const from = listed.data<std::int32_t>() + row * most;
-    std::int32_t* const to = visible.data<std::int32_t>() + row * most;
-    std::fill_n(to, most, -1);
-    std::copy_if(from, from + most, to, [&](std::int32_t key) { return 0 <= key && key <= row % queries; });
-  }
-  return visible;
+// A reference of the forward pass alone has no gradient at all.
+bool has_gradients(const HubWeights& stored) {
+  return std::ranges::any_of(stored.names(),
+                             [](const std::string& name) { return name.starts_with("grad."); });
+}
+
+// Such a reference may also lack targets, and then the loss.
+bool has_loss(const HubWeights& stored) {
+  return has_gradients(stored) || stored.contains("loss") || stored.contains("targets");
+}
+
+// The targets of a case; -100, none, for each token of a case without loss.
+Tensor read_targets(const HubWeights& stored, const Shape& shape) {
+  if (has_loss(stored)) return stored.read("targets");
+  Tensor none(DType::i32, shape);
+  std::ranges::fill(none.span<std::int32_t>(), -100);
+  return none;
 }
 
 class HubCase {
  public:
-  HubCase(const CaseRequest& request, const HubWeights& stored, const HubModel& model)
-      : tolerance_(tolerances_of(request, model.model()).pass), stored_(stored), hub_(model) {}
+  // `replayed`: the choices that the pass took from the reference.
+  HubCase(const Bounds& bounds, const HubWeights& stored, const HubModel& model,
+          const ReferenceChoices& replayed)
+      : bounds_(bounds),
+        stored_(stored),
+        hub_(model),
+        replayed_(replayed),
+        has_gradients_(has_gradients(stored)) {}
 
   void compare_pass(Gather& pass, CaseReport& report) {
     const ModelConfig& model = hub_.model();
@@ -151,11 +145,15 @@ class HubCase {
       keys(i, place, pass, report);
       hidden(i + 1, place, pass, report);
     }
-    report.compare({"logits", "", "", {}, tolerance_}, pass.whole("logits"), want("logits"));
-    report.compare({"loss", "", "", {}, tolerance_}, pass.whole("loss"), want("loss"));
+    report.compare({"logits", "", "", {}, bounds_.logits}, pass.whole("logits"), want("logits"));
+    if (has_loss(stored_))
+      report.compare({"loss", "", "", {}, bounds_.loss}, pass.whole("loss"), want("loss"));
     for (const auto& spec : hub_.specs()) {
-      if (spec.trained) gradient(spec, pass, report);
+      if (spec.trained && has_gradients_) gradient(spec, pass, report);
     }
+    if (!has_gradients_)
+      report.remarks.push_back(
+          fmt::format("forward values only: {} has no gradients, so none are compared", stored_.path()));
     for (const std::string& name : stored_.names()) {
       if (!used_.contains(name))
         fail_usage("[verify] {}: tensor {} is not one of this model's results", stored_.path(),
@@ -172,7 +170,7 @@ class HubCase {
  private:
   void hidden(std::int64_t i, const std::string& place, Gather& pass, CaseReport& report) {
     const std::string name = fmt::format("hidden.{}", i);
-    report.compare({name, place, "", {}, tolerance_}, pass.whole(name), want(name));
+    report.compare({name, place, "", {}, bounds_.hidden}, pass.whole(name), want(name));
   }
   void routing(std::int64_t layer, const std::string& place, Gather& pass, CaseReport& report) {
     const std::string name = fmt::format("router.{}.", layer);
@@ -182,21 +180,45 @@ class HubCase {
       for (float& weight : weights.span<float>())
         weight /= hub_.model().moe_of(hub_.model().layer(layer)).scaling;
     }
-    report.compare({name + "indices", place, "", {}, 0}, ids, want(name + "indices"));
-    report.compare({name + "weights", place, "", {}, tolerance_}, weights, want(name + "weights"));
+    const Tensor wanted = want(name + "indices");
+    if (replayed_.experts.contains(layer))
+      ties(name + "indices", place, "experts", expert_ties(pass.whole(fmt::format("ties.{}", layer))),
+           report);
+    else
+      report.compare({name + "indices", place, "", {}, 0}, ids, wanted);
+    report.compare({name + "weights", place, "", {}, bounds_.router_weights}, weights,
+                   want(name + "weights"));
+  }
+  // A row for choices that were replayed: how far ours are from them.
+  void ties(const std::string& name, const std::string& place, const char* what, const Ties& ties,
+            CaseReport& report) {
+    Row row{name, place, "", {ties.widest, ties.widest}, bounds_.choices};
+    if (ties.different == 0)
+      row.note = fmt::format("all {} choices of {} are the reference's", ties.choices, what);
+    else
+      row.note = fmt::format("{} of {} choices of {} {} not the reference's, the widest {} from a tie",
+                             ties.different, ties.choices, what, ties.different == 1 ? "is" : "are",
+                             ties.widest == 0 ? "0" : fmt::format("{:.1e}", ties.widest));
+    report.rows.push_back(std::move(row));
   }
   // Compares the keys that an indexer chooses for each query.
   void keys(std::int64_t layer, const std::string& place, Gather& pass, CaseReport& report) {
     const std::string name = fmt::format("indexer.{}.keys", layer),
                       listed = fmt::format("indexer.{}.chosen", layer);
     if (!pass.contains(name)) return;
-    if (stored_.contains(name)) {
-      const Tensor wanted = want(name);
-      report.compare({name, place, "", {}, 0}, chosen_of_bits(pass.whole(name), wanted.shape()), wanted);
-    }
-    if (stored_.contains(listed)) {
-      const Tensor wanted = visible_of(want(listed));
-      report.compare({listed, place, "", {}, 0}, listed_of_bits(pass.whole(name), wanted.shape()), wanted);
+    const auto replayed = replayed_.keys.find(layer);
+    for (const std::string& form : {name, listed}) {
+      if (!stored_.contains(form)) continue;
+      const Tensor wanted = want(form);
+      // Where a case has both forms, the masks are replayed, and the lists must say the same.
+      if (replayed != replayed_.keys.end() && (form == name || !stored_.contains(name)))
+        ties(form, place, "keys", key_ties(pass.whole(fmt::format("key_ties.{}", layer)), replayed->second),
+             report);
+      else if (form == name)
+        report.compare({form, place, "", {}, 0}, chosen_of_bits(pass.whole(name), wanted.shape()), wanted);
+      else
+        report.compare({form, place, "", {}, 0}, listed_of_bits(pass.whole(name), wanted.shape()),
+                       visible_of(wanted));
     }
   }
   void gradient(const ParameterSpec& spec, Gather& pass, CaseReport& report) {
@@ -204,22 +226,24 @@ class HubCase {
     const auto tensors = hub_.gradients_to_hub(spec, pass.whole("grad." + spec.name));
     for (std::size_t i = 0; i < names.size(); ++i) {
       const std::string name = "grad." + names[i];
-      report.compare({name, place_of(spec.name), "gradients", {}, tolerance_}, tensors[i], want(name));
+      report.compare({name, place_of(spec.name), "gradients", {}, bounds_.gradients}, tensors[i], want(name));
     }
   }
 
-  double tolerance_;
+  Bounds bounds_;
   const HubWeights& stored_;
   const HubModel& hub_;
+  const ReferenceChoices& replayed_;
+  bool has_gradients_;
   std::set<std::string> used_;
 };
 
 void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps,
-                      const Tolerances& tolerances, CaseReport& report) {
+                      const Bounds& bounds, CaseReport& report) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    report.compare({fmt::format("training step {} loss", i), "", "training", {}, tolerances.losses},
+    report.compare({fmt::format("training step {} loss", i), "", "training", {}, bounds.training_losses},
                    steps[i].loss, trajectory.losses[i]);
-    const double allowed = i == 0 ? tolerances.losses : tolerances.norms;
+    const double allowed = i == 0 ? bounds.training_losses : bounds.training_norms;
     report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, allowed},
                    steps[i].raw_grad_norm, trajectory.norms[i]);
   }
@@ -259,20 +283,28 @@ void compare_tokens(const std::vector<std::int32_t>& got, const std::vector<std:
                  Tensor::of<std::int32_t>(shape, std::span(want)));
 }
 
-// The pass, and where there is an index, with its experts.
+struct PassRequest {
+  const Batch& batch;
+  std::shared_ptr<const RoutingIndex> index;          // of routing_replay; null: the reference's choices
+  std::shared_ptr<const ReferenceChoices> reference;  // nothing in it: none
+  bool backward = true;
+};
+
+// The pass, with the choices that it is to take.
 std::optional<RoutingAgreement> replayed_pass(Context& context, const HubModel& hub,
-                                              const Parameters& parameters, const Batch& batch, Gather& pass,
-                                              const std::shared_ptr<const RoutingIndex>& index) {
-  if (index == nullptr) {
-    gather_pass(context, hub.model(), parameters, batch, pass);
+                                              const Parameters& parameters, const PassRequest& request,
+                                              Gather& pass) {
+  ModelConfig model = hub.model();
+  if (request.index == nullptr) {
+    if (request.reference->any()) model.moe_execution.tape = replay_of(request.reference, hub.model(), pass);
+    gather_pass(context, model, parameters, request.batch, pass, nullptr, request.backward);
     return std::nullopt;
   }
-  const auto routing = std::make_shared<StepRouting>(hub.model(), index, false);
-  ModelConfig model = hub.model();
+  const auto routing = std::make_shared<StepRouting>(hub.model(), request.index, false);
   model.moe_execution.tape = routing;
-  routing->begin_step(0, BatchRows(batch));
+  routing->begin_step(0, BatchRows(request.batch));
   routing->begin_pass(0);
-  gather_pass(context, model, parameters, batch, pass);
+  gather_pass(context, model, parameters, request.batch, pass, nullptr, request.backward);
   routing->end_pass();
   return routing->end_step(context).agreement;
 }
@@ -303,7 +335,7 @@ CaseReport verify_hub_model(const CaseRequest& request) {
   const auto results_file = unfused(
       family_of(named), named, std::make_shared<WeightFolder>(WeightFolder::open(folder / "io.safetensors")));
   const HubWeights& stored = *results_file;
-  const Tensor inputs = stored.read("input_ids"), targets = stored.read("targets");
+  const Tensor inputs = stored.read("input_ids"), targets = read_targets(stored, inputs.shape());
   if (inputs.rank() != 2)
     fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
   const Config config =
@@ -311,6 +343,7 @@ CaseReport verify_hub_model(const CaseRequest& request) {
   ModelOnMesh on_mesh(config, ModelUse::train);
   const HubModel hub(on_mesh.model, family, source.config, source.weights);
   const ModelOnRanks ranks(std::move(on_mesh), nullptr, hub.fill());
+  const Bounds bounds = case_bounds(folder, hub.model(), request.tolerance);
   const Batch batch = case_batch(stored.path(), inputs, targets, hub.model().vocab);
   const std::string trajectory_path = folder / "trajectory.json";
   Trajectory trajectory;
@@ -326,12 +359,16 @@ CaseReport verify_hub_model(const CaseRequest& request) {
   std::optional<RoutingAgreement> agreement;
   batch_sizes(config, ranks.mesh);  // refuses microbatches that do not divide it
   report.mesh = ranks.mesh.to_string();
+  // A file of experts takes the place of the reference's choices.
+  const auto reference = std::make_shared<ReferenceChoices>();
+  if (routing.replay == nullptr) *reference = read_choices(stored, hub.model(), inputs.shape());
+  const PassRequest asked{batch, routing.replay, reference, has_gradients(stored)};
   Gather pass(ranks.mesh);
   std::vector<StepResult> steps;
   std::vector<std::int32_t> tokens;
   ranks.run([&](Context& context) {
     Parameters parameters = ranks.load(context);
-    const auto agreed = replayed_pass(context, hub, parameters, batch, pass, routing.replay);
+    const auto agreed = replayed_pass(context, hub, parameters, asked, pass);
     if (context.comm->rank() == 0) agreement = agreed;
     if (continuation) {
       const auto own = continued(context, hub.model(), parameters, *continuation);
@@ -343,13 +380,15 @@ CaseReport verify_hub_model(const CaseRequest& request) {
       if (context.comm->rank() == 0) steps.push_back(result);
     }
   });
-  HubCase results(request, stored, hub);
+  HubCase results(bounds, stored, hub, *reference);
   results.want("input_ids");
-  results.want("targets");
+  if (has_loss(stored)) results.want("targets");
   results.compare_pass(pass, report);
   if (agreement) report_agreement(*agreement, report);
   if (continuation) compare_tokens(tokens, continuation->tokens, report);
-  compare_training(trajectory, steps, tolerances_of(request, hub.model()), report);
+  compare_training(trajectory, steps, bounds, report);
+  if (bounds.of_file)
+    report.remarks.push_back(fmt::format("bounds of {}", (folder / "bounds.json").string()));
   return report;
 }
 

@@ -39,23 +39,7 @@ class LayoutTape : public RoutingTape {
               const Array& logits, const Array& bias, const Routing& routing) override {
     gather_.put(context, name(step, layer), routing.ids, first_row);
     if (!first_pass_ || recorded_ == nullptr || config_.random_routing) return;
-    const ArrayInfo& info = logits.info();
-    const auto experts = static_cast<std::size_t>(config_.experts),
-               slots = static_cast<std::size_t>(config_.slots);
-    Tensor ties(DType::f32, {info.local[0], info.local[1]});
-    const Tensor host_logits = to_host(logits.tensor()), host_ids = to_host(routing.ids.tensor()),
-                 host_bias = bias.defined() ? to_host(bias.tensor()) : Tensor();
-    const std::span<const float> all_logits = host_logits.span<float>();
-    const std::span<const std::int32_t> ids = host_ids.span<std::int32_t>();
-    const std::span<const float> biases =
-        bias.defined() ? std::span<const float>(host_bias.span<float>()) : std::span<const float>();
-    for (std::size_t t = 0; t < static_cast<std::size_t>(ties.size()); ++t) {
-      ties.data<float>()[t] = static_cast<float>(tie_width(config_, all_logits.subspan(t * experts, experts),
-                                                           biases, ids.subspan(t * slots, slots)));
-    }
-    const Sharding tokens{{info.sharding.dims[0], info.sharding.dims[1]}, {}};
-    gather_.put(context, fmt::format("ties.{}", layer),
-                make_leaf(ties, {info.shape[0], info.shape[1]}, tokens, false));
+    put_tie_widths(context, gather_, config_, layer, logits, bias, routing);
   }
 
  private:
@@ -201,6 +185,27 @@ double tie_width(const MoeConfig& config, std::span<const float> logits, std::sp
     if (chooses_replayed(changed)) return width;
   }
   return 1;
+}
+
+void put_tie_widths(Context& context, Gather& gather, const MoeConfig& config, std::int64_t layer,
+                    const Array& logits, const Array& bias, const Routing& routing) {
+  const ArrayInfo& info = logits.info();
+  const auto experts = static_cast<std::size_t>(config.experts),
+             slots = static_cast<std::size_t>(config.slots);
+  Tensor ties(DType::f32, {info.local[0], info.local[1]});
+  const Tensor host_logits = to_host(logits.tensor()), host_ids = to_host(routing.ids.tensor()),
+               host_bias = bias.defined() ? to_host(bias.tensor()) : Tensor();
+  const std::span<const float> all_logits = host_logits.span<float>();
+  const std::span<const std::int32_t> ids = host_ids.span<std::int32_t>();
+  const std::span<const float> biases =
+      bias.defined() ? std::span<const float>(host_bias.span<float>()) : std::span<const float>();
+  for (std::size_t t = 0; t < static_cast<std::size_t>(ties.size()); ++t) {
+    ties.data<float>()[t] = static_cast<float>(
+        tie_width(config, all_logits.subspan(t * experts, experts), biases, ids.subspan(t * slots, slots)));
+  }
+  const Sharding tokens{{info.sharding.dims[0], info.sharding.dims[1]}, {}};
+  gather.put(context, fmt::format("ties.{}", layer),
+             make_leaf(ties, {info.shape[0], info.shape[1]}, tokens, false));
 }
 
 }  // namespace switchyard

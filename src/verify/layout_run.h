@@ -10,6 +10,7 @@
 
 #include "config/config.h"
 #include "train/trainer.h"
+#include "verify/gather.h"
 
 namespace switchyard {
 
@@ -50,5 +51,9 @@ LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, 
 // which chooses none (-1); at most 1.
 double tie_width(const MoeConfig& config, std::span<const float> logits, std::span<const float> bias,
                  std::span<const std::int32_t> replayed);
+
+// Puts ties.<layer> in the gather, f32 [B,S]: tie_width() of the experts of `routing`.
+void put_tie_widths(Context& context, Gather& gather, const MoeConfig& config, std::int64_t layer,
+                    const Array& logits, const Array& bias, const Routing& routing);
 
 }  // namespace switchyard

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "autograd/op.h"
 #include "core/error.h"
@@ -61,7 +62,7 @@ std::vector<Tensor> HubModel::gradients_to_hub(const ParameterSpec& spec, const 
 }
 
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
-                 Gather& gather, const std::function<void(const Parameters&)>& on_gradients) {
+                 Gather& gather, const std::function<void(const Parameters&)>& on_gradients, bool backward) {
   LossOptions options;
   options.target_count = count_targets(batch);
   options.further_count = count_further_targets(batch, model.predictions);
@@ -103,10 +104,16 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
     return StageOutput{out.output, out.loss};
   };
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model.emb};
-  Pipeline(context, PipelineSchedule::one_forward_one_backward, model.dtype, shape,
-           block_sharding(*context.rules, shape))
-      .train(1, run_stage, [](const std::function<void()>& go_back) { go_back(); });
+  std::optional<NoGrad> no_grad;
+  if (!backward) no_grad.emplace(context);
+  Pipeline pipeline(context, PipelineSchedule::one_forward_one_backward, model.dtype, shape,
+                    block_sharding(*context.rules, shape));
+  if (backward)
+    pipeline.train(1, run_stage, [](const std::function<void()>& go_back) { go_back(); });
+  else
+    pipeline.evaluate(run_stage);
   for (const auto& [name, loss] : losses) gather.put(context, name, loss);
+  if (!backward) return;
   if (on_gradients) on_gradients(parameters);
   for (const auto& p : parameters.all()) gather.put_gradient(context, "grad." + p.spec.name, p.array);
 }

@@ -48,8 +48,10 @@ class HubModel {
 
 // Runs one forward and backward pass. Puts in hidden.<i>, logits, loss, balance_loss if any,
 // router.<layer>.indices and .weights, and grad.<our name>. `on_gradients` may change this rank's gradients.
+// `backward` false: only the forward pass, and no gradients.
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
-                 Gather& gather, const std::function<void(const Parameters&)>& on_gradients = nullptr);
+                 Gather& gather, const std::function<void(const Parameters&)>& on_gradients = nullptr,
+                 bool backward = true);
 
 // Puts in the weights as final.<our name>, once when two stages hold them.
 void gather_weights(Trainer& trainer, Gather& gather);

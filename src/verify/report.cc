@@ -37,11 +37,15 @@ double share_of_top(const NativeLogits& native) {
   return static_cast<double>(native.same_top) / static_cast<double>(native.tokens);
 }
 
-std::string verdict(const Row& row) {
+std::string judgement(const Row& row) {
   if (!row.judged) return "reported";
   if (row.pass()) return "ok";
   if (!row.failure.empty()) return "FAIL, " + row.failure;
   return row.tolerance == 0 ? "FAIL, must be equal" : fmt::format("FAIL, over {}", number(row.tolerance));
+}
+
+std::string verdict(const Row& row) {
+  return row.note.empty() ? judgement(row) : judgement(row) + "; " + row.note;
 }
 
 void print_line(std::size_t width, const std::string& name, const MaxError& error, const std::string& text) {
@@ -135,6 +139,7 @@ void print_report(const CaseReport& report, bool all) {
         100 * share_of_top(*native));
     for (const std::string& note : native->notes) fmt::print("    {}\n", note);
   }
+  for (const std::string& remark : report.remarks) fmt::print("  {}\n", remark);
   if (const Row* first = report.first_failure()) {
     fmt::print("  FAIL: first difference in {}{}\n", first->place.empty() ? "" : first->place + ", ",
                first->name);
@@ -155,10 +160,12 @@ nlohmann::json report_json(const std::vector<CaseReport>& reports) {
                          {"judged", row.judged},
                          {"pass", row.pass()}});
       if (!row.failure.empty()) tensors.back()["failure"] = row.failure;
+      if (!row.note.empty()) tensors.back()["note"] = row.note;
     }
     nlohmann::json item = {
         {"case", report.path}, {"mesh", report.mesh}, {"pass", report.pass()}, {"tensors", tensors}};
     if (!report.error.empty()) item["error"] = report.error;
+    if (!report.remarks.empty()) item["remarks"] = report.remarks;
     if (const Row* first = report.first_failure()) item["first_difference"] = first->name;
     if (const auto& native = report.native) {
       item["native"] = {{"dtype", native->dtype},

@@ -30,6 +30,7 @@ struct Row {
   double tolerance = 0;      // 0: must be equal
   bool judged = true;        // false: reported without a verdict
   std::string failure = {};  // why it fails, when not by its tolerance
+  std::string note = {};     // shown behind the verdict
   bool pass() const { return !judged || (failure.empty() && error.max_rel <= tolerance); }
 };
 
@@ -46,9 +47,10 @@ struct CaseReport {
   std::string path;
   std::string kind;
   std::string mesh;
-  std::vector<Row> rows;             // in model order: the first failure shows where it went wrong
-  std::vector<std::string> notices;  // overrides without effect
-  std::string error;                 // why the case could not run; empty otherwise
+  std::vector<Row> rows;                  // in model order: the first failure shows where it went wrong
+  std::vector<std::string> notices;       // overrides without effect
+  std::string error;                      // why the case could not run; empty otherwise
+  std::vector<std::string> remarks = {};  // about what was compared; lines of the table
   std::optional<NativeLogits> native = {};
 
   bool pass() const;

@@ -17,7 +17,8 @@ using namespace switchyard::chat;
 constexpr std::array kFormats{
     Format::hermes,        Format::qwen3_coder,     Format::glm4,    Format::minimax_m2, Format::deepseek_v3,
     Format::deepseek_v3_1, Format::kimi_k2,         Format::harmony, Format::mistral,    Format::llama3_json,
-    Format::think,         Format::llama4_pythonic, Format::none};
+    Format::think,         Format::llama4_pythonic, Format::none,    Format::mimo,       Format::hy_v3,
+    Format::hy_v3_preview, Format::ernie4_5};
 
 const Json& tools() {
   static const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters":

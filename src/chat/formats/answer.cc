@@ -74,6 +74,17 @@ void Answer::broken_call(std::string_view text) {
   content(text);
 }
 
+void Answer::begin_tagged_content() {
+  content_.space.clear();
+  content_.drops_leading = true;
+}
+
+void Answer::end_tagged_content() {
+  if (content_.space.ends_with('\n')) content_.space.pop_back();
+  emit(Delta::Kind::content, content_.space);
+  begin_tagged_content();
+}
+
 void Answer::begin_content_message() {
   // White space at the beginning of the first message is its own.
   if (content_.given) begin_message(content_);

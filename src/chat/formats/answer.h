@@ -56,14 +56,18 @@ Found find_first(std::string_view text, std::span<const std::string_view> marker
 // Gives content, reasoning and calls as deltas, without the white space that the formats drop.
 class Answer {
  public:
-  // `may_call`: white space at the content's end is kept back, since a call drops it. `text_after_calls`:
-  // content may follow a call; else it is dropped.
+  // `may_call`: white space at the content's end is kept back, since a call or an end tag drops it.
+  // `text_after_calls`: content may follow a call; else it is dropped.
   Answer(bool may_call, bool text_after_calls) : may_call_(may_call), text_after_calls_(text_after_calls) {}
 
   void content(std::string_view text);
   // A call that was none is content, with what follows it up to the next call, also where
   // text behind calls is dropped.
   void broken_call(std::string_view text);
+  // The content stands between tags: white space before the first is none of it, nor is a line end before
+  // the last, nor white space behind that.
+  void begin_tagged_content();
+  void end_tagged_content();
   // Begins a message of its own: a line end is put between it and content before it.
   void begin_content_message();
   // No call can follow any more.

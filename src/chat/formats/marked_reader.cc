@@ -1,4 +1,7 @@
 // Reasoning between tags at a text's beginning, then content, within which markers begin calls.
+#include <algorithm>
+#include <vector>
+
 #include "chat/formats/reader.h"
 
 namespace switchyard::chat::formats {
@@ -6,10 +9,16 @@ namespace {
 
 class MarkedReader final : public Reader {
  public:
-  MarkedReader(Answer& answer, std::span<const ReasoningTags> tags, std::unique_ptr<CallReader> calls,
+  MarkedReader(Answer& answer, const MarkedForm& form, std::unique_ptr<CallReader> calls,
                bool opens_reasoning)
-      : answer_(answer), tags_(tags), calls_(std::move(calls)), opened_(opens_reasoning && !tags.empty()) {
-    for (const ReasoningTags& pair : tags_) ends_.push_back(pair.end);
+      : answer_(answer),
+        form_(form),
+        calls_(std::move(calls)),
+        opened_(opens_reasoning && !form.reasoning.empty()) {
+    if (calls_ != nullptr) markers_.assign(calls_->begins().begin(), calls_->begins().end());
+    if (form_.calls_end_reasoning) ends_ = markers_;
+    first_end_tag_ = ends_.size();
+    for (const TagPair& pair : form_.reasoning) ends_.push_back(pair.end);
   }
 
   void read(Input& input) override {
@@ -40,7 +49,7 @@ class MarkedReader final : public Reader {
       case State::reasoning:
         return step_in_reasoning(input);
       case State::content_beginning:
-        return begin_content();
+        return begin_content(input);
       case State::content:
         return step_in_content(input);
       case State::call:
@@ -58,12 +67,13 @@ class MarkedReader final : public Reader {
       input.skip(1);
     }
     if (input.rest().empty()) return false;
-    for (const ReasoningTags& pair : tags_) {
+    for (const TagPair& pair : form_.reasoning) {
       const Match matched = match(input.rest(), pair.begin);
       if (matched == Match::partly && !input.ended()) return false;
       if (matched != Match::yes) continue;
       input.skip(pair.begin.size());
-      ends_ = {pair.end};
+      ends_.resize(first_end_tag_);
+      ends_.push_back(pair.end);
       state_ = State::reasoning;
       return true;
     }
@@ -77,13 +87,39 @@ class MarkedReader final : public Reader {
     answer_.reasoning(input.rest().substr(0, found.at));
     input.skip(found.at);
     if (found.which == ends_.size()) return false;
-    input.skip(ends_[found.which].size());
+    if (found.which >= first_end_tag_) input.skip(ends_[found.which].size());
     answer_.end_reasoning();
     state_ = State::content_beginning;
     return true;
   }
 
-  bool begin_content() {
+  // Takes the tag before the content, if there is one, and white space before it. Returns false where only
+  // more text can tell.
+  bool take_content_tag(Input& input) {
+    const std::string_view rest = input.rest();
+    const auto text = std::ranges::find_if_not(rest, is_space);
+    const auto space = static_cast<std::size_t>(text - rest.begin());
+    answer_.content(rest.substr(0, space));
+    input.skip(space);
+    if (input.rest().empty()) return false;
+    const Match matched = match(input.rest(), form_.content.begin);
+    if (matched == Match::partly && !input.ended()) return false;
+    if (matched != Match::yes) return true;
+    input.skip(form_.content.begin.size());
+    answer_.begin_tagged_content();
+    markers_.push_back(form_.content.end);
+    in_content_tags_ = true;
+    return true;
+  }
+
+  void end_content_tags() {
+    answer_.end_tagged_content();
+    markers_.pop_back();
+    in_content_tags_ = false;
+  }
+
+  bool begin_content(Input& input) {
+    if (!form_.content.begin.empty() && !take_content_tag(input)) return false;
     state_ = State::content;
     if (calls_ == nullptr || !calls_->begins().empty()) return true;
     calls_->begin("");
@@ -92,21 +128,28 @@ class MarkedReader final : public Reader {
   }
 
   bool step_in_content(Input& input) {
-    const auto begins = calls_ == nullptr ? std::span<const std::string_view>() : calls_->begins();
-    const Found found = find_first(input.rest(), begins, input.ended());
+    const Found found = find_first(input.rest(), markers_, input.ended());
     answer_.content(input.rest().substr(0, found.at));
     input.skip(found.at);
-    if (found.which == begins.size()) return false;
-    input.skip(begins[found.which].size());
-    calls_->begin(begins[found.which]);
+    if (found.which == markers_.size()) return false;
+    const std::string_view marker = markers_[found.which];
+    input.skip(marker.size());
+    if (in_content_tags_ && marker == form_.content.end) {
+      end_content_tags();
+      return true;
+    }
+    calls_->begin(marker);
     state_ = State::call;
     return true;
   }
 
   Answer& answer_;
-  std::span<const ReasoningTags> tags_;
-  std::vector<std::string_view> ends_;  // of the reasoning, any of which may come
+  MarkedForm form_;
+  std::vector<std::string_view> ends_;  // of the reasoning, any of which may come: calls, then tags
+  std::size_t first_end_tag_ = 0;
   std::unique_ptr<CallReader> calls_;
+  std::vector<std::string_view> markers_;  // within the content
+  bool in_content_tags_ = false;
   bool opened_;
   State state_ = State::beginning;
   std::string space_;
@@ -164,9 +207,9 @@ void finish_arguments(JsonArguments& arguments, TextEnd end, Answer& answer) {
   answer.arguments(given);
 }
 
-std::unique_ptr<Reader> make_marked_reader(Answer& answer, std::span<const ReasoningTags> tags,
+std::unique_ptr<Reader> make_marked_reader(Answer& answer, const MarkedForm& form,
                                            std::unique_ptr<CallReader> calls, bool opens_reasoning) {
-  return std::make_unique<MarkedReader>(answer, tags, std::move(calls), opens_reasoning);
+  return std::make_unique<MarkedReader>(answer, form, std::move(calls), opens_reasoning);
 }
 
 }  // namespace switchyard::chat::formats

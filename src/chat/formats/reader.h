@@ -136,10 +136,15 @@ bool take_arguments_back(JsonArguments& arguments, Input& input, Answer& answer)
 void finish_arguments(JsonArguments& arguments, TextEnd end, Answer& answer);
 
 // Reading of the text around calls: reasoning between tags at its beginning, then content.
-struct ReasoningTags {
+struct TagPair {
   std::string_view begin, end;
 };
-std::unique_ptr<Reader> make_marked_reader(Answer& answer, std::span<const ReasoningTags> tags,
+struct MarkedForm {
+  std::span<const TagPair> reasoning;  // any of these may stand around the reasoning
+  TagPair content = {};                // stand around the content, or are left out; empty: there are none
+  bool calls_end_reasoning = false;    // what begins a call ends the reasoning, too
+};
+std::unique_ptr<Reader> make_marked_reader(Answer& answer, const MarkedForm& form,
                                            std::unique_ptr<CallReader> calls, bool opens_reasoning);
 std::unique_ptr<Reader> make_harmony_reader(Answer& answer, const ToolTypes& tools, bool opens_reasoning);
 
@@ -150,7 +155,10 @@ std::unique_ptr<CallReader> make_kimi_k2_calls(Answer& answer, const ToolTypes& 
 std::unique_ptr<CallReader> make_deepseek_v3_calls(Answer& answer, const ToolTypes& tools);
 std::unique_ptr<CallReader> make_deepseek_v3_1_calls(Answer& answer, const ToolTypes& tools);
 std::unique_ptr<CallReader> make_glm4_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_hy_v3_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_hy_v3_preview_calls(Answer& answer, const ToolTypes& tools);
 std::unique_ptr<CallReader> make_qwen3_coder_calls(Answer& answer, const ToolTypes& tools);
+std::unique_ptr<CallReader> make_mimo_calls(Answer& answer, const ToolTypes& tools);
 std::unique_ptr<CallReader> make_minimax_m2_calls(Answer& answer, const ToolTypes& tools);
 std::unique_ptr<CallReader> make_llama4_pythonic_calls(Answer& answer, const ToolTypes& tools);
 

@@ -1,5 +1,5 @@
-// glm4, qwen3_coder and minimax_m2: each argument is a plain text between tags. The tool's schema says which
-// JSON it becomes.
+// glm4, hy_v3, qwen3_coder, mimo and minimax_m2: each argument is a plain text between tags. The tool's
+// schema says which JSON it becomes.
 #include <array>
 #include <utility>
 #include <vector>
@@ -35,6 +35,21 @@ constexpr TaggedForm kMinimaxM2{{"<minimax:tool_call>"},
                                 "</invoke>",
                                 "</minimax:tool_call>",
                                 false};
+
+constexpr TaggedForm verbatim(TaggedForm form) {
+  form.value_on_lines = false;
+  return form;
+}
+constexpr TaggedForm kMimo = verbatim(kQwen3Coder);
+// Each tag of Hy3 is a token of its own, which has a suffix; the preview's have none.
+constexpr TaggedForm kHyV3{{"<tool_calls:opensource>"}, "<tool_call:opensource>",
+                           "<tool_sep:opensource>",     "<arg_key:opensource>",
+                           "</arg_key:opensource>",     "<arg_value:opensource>",
+                           "</arg_value:opensource>",   "</tool_call:opensource>",
+                           "</tool_calls:opensource>",  false};
+constexpr TaggedForm kHyV3Preview{{"<tool_calls>"}, "<tool_call>", "<tool_sep>",   "<arg_key>",
+                                  "</arg_key>",     "<arg_value>", "</arg_value>", "</tool_call>",
+                                  "</tool_calls>",  false};
 
 class TaggedCalls final : public CallReader {
  public:
@@ -333,6 +348,18 @@ std::unique_ptr<CallReader> make_glm4_calls(Answer& answer, const ToolTypes& too
 
 std::unique_ptr<CallReader> make_qwen3_coder_calls(Answer& answer, const ToolTypes& tools) {
   return std::make_unique<TaggedCalls>(answer, tools, kQwen3Coder);
+}
+
+std::unique_ptr<CallReader> make_mimo_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<TaggedCalls>(answer, tools, kMimo);
+}
+
+std::unique_ptr<CallReader> make_hy_v3_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<TaggedCalls>(answer, tools, kHyV3);
+}
+
+std::unique_ptr<CallReader> make_hy_v3_preview_calls(Answer& answer, const ToolTypes& tools) {
+  return std::make_unique<TaggedCalls>(answer, tools, kHyV3Preview);
 }
 
 std::unique_ptr<CallReader> make_minimax_m2_calls(Answer& answer, const ToolTypes& tools) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "moe/routing_tape.h"
 #include "ops/basic.h"
 #include "ops/einsum.h"
 #include "ops/norm.h"
@@ -22,6 +23,15 @@ Array parameter(const LayerCall& call, const char* name) {
 Array layer_norm(Context& c, const Array& x, const Array& factor, const Array& bias) {
   const Array centred = subtract_mean(c, cast(c, x, DType::f32));
   return add_bias(c, rms_norm(c, centred, factor, kKeyEpsilon), bias);
+}
+
+// Takes the keys of the tape, and tells it how far the indexer is from them.
+Array keys_of_tape(const LayerCall& call, const IndexVectors& index, const Tensor& replayed) {
+  const Tensor ties(DType::f32, {replayed.dim(0), replayed.dim(1), 2});
+  const Array chosen =
+      replayed_keys(call.context, index, call.segments, call.attention().indexer_topk, replayed, ties);
+  call.model.moe_execution.tape->record_keys(call.context, layer_of(call.prefix), index.q.info(), ties);
+  return chosen;
 }
 
 }  // namespace
@@ -60,9 +70,13 @@ IndexChoice choose_keys_of(const LayerCall& call, const IndexVectors& index) {
   if (indexer_learns(call)) {
     choice.scores = index_scores(c, index, call.segments);
     choice.chosen = chosen_of_scores(c, choice.scores, count);
-  } else {
-    choice.chosen = chosen_keys(c, index, call.segments, count);
   }
+  const auto& tape = call.model.moe_execution.tape;
+  const Tensor replayed = tape ? tape->replay_keys(c, layer_of(call.prefix), index.q.info()) : Tensor();
+  if (replayed.defined())
+    choice.chosen = keys_of_tape(call, index, replayed);
+  else if (!choice.chosen.defined())
+    choice.chosen = chosen_keys(c, index, call.segments, count);
   if (call.chosen_keys != nullptr) *call.chosen_keys = choice.chosen;
   return choice;
 }

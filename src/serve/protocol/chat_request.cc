@@ -191,9 +191,9 @@ std::optional<std::int32_t> single_token(const Tokenizer& tokenizer, std::string
   return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
 }
 
-bool ends_with_closed_reasoning(std::string text) {
+bool ends_with_closed_reasoning(std::string text, std::string_view end) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text.ends_with("</think>");
+  return text.ends_with(end);
 }
 
 // Returns the text that ends reasoning that is too long. gpt-oss then begins a message of its own choice.
@@ -209,8 +209,8 @@ void place_grammar(TextRequest& text, const chat::Prompt& prompt, const ServedMo
     text.grammar_after = end;
     text.grammar_after_reasoning = true;
   } else if (!end.empty() && form.format != chat::Format::mistral &&
-             !ends_with_closed_reasoning(prompt.text)) {
-    text.reasoning_begin = single_token(*model.tokenizer, "<think>");
+             !ends_with_closed_reasoning(prompt.text, end)) {
+    text.reasoning_begin = single_token(*model.tokenizer, chat::reasoning_begin(form.format));
     text.grammar_after_reasoning = text.reasoning_begin.has_value();
     if (text.reasoning_begin) text.grammar_after = end;
   }
