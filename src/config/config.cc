@@ -90,6 +90,13 @@ std::vector<std::int64_t> Config::get_ints(std::string_view key) const {
   return found.value.get<std::vector<std::int64_t>>();
 }
 
+std::vector<double> Config::get_numbers(std::string_view key) const {
+  const Entry& found = entry(key);
+  CHECK(found.declaration->type == KeyType::number_list, "key {} is no list of numbers: {}", key,
+        found.value.dump());
+  return found.value.get<std::vector<double>>();
+}
+
 std::vector<std::pair<std::int64_t, double>> Config::get_numbers_by_id(std::string_view key) const {
   const Entry& found = entry(key);
   CHECK(found.declaration->type == KeyType::structure, "key {} is no nested list: {}", key,

@@ -53,6 +53,7 @@ class Config {
   const std::string& get_string(std::string_view key) const;  // "" for None
   std::vector<std::string> get_strings(std::string_view key) const;
   std::vector<std::int64_t> get_ints(std::string_view key) const;
+  std::vector<double> get_numbers(std::string_view key) const;
   // A list of [id, number] pairs, each id once. Error(usage) for anything else in nested lists.
   std::vector<std::pair<std::int64_t, double>> get_numbers_by_id(std::string_view key) const;
   bool is_none(std::string_view key) const;  // true for None and for an empty string

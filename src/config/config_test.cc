@@ -40,6 +40,15 @@ TEST(Declarations, SayEverything) {
   }
 }
 
+// Numbers of a list are numbers wherever they are written, in a file, too, whose values have no types.
+TEST(Config, ListsOfNumbers) {
+  const std::vector<double> limits{0, 7.5};
+  EXPECT_EQ(config_of({"expert_gate_limits=[0, 7.5]"}).get_numbers("expert_gate_limits"), limits);
+  EXPECT_EQ(config_of({"expert_gate_limits=0,7.5"}).get_numbers("expert_gate_limits"), limits);
+  EXPECT_EQ(config_of({"model_name=step-3.7-flash-197b"}).get_numbers("expert_gate_limits").back(), 7);
+  EXPECT_MENTIONS(problem_of({"expert_gate_limits=[0, big]"}), "expert_gate_limits", "a list of numbers");
+}
+
 TEST(Declarations, HaveARole) {
   std::set<KeyRole> roles;
   for (const KeyDeclaration& key : all_keys()) {

@@ -103,6 +103,9 @@ KeyDeclaration text_list_key(std::string name, std::vector<std::string> value, s
 KeyDeclaration integer_list_key(std::string name, std::vector<std::int64_t> value, std::string help) {
   return make(std::move(name), KeyType::integer_list, std::move(value), std::move(help));
 }
+KeyDeclaration number_list_key(std::string name, std::vector<double> value, std::string help) {
+  return make(std::move(name), KeyType::number_list, std::move(value), std::move(help));
+}
 KeyDeclaration structure_key(std::string name, nlohmann::json value, std::string help) {
   return make(std::move(name), KeyType::structure, std::move(value), std::move(help));
 }
@@ -237,6 +240,9 @@ std::string type_name(const KeyDeclaration& key) {
     case KeyType::integer_list:
       name = "list of integers";
       break;
+    case KeyType::number_list:
+      name = "list of numbers";
+      break;
     case KeyType::structure:
       name = "nested lists";
       break;
@@ -313,6 +319,9 @@ std::string expected_value(const KeyDeclaration& key) {
       break;
     case KeyType::integer_list:
       text = "a list of integers such as [1, 2]";
+      break;
+    case KeyType::number_list:
+      text = "a list of numbers such as [1, 2.5]";
       break;
     case KeyType::structure:
       text = "nested lists such as [[embed, [fsdp]]]";

@@ -18,6 +18,7 @@ enum class KeyType {
   text,
   text_list,
   integer_list,
+  number_list,
   structure,  // nested lists, such as logical_axis_rules
 };
 
@@ -83,6 +84,7 @@ KeyDeclaration text_key(std::string name, std::string value, std::string help);
 KeyDeclaration choice_key(std::string name, std::string value, KeyCheck check, std::string help);
 KeyDeclaration text_list_key(std::string name, std::vector<std::string> value, std::string help);
 KeyDeclaration integer_list_key(std::string name, std::vector<std::int64_t> value, std::string help);
+KeyDeclaration number_list_key(std::string name, std::vector<double> value, std::string help);
 KeyDeclaration structure_key(std::string name, nlohmann::json value, std::string help);
 
 KeyDeclaration planned(KeyDeclaration key);

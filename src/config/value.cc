@@ -133,6 +133,10 @@ nlohmann::json list_value(const KeyDeclaration& key, const nlohmann::json& value
       const auto number = as_integer(item);
       if (!number) return nlohmann::json::value_t::discarded;
       list.push_back(*number);
+    } else if (key.type == KeyType::number_list) {
+      const auto number = as_float(item);
+      if (!number) return nlohmann::json::value_t::discarded;
+      list.push_back(*number);
     } else {
       const auto text = as_text(item);
       if (!text) return nlohmann::json::value_t::discarded;
@@ -169,6 +173,7 @@ nlohmann::json converted(const KeyDeclaration& key, const nlohmann::json& value)
     }
     case KeyType::text_list:
     case KeyType::integer_list:
+    case KeyType::number_list:
       return list_value(key, value);
     case KeyType::structure: {
       if (means_none(value) || (value.is_structured() && value.empty()))

@@ -102,7 +102,7 @@ class Filling {
   bool of_list_key() const {
     const KeyDeclaration* const key = find_key(way_[0]);
     return key != nullptr && (key->type == KeyType::text_list || key->type == KeyType::integer_list ||
-                              key->type == KeyType::structure);
+                              key->type == KeyType::number_list || key->type == KeyType::structure);
   }
 
   Json of_key(const std::string& name) {

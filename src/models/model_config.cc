@@ -57,12 +57,10 @@ void read_rope(const Config& c, const ModelConfig& m, AttentionKind& k) {
 
 // A number for each pair of dims that is rotated.
 std::vector<double> rope_divisors(const Config& c, const AttentionKind& k) {
-  const nlohmann::json list = c.resolved().at("rope_frequency_divisors");
-  std::vector<double> divisors;
-  for (const nlohmann::json& value : list) {
-    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>()))
-      fail_usage("[model] rope_frequency_divisors: expected numbers above 0, got {}", value_text(value));
-    divisors.push_back(value.get<double>());
+  std::vector<double> divisors = c.get_numbers("rope_frequency_divisors");
+  for (const double divisor : divisors) {
+    if (!(divisor > 0) || !std::isfinite(divisor))
+      fail_usage("[model] rope_frequency_divisors: expected numbers above 0, got {}", divisor);
   }
   if (divisors.empty()) return divisors;
   if (std::ssize(divisors) != k.rope_dim / 2)
@@ -486,15 +484,15 @@ void place_experts(const Config& c, ModelConfig& m) {
 
 // A limit for each layer; 0: none.
 std::vector<float> limits_of_layers(const Config& c, const char* key, const ModelConfig& m) {
-  const nlohmann::json list = c.resolved().at(key);
+  const std::vector<double> list = c.get_numbers(key);
   std::vector<float> limits(m.layer_specs.size(), 0.0f);
   if (list.empty()) return limits;
-  if (!list.is_array() || std::ssize(list) != m.layers)
-    fail_usage("[model] {}={}: expected a number for each of {} layers", key, value_text(list), m.layers);
+  if (std::ssize(list) != m.layers)
+    fail_usage("[model] {}=[{}]: expected a number for each of {} layers", key, fmt::join(list, ","),
+               m.layers);
   for (std::size_t i = 0; i < limits.size(); ++i) {
-    if (!list[i].is_number() || list[i] < 0)
-      fail_usage("[model] {}: expected numbers of 0 (none) or more, got {}", key, value_text(list[i]));
-    limits[i] = list[i].get<float>();
+    if (list[i] < 0) fail_usage("[model] {}: expected numbers of 0 (none) or more, got {}", key, list[i]);
+    limits[i] = static_cast<float>(list[i]);
   }
   return limits;
 }

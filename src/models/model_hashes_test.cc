@@ -90,6 +90,7 @@ const std::map<std::string, std::pair<std::string, std::string>> kHashes = {
     {"qwen3-vl-4b", {"9fab917399c5b7f8", "d1b32e312ed57d45"}},
     {"qwen3.5-35b-a3b", {"35278a56e932fc14", "e858b393e30bdd46"}},
     {"qwen3.5-397b-a17b", {"a9a1eb1aa58c744f", "a1e763f948ba7ed6"}},
+    {"step-3.7-flash-197b", {"c14f97acb6b11a84", "912eb3fa1e3c60d8"}},
 };
 
 TEST(ModelHashes, Stay) {
