@@ -88,7 +88,7 @@ class Layer {
       ids.push_back(to_device(context.memory, choices(s, call.skew, round)));
     tape_ = std::make_shared<FixedChoices>(std::move(ids));
     execution_.tape = tape_;
-    weights_.gate = leaf(DType::bf16, {s.emb, s.experts}, 1, 0.02f);
+    weights_.gate.weight = leaf(DType::bf16, {s.emb, s.experts}, 1, 0.02f);
     weights_.wi_0.weight = never_save(experts(s.emb, s.mlp, 2));
     weights_.wi_1.weight = never_save(experts(s.emb, s.mlp, 3));
     weights_.wo.weight = never_save(experts(s.mlp, s.emb, 4));
@@ -108,7 +108,7 @@ class Layer {
     const MoeOutput out = moe_block(context_, config_, execution_, weights_, x_, segments_, step_++, 0);
     switchyard::backward(context_, std::span(&out.y, 1), std::span(&dy_, 1));
     for (const Array& array :
-         {x_, weights_.gate, weights_.wi_0.weight, weights_.wi_1.weight, weights_.wo.weight})
+         {x_, weights_.gate.weight, weights_.wi_0.weight, weights_.wi_1.weight, weights_.wo.weight})
       array.value()->grad = Tensor();
   }
 

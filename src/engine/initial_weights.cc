@@ -69,6 +69,14 @@ Parameters::FillBlock from_hub(const Config& config, const std::string& folder, 
   };
 }
 
+// The specs of the weights that the model's own files have.
+std::vector<ParameterSpec> of_model(const std::vector<ParameterSpec>& specs) {
+  std::vector<ParameterSpec> own;
+  for (const ParameterSpec& spec : specs)
+    if (!spec.name.ends_with(".lora_a") && !spec.name.ends_with(".lora_b")) own.push_back(spec);
+  return own;
+}
+
 CheckpointFolder open_parameters(const std::string& folder, std::vector<std::string>* notes) {
   std::vector<std::string> skipped;
   CheckpointFolder checkpoint = open_checkpoint(folder, &skipped);
@@ -137,8 +145,17 @@ Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& m
                                       std::vector<std::string>* notes, WeightUse use) {
   const std::string folder = config.get_string("load_parameters_path");
   if (folder.empty()) return nullptr;
-  return is_checkpoint_path(folder) ? from_checkpoint(config, folder, specs, notes, use)
-                                    : from_hub(config, folder, model, specs, notes);
+  return is_checkpoint_path(folder) ? from_checkpoint(config, folder, of_model(specs), notes, use)
+                                    : from_hub(config, folder, model, of_model(specs), notes);
+}
+
+AdapterBase adapter_base(const Config& config, const ModelConfig& model) {
+  const std::string folder = config.get_string("load_parameters_path");
+  if (is_hub_source(folder)) {
+    const HubSource source = open_hub_source(folder);
+    return {&family_of(source.config), source.config};
+  }
+  return {&family_to_write(config, model), nullptr};
 }
 
 namespace {

@@ -18,6 +18,14 @@ enum class WeightUse {
           // its files
 };
 
+// The model that an adapter is for, as its files call its weights.
+struct AdapterBase {
+  const ModelFamily* family;
+  nlohmann::json hub_config;  // config.json; null for a model that does not come from a Hugging Face folder
+};
+// Of load_parameters_path, or else of the family that the model is written as. Error(usage) when none is.
+AdapterBase adapter_base(const Config& config, const ModelConfig& model);
+
 // Reads blocks of the weights in load_parameters_path from a Hugging Face folder, a GGUF file, or a
 // checkpoint (the newest of a run's folder): in the parameters' dtype, or a checkpoint's floats in its own.
 // Null without the key: a random start. For a packed parameter it returns the checkpoint's blocks, or else

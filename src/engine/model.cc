@@ -47,6 +47,20 @@ ModelConfig model_for(const Config& config, ModelUse use) {
   return use != ModelUse::run || config.get_bool("mtp_draft") ? whole : without_predictions(whole);
 }
 
+// The adapter that the config names, which the model then has.
+std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
+  const std::string folder = of.config.get_string("adapter");
+  if (folder.empty()) return nullptr;
+  if (of.model.compat)
+    fail_usage("[adapter] adapter={}: expected compat=none, got {}", folder, of.config.get_string("compat"));
+  const AdapterBase base = adapter_base(of.config, of.model);
+  PeftAdapter read = read_peft(folder, of.model, *base.family, base.hub_config);
+  const auto factor = static_cast<float>(of.config.get_float("adapter_scale"));
+  for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
+  of.model.adapter = std::make_shared<const Adapter>(read.adapter);
+  return std::make_shared<const PeftAdapter>(std::move(read));
+}
+
 std::vector<ParameterSpec> specs_for(ModelOnMesh& of) {
   if (of.use != ModelUse::train)
     return specs_as_stored(of.config, of.mesh, of.model, specs_to_run(of.config, of.model, &of.notes),
@@ -79,6 +93,7 @@ ModelOnMesh::ModelOnMesh(Config of, Mesh on, ModelUse what_for)
       mesh(std::move(on)),
       use(what_for),
       model(model_for(config, use)),
+      adapter(adapter_of_run(*this)),
       specs(specs_for(*this)) {
   const int stages = mesh.axis_size("stage");
   check_choices_stay(model, stages * pipeline_repeats(config, stages));
@@ -102,12 +117,13 @@ ModelOnRanks::ModelOnRanks(ModelOnMesh of, Processes* with, std::optional<Parame
   require_ranks_fit(mesh, *processes);
   const bool on_gpu = device_of_run(config, mesh, *processes, &notes).is_gpu();
   if (weights) {
-    fill = *std::move(weights);
+    fill = with_adapter_weights(*std::move(weights), adapter);
     return;
   }
   const bool changes = use == ModelUse::train || (use == ModelUse::train_or_run && !is_packed());
-  fill =
-      initial_weights(config, model, specs, &notes, changes && !on_gpu ? WeightUse::train : WeightUse::run);
+  fill = with_adapter_weights(
+      initial_weights(config, model, specs, &notes, changes && !on_gpu ? WeightUse::train : WeightUse::run),
+      adapter);
 }
 
 void ModelOnRanks::run(const std::function<void(Context&)>& body) const {
@@ -131,6 +147,16 @@ Parameters ModelOnRanks::load(Context& context, const LoadProgress& progress,
 std::unique_ptr<Tokenizer> make_tokenizer_of(const Config& config) {
   const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
   return type != "byte" && path.empty() ? nullptr : make_tokenizer(type, path);
+}
+
+Parameters::FillBlock with_adapter_weights(Parameters::FillBlock base,
+                                           std::shared_ptr<const PeftAdapter> adapter) {
+  if (adapter == nullptr) return base;
+  return [base = std::move(base), adapter = std::move(adapter)](const ParameterSpec& spec, const Box& block) {
+    const auto found = adapter->tensors.find(spec.name);
+    if (found != adapter->tensors.end()) return slice_block(found->second, block.start, block.shape);
+    return base ? base(spec, block) : Tensor();
+  };
 }
 
 Parameters::FillBlock blocks_of(Parameters::Fill fill) {

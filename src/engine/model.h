@@ -12,6 +12,7 @@
 
 #include "autograd/context.h"
 #include "config/config.h"
+#include "models/families/peft.h"
 #include "models/model_config.h"
 #include "models/parameters.h"
 #include "parallel/comm/processes.h"
@@ -44,8 +45,9 @@ struct ModelOnMesh {
   Mesh mesh;
   ModelUse use;
   ModelConfig model;
-  std::vector<std::string> notes;    // for people
-  std::vector<ParameterSpec> specs;  // the weights of all stages
+  std::vector<std::string> notes;              // for people
+  std::shared_ptr<const PeftAdapter> adapter;  // null: none
+  std::vector<ParameterSpec> specs;            // the weights of all stages
 };
 
 // Receives how many of the weights are read so far, and how many there are.
@@ -72,6 +74,10 @@ struct ModelOnRanks : ModelOnMesh {
 
 // The tokenizer that the config names; null when it names none.
 std::unique_ptr<Tokenizer> make_tokenizer_of(const Config& config);
+
+// Takes the adapter's parameters from the adapter, and all others from `base` (null: random draws).
+Parameters::FillBlock with_adapter_weights(Parameters::FillBlock base,
+                                           std::shared_ptr<const PeftAdapter> adapter);
 
 // Cuts blocks, in the parameters' dtype, out of the whole tensors that `fill` returns.
 Parameters::FillBlock blocks_of(Parameters::Fill fill);

@@ -11,7 +11,7 @@ namespace {
 
 MoeWeights moe_weights(const LayerCall& call) {
   MoeWeights w;
-  w.gate = call.parameter("moe.gate");
+  w.gate = {.weight = call.parameter("moe.gate"), .adapter = adapter_of(call, "moe.gate")};
   const MoeConfig& config = call.model.moe_of(call.layer);
   if (config.bias) w.gate_bias = call.parameter("moe.gate_bias");
   const auto experts = [&](const std::string& name) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "config/config.h"
 #include "config/decoder_block.h"
 #include "core/dtype.h"
+#include "models/adapter.h"
 #include "models/architecture.h"
 
 namespace switchyard {
@@ -33,6 +35,7 @@ struct Execution {
   bool indexer_sparse = false;  // indexer_sparse_training; else its loss is over all keys, and the only one
   double bias_update_rate = 0;  // routed_bias_update_rate; 0: router biases are not updated
   std::uint32_t init_seed = 0;
+  std::shared_ptr<const Adapter> adapter = nullptr;  // null: the model's weights alone
 };
 
 struct ModelConfig : Architecture, Execution {

@@ -25,6 +25,7 @@ Shape scaled(const ParameterSpec& packed, const Shape& blocks) {
 }
 
 bool may_be_packed(const ParameterSpec& spec) {
+  if (spec.of_adapter) return false;
   if (spec.name == "head") return true;
   // The router, numbers that decide alone, and what latent attention takes apart stay as they are.
   for (const char* dense : {"moe.gate", "delta.strength", "delta.decay", ".wkv_b"}) {

@@ -114,6 +114,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   list.norm("final_norm", m.emb);
   if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb, {});
   freeze(m, list.specs());
+  if (m.adapter != nullptr) list.specs() = with_adapter(std::move(list.specs()), *m.adapter);
   put_in_places(m, list.specs());
   return std::move(list.specs());
 }

@@ -75,14 +75,17 @@ std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
 
 namespace {
 
-// Logarithms of uniform numbers, by the host's libm: few parameters have them, all of them small.
-Tensor draw_log_uniform(const ParameterSpec& spec, RngKey key, const Box& block) {
+// Uniform numbers or their logarithms, on the host by its libm: few parameters have them, all of them small.
+Tensor draw_uniform(const ParameterSpec& spec, RngKey key, const Box& block) {
   const Tensor values(DType::f32, block.shape);
   const auto most = static_cast<float>(spec.deviation);
+  const bool logarithms = spec.initializer == Initializer::log_uniform;
   for_runs(spec.shape, block, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i)
-      values.data<float>()[to + i] =
-          std::log(rng_uniform(key, static_cast<std::uint64_t>(from + i), kLeastUniform, most));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float drawn =
+          rng_uniform(key, static_cast<std::uint64_t>(from + i), logarithms ? kLeastUniform : -most, most);
+      values.data<float>()[to + i] = logarithms ? std::log(drawn) : drawn;
+    }
   });
   return values.cast(spec.dtype);
 }
@@ -92,8 +95,8 @@ Tensor draw_log_uniform(const ParameterSpec& spec, RngKey key, const Box& block)
 Tensor draw_block(ThreadPool& pool, const Memory& memory, const ParameterSpec& spec, std::uint32_t seed,
                   const Box& block) {
   const RngKey key = rng_fold_in(rng_key(seed), spec.name);
-  if (spec.initializer == Initializer::log_uniform)
-    return to_device(memory, draw_log_uniform(spec, key, block));
+  if (spec.initializer == Initializer::log_uniform || spec.initializer == Initializer::uniform)
+    return to_device(memory, draw_uniform(spec, key, block));
   const Tensor drawn = memory.empty(spec.dtype, block.shape);
   RandomValuesArgs args{.to = drawn.view(), .whole = spec.shape, .start = block.start, .key = key};
   if (spec.initializer == Initializer::normal) {

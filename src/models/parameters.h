@@ -15,8 +15,9 @@
 
 namespace switchyard {
 
-// log_uniform: logarithms of numbers between 0 and `deviation`.
-enum class Initializer { ones, zeros, normal, truncated_normal, log_uniform };
+// log_uniform: logarithms of numbers between 0 and `deviation`; uniform: numbers from -deviation to
+// deviation.
+enum class Initializer { ones, zeros, normal, truncated_normal, log_uniform, uniform };
 
 // A weight as matrices of inputs × outputs. Its dims are [stack | inputs | outputs], one matrix for each
 // entry of the stack (for example each expert). Head dims count to the side they are on.
@@ -41,6 +42,7 @@ struct ParameterSpec {
   bool counted = true;        // part of the parameters' norm; false: a bias that only its own update moves
   bool on_both_ends = false;  // the first and the last stage of a pipeline both hold it
   WeightPlace place = WeightPlace::device;
+  bool of_adapter = false;  // an adapter's folder has it, not the model's (models/adapter.h)
 };
 
 // The factor between a parameter and its Hugging Face form. compat=maxtext folds the scores' factor

@@ -45,7 +45,7 @@ std::map<std::string, Tensor> run_case(const Case& test, const Mesh& mesh) {
   const Tensor x = random_tensor({4, 4, kWidth}, 31), dy = random_tensor(x.shape(), 32);
   on_mesh(mesh, [&](Context& c) {
     MoeWeights w;
-    w.gate = leaf(c, random_tensor({kWidth, kExperts}, 33, 0.5f), replicated(2));
+    w.gate.weight = leaf(c, random_tensor({kWidth, kExperts}, 33, 0.5f), replicated(2));
     w.wi_0 = layer_of(c, test.form, kWidth, kHidden, 40);
     w.wi_1 = layer_of(c, test.form, kWidth, kHidden, 50);
     w.wo = layer_of(c, test.form, kHidden, kWidth, 60);
@@ -56,7 +56,7 @@ std::map<std::string, Tensor> run_case(const Case& test, const Mesh& mesh) {
     const Tensor seed = block_of(mesh, c.rank, dy, dual(mesh, y.sharding()));
     backward(c, std::span(&y, 1), std::span(&seed, 1));
     gathered.put_grad(c, "dx", in);
-    gathered.put_grad(c, "dgate", w.gate);
+    gathered.put_grad(c, "dgate", w.gate.weight);
     if (test.form != Form::adapters) return;
     const std::pair<const char*, const Linear*> layers[] = {
         {"wi_0", &w.wi_0}, {"wi_1", &w.wi_1}, {"wo", &w.wo}};

@@ -99,7 +99,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   std::vector<LayerLoad> loads(static_cast<std::size_t>(mesh.size()));
   on_mesh(mesh, [&](Context& c) {
     MoeWeights w;
-    w.gate =
+    w.gate.weight =
         leaf_by_rules(c, gate, {"embed", ""}, true, p.execution.float32_gate_logits ? DType::f32 : p.dtype);
     if (p.config.bias) w.gate_bias = leaf(c, bias, replicated(1));
     w.wi_0.weight = never_save(leaf_by_rules(c, wi_0, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
@@ -137,7 +137,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     backward(c, roots, seeds);
     peak[static_cast<std::size_t>(c.rank)] = account->peak();
     gathered.put_grad(c, "dx", in);
-    gathered.put_grad(c, "dgate", w.gate);
+    gathered.put_grad(c, "dgate", w.gate.weight);
     if (p.config.bias) gathered.put_grad(c, "dbias", w.gate_bias);
     if (p.config.logit_bias) gathered.put_grad(c, "dlogit_bias", w.logit_bias);
     if (p.config.expert_bias) {

@@ -94,7 +94,7 @@ struct MoeExecution {
 };
 
 struct MoeWeights {
-  Array gate;             // [M,E]
+  Linear gate;            // [M,E], the router
   Array gate_bias;        // [E] f32, undefined without routed_bias
   Linear wi_0, wi_1;      // [E,M,H]: gate and up projections; biases [E,H], undefined without mlp_bias
   Linear wo;              // [E,H,M]; bias [E,M], undefined without mlp_bias

@@ -126,7 +126,7 @@ TEST(Padding, AloneHasNoRows) {
         return leaf_by_rules(c, t, names, true, DType::f32);
       };
       MoeWeights w;
-      w.gate = leaf_of(random_tensor({8, 4}, 2), {"embed", ""});
+      w.gate.weight = leaf_of(random_tensor({8, 4}, 2), {"embed", ""});
       w.wi_0.weight = leaf_of(random_tensor({4, 8, 8}, 3), {"exp", "embed_moe", "mlp_moe"});
       w.wi_1.weight = leaf_of(random_tensor({4, 8, 8}, 4), {"exp", "embed_moe", "mlp_moe"});
       w.wo.weight = leaf_of(random_tensor({4, 8, 8}, 5), {"exp", "mlp_moe", "embed_moe"});

@@ -34,7 +34,7 @@ Layer make_layer(const Context& c, const Network& n, std::uint32_t seed) {
   layer.up = weight({m, h}, {"embed", "mlp"});
   layer.gate = weight({m, h}, {"embed", "mlp"});
   layer.down = weight({h, m}, {"mlp", "embed"});
-  layer.moe.gate = weight({m, e}, {"embed", ""});
+  layer.moe.gate.weight = weight({m, e}, {"embed", ""});
   layer.moe.gate_bias = leaf(c, random_tensor({e}, seed++, 0.1f), replicated(1));
   layer.moe.wi_0.weight = weight({e, m, h}, {"exp", "embed_moe", "mlp_moe"});
   layer.moe.wi_1.weight = weight({e, m, h}, {"exp", "embed_moe", "mlp_moe"});

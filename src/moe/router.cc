@@ -92,8 +92,9 @@ Array gate_logits(Context& context, const MoeExecution& execution, const Array& 
                   const MoeWeights& weights) {
   const DType dtype = execution.float32_gate_logits ? DType::f32 : x.dtype();
   const Sharding want{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
-  const Array gate = cast(context, weights.gate, dtype);
-  Array logits = einsum(context, "BSM,ME->BSE", cast(context, x, dtype), gate, &want);
+  Linear gate = weights.gate;
+  gate.weight = cast(context, gate.weight, dtype);
+  Array logits = gate.project(context, "BSM,ME->BSE", cast(context, x, dtype), &want);
   if (weights.logit_bias.defined()) logits = add_bias(context, logits, weights.logit_bias);
   return cast(context, logits, DType::f32);
 }

@@ -46,7 +46,7 @@ Sent traffic(const Sizes& n, const MoeExecution& execution, const Mesh& mesh) {
       return leaf_by_rules(c, random_tensor(shape, seed), dims, true, n.dtype);
     };
     MoeWeights w;
-    w.gate = leaf(c, random_tensor({m, e}, 1), replicated(2));
+    w.gate.weight = leaf(c, random_tensor({m, e}, 1), replicated(2));
     w.wi_0.weight = never_save(by_rules({e, m, h}, 2, {"exp", "embed_moe", "mlp_moe"}));
     w.wi_1.weight = never_save(by_rules({e, m, h}, 3, {"exp", "embed_moe", "mlp_moe"}));
     w.wo.weight = never_save(by_rules({e, h, m}, 4, {"exp", "mlp_moe", "embed_moe"}));

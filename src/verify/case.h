@@ -26,8 +26,9 @@ struct CaseRequest {
 // incomplete or malformed, or when its config with the overrides is invalid.
 CaseReport run_case(const CaseRequest& request);
 
-// The four kinds of cases, one file each.
+// The kinds of cases, one file each. A Hugging Face folder with an adapter in it is a kind of its own.
 CaseReport verify_hub_model(const CaseRequest& request);
+CaseReport verify_adapter(const CaseRequest& request);
 CaseReport verify_quantized(const CaseRequest& request);
 CaseReport verify_moe_layer(const CaseRequest& request);
 CaseReport verify_training_run(const CaseRequest& request);

@@ -15,53 +15,10 @@
 #include "verify/case.h"
 #include "verify/model_case.h"
 #include "verify/reference_choices.h"
+#include "verify/trajectory.h"
 
 namespace switchyard {
 namespace {
-
-// The contents of trajectory.json.
-struct Trajectory {
-  OptimizerConfig optimizer;
-  double learning_rate = 0;
-  std::vector<double> losses, norms;  // before each update
-};
-
-Trajectory read_trajectory(const std::string& path) {
-  const nlohmann::json file = read_json_file(path);
-  const nlohmann::json& stated = file.at("optimizer");
-  if (stated.at("name") != "AdamW" || stated.at("schedule") != "constant" ||
-      !stated.at("clipping").is_null()) {
-    fail_usage("[verify] {}: expected AdamW at a constant rate without clipping", path);
-  }
-  Trajectory t;
-  t.optimizer.b1 = stated.at("betas").at(0);
-  t.optimizer.b2 = stated.at("betas").at(1);
-  t.optimizer.eps = stated.at("eps");
-  t.optimizer.weight_decay = stated.at("weight_decay");
-  t.learning_rate = stated.at("lr");
-  t.losses = file.at("loss_before_update").get<std::vector<double>>();
-  t.norms = file.at("gradient_norm_before_update").get<std::vector<double>>();
-  if (t.losses.size() != t.norms.size()) {
-    fail_usage("[verify] {}: expected as many losses as norms, got {} and {}", path, t.losses.size(),
-               t.norms.size());
-  }
-  return t;
-}
-
-TrainConfig training(const Config& config, const ModelConfig& model, const Trajectory& trajectory) {
-  TrainConfig t = train_config(config, model, mesh_from_config(config).axis_size("stage"));
-  const DType mu_dtype = t.update.optimizer.mu_dtype;
-  t.update.optimizer = trajectory.optimizer;
-  t.update.optimizer.mu_dtype = mu_dtype;
-  t.schedule = {};
-  t.schedule.type = "wsd";  // without warm-up and decay: constant
-  t.schedule.learning_rate = trajectory.learning_rate;
-  t.schedule.warmup_steps_fraction = t.schedule.wsd_decay_steps_fraction = 0;
-  t.schedule.schedule_steps = static_cast<std::int64_t>(trajectory.losses.size());
-  t.clip = 0;
-  t.update.decay_exclude.clear();
-  return t;
-}
 
 // Slots of every token in ascending order of expert id, as the file has them.
 void sort_slots(Tensor& ids, Tensor& weights) {
@@ -238,17 +195,6 @@ class HubCase {
   std::set<std::string> used_;
 };
 
-void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps,
-                      const Bounds& bounds, CaseReport& report) {
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    report.compare({fmt::format("training step {} loss", i), "", "training", {}, bounds.training_losses},
-                   steps[i].loss, trajectory.losses[i]);
-    const double allowed = i == 0 ? bounds.training_losses : bounds.training_norms;
-    report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, allowed},
-                   steps[i].raw_grad_norm, trajectory.norms[i]);
-  }
-}
-
 // The contents of generate.json: a prompt and its continuation by greedy decoding.
 struct Continuation {
   std::vector<std::int32_t> prompt, tokens;
@@ -325,6 +271,7 @@ CaseReport verify_hub_model(const CaseRequest& request) {
   const std::filesystem::path path = request.path;
   const bool one_file = !std::filesystem::is_directory(path);
   const std::filesystem::path folder = one_file ? path.parent_path() : path;
+  if (std::filesystem::is_directory(folder / "adapter")) return verify_adapter(request);
   CaseReport report{request.path, one_file ? "GGUF file" : "Hugging Face folder", "", {}, {}, ""};
   const HubSource source = open_hub_source(request.path);
   const ModelFamily& family = family_of(source.config);

@@ -75,7 +75,7 @@ MoeWeights weights_of(Context& context, const ModelConfig& model, const Paramete
   auto in_use = [&](const char* name) {
     return never_save(cast(context, parameters.on_device(context, prefix + name), model.dtype));
   };
-  w.gate = parameters.on_device(context, prefix + "gate");
+  w.gate.weight = parameters.on_device(context, prefix + "gate");
   if (model.moe().bias) w.gate_bias = parameters.on_device(context, prefix + "gate_bias");
   w.wi_0.weight = in_use("wi_0");
   w.wi_1.weight = in_use("wi_1");

@@ -11,10 +11,18 @@ Array weight(const LayerCall& call, const std::string& name) {
   return cast(call.context, call.parameter(name), call.model.dtype);
 }
 
+std::optional<LowRank> adapter_of(const LayerCall& call, const std::string& name) {
+  if (call.model.adapter == nullptr) return std::nullopt;
+  const auto found = call.model.adapter->weights.find(call.prefix + name);
+  if (found == call.model.adapter->weights.end()) return std::nullopt;
+  return LowRank{call.parameter(lora_a_of(name, found->second)), call.parameter(lora_b_of(name)),
+                 found->second.scale};
+}
+
 Linear linear(const LayerCall& call, const std::string& name, bool biased) {
   return {.weight = weight(call, name),
           .bias = biased ? call.parameter(name + "_bias") : Array(),
-          .adapter = std::nullopt};
+          .adapter = adapter_of(call, name)};
 }
 
 Sharding block_sharding(const AxisRules& rules, const Shape& shape) {

@@ -2,6 +2,9 @@
 // returns [B,S,M] in that layout. With latent experts, attention returns their width.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "autograd/context.h"
 #include "models/model_config.h"
 #include "models/parameters.h"
@@ -46,7 +49,9 @@ struct LayerCall {
 
 // A parameter in the activations' dtype.
 Array weight(const LayerCall& call, const std::string& name);
-// The linear layer with that weight; `biased`: its bias is the parameter name + "_bias".
+// What the model's adapter adds to that weight; none: nothing.
+std::optional<LowRank> adapter_of(const LayerCall& call, const std::string& name);
+// The linear layer with that weight and its adapter; `biased`: its bias is the parameter name + "_bias".
 Linear linear(const LayerCall& call, const std::string& name, bool biased = false);
 
 // The layout of a block's input and output, and that layout with M whole (for products over M).

@@ -1,0 +1,94 @@
+#include "models/adapter.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/error.h"
+#include "models/parameters.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kRankDim = "lora_rank";  // no rule splits it
+
+template <typename List>
+List joined(const List& x, std::size_t begin, std::size_t end) {
+  return List(x.begin() + static_cast<std::ptrdiff_t>(begin), x.begin() + static_cast<std::ptrdiff_t>(end));
+}
+
+ParameterSpec of_adapter(const ParameterSpec& weight, std::string name) {
+  ParameterSpec spec = weight;
+  spec.name = std::move(name);
+  spec.dtype = DType::f32;
+  spec.trained = spec.counted = spec.of_adapter = true;
+  spec.frozen = false;
+  return spec;
+}
+
+// [stack | inputs | r], drawn uniformly from ±1/√inputs, as PEFT does.
+ParameterSpec a_of(const ParameterSpec& weight, const AdaptedWeight& how) {
+  const std::size_t inputs_end = weight.matrix.stack + weight.matrix.inputs;
+  ParameterSpec a = of_adapter(weight, lora_a_of(weight.name, how));
+  a.shape = joined(weight.shape, 0, inputs_end);
+  a.dims = joined(weight.dims, 0, inputs_end);
+  const std::int64_t inputs = num_elements(joined(a.shape, weight.matrix.stack, inputs_end));
+  a.shape.push_back(how.rank);
+  a.dims.emplace_back(kRankDim);
+  a.initializer = Initializer::uniform;
+  a.deviation = 1 / std::sqrt(static_cast<double>(inputs));
+  return a;
+}
+
+// [stack | r | outputs], zeros.
+ParameterSpec b_of(const ParameterSpec& weight, const AdaptedWeight& how) {
+  const std::size_t stack = weight.matrix.stack, inputs_end = stack + weight.matrix.inputs;
+  ParameterSpec b = of_adapter(weight, lora_b_of(weight.name));
+  b.shape = joined(weight.shape, 0, stack);
+  b.dims = joined(weight.dims, 0, stack);
+  b.shape.push_back(how.rank);
+  b.dims.emplace_back(kRankDim);
+  b.shape.insert(b.shape.end(), weight.shape.begin() + static_cast<std::ptrdiff_t>(inputs_end),
+                 weight.shape.end());
+  b.dims.insert(b.dims.end(), weight.dims.begin() + static_cast<std::ptrdiff_t>(inputs_end),
+                weight.dims.end());
+  b.matrix = {stack, 1};
+  b.initializer = Initializer::zeros;
+  b.deviation = 0;
+  return b;
+}
+
+}  // namespace
+
+std::string lora_a_of(const std::string& weight, const AdaptedWeight& how) {
+  constexpr std::size_t kNumber = 2;  // of "_0" and "_1"
+  return (how.one_a ? weight.substr(0, weight.size() - kNumber) : weight) + ".lora_a";
+}
+
+std::string lora_b_of(const std::string& weight) {
+  return weight + ".lora_b";
+}
+
+std::vector<ParameterSpec> with_adapter(std::vector<ParameterSpec> specs, const Adapter& adapter) {
+  std::vector<ParameterSpec> all;
+  std::set<std::string> names;
+  for (ParameterSpec& spec : specs) {
+    const auto found = adapter.weights.find(spec.name);
+    const bool whole = adapter.whole.contains(spec.name);
+    names.insert(spec.name);
+    spec.trained = whole;
+    spec.frozen = !whole;
+    spec.of_adapter = whole;
+    all.push_back(std::move(spec));
+    if (found == adapter.weights.end()) continue;
+    const ParameterSpec weight = all.back();
+    CHECK(weight.matrix.inputs > 0, "an adapter of {}, which is no matrix", weight.name);
+    ParameterSpec a = a_of(weight, found->second);
+    if (names.insert(a.name).second) all.push_back(std::move(a));
+    all.push_back(b_of(weight, found->second));
+  }
+  for (const auto& [name, how] : adapter.weights) CHECK(names.contains(name), "an adapter of {}", name);
+  for (const std::string& name : adapter.whole) CHECK(names.contains(name), "an adapter of {}", name);
+  return all;
+}
+
+}  // namespace switchyard
