@@ -128,6 +128,18 @@ void refuse_option(std::span<const std::string> arguments, std::size_t at) {
   fail_usage("[config] expected key=value, got {}; write {}", word, setting);
 }
 
+// The keys of a group, each by its own name.
+UntypedKeys members_of(const std::string& group, const nlohmann::json& value, const std::string& source) {
+  UntypedKeys members;
+  const bool none = value.is_null() || (value.is_string() && (value == "" || value == "None"));
+  if (none) return members;
+  if (!value.is_object() && !(value.is_array() && value.empty()))
+    fail_usage("[config] {}={} ({}): expected keys and values, such as {{lora_rank: 16}}", group,
+               value_text(value), source);
+  for (const auto& [name, member] : value.items()) members.emplace_back(name, member);
+  return members;
+}
+
 // Refuses a key that is typed for what another key does. A file of the reference's may hold it.
 void refuse_meant_otherwise(const std::string& name, const std::string& value) {
   const std::string_view acting = acting_keys_for(name);
@@ -321,8 +333,14 @@ void ConfigBuilder::add_map(const std::map<std::string, nlohmann::json>& keys) {
 void ConfigBuilder::add_user_key(const std::string& name, nlohmann::json untyped, const std::string& source) {
   if (name == "base_config")
     fail_usage("[config] base_config: expected in a config file, got it from the {}", source);
-  known_key(name, source);
-  user_keys_.push_back({name, std::move(untyped), source});
+  if (is_group(name)) {
+    for (auto& [member, value] : members_of(name, untyped, source))
+      add_user_key(member, std::move(value), source);
+    return;
+  }
+  const std::string key = without_group(name);
+  known_key(key, source);
+  user_keys_.push_back({key, std::move(untyped), source});
 }
 
 ConfigBuilder::Given ConfigBuilder::given(const std::string& name) const {

@@ -161,6 +161,29 @@ UntypedKeys parse_config_text(const std::string& text, const std::string& name) 
   return keys;
 }
 
+namespace {
+
+// Groups of keys become keys.
+UntypedKeys without_groups(const UntypedKeys& keys, const std::string& file) {
+  UntypedKeys flat;
+  const auto add = [&](const std::string& name, const nlohmann::json& value) {
+    const auto known = std::ranges::find(flat, name, &UntypedKeys::value_type::first);
+    if (known != flat.end() && known->second != value)
+      fail_usage("[config] {}: {} is given twice, beside its group and in it", file, name);
+    if (known == flat.end()) flat.emplace_back(name, value);
+  };
+  for (const auto& [name, value] : keys) {
+    if (!is_group(name) || !value.is_object()) {
+      if (!is_group(name)) add(without_group(name), value);
+      continue;
+    }
+    for (const auto& [member, of_member] : value.items()) add(member, of_member);
+  }
+  return flat;
+}
+
+}  // namespace
+
 UntypedKeys read_config_file(const std::filesystem::path& file) {
   std::error_code problem;
   require_config_file(file);
@@ -173,7 +196,7 @@ UntypedKeys read_config_file(const std::filesystem::path& file) {
     if (!stream || std::filesystem::file_size(file, problem) > 0)
       fail_usage("[config] cannot read {}", file.string());
   }
-  return parse_config_text(text.str(), file.string());
+  return without_groups(parse_config_text(text.str(), file.string()), file.string());
 }
 
 std::vector<ConfigLayer> read_config_layers(const std::filesystem::path& file, const std::string& source) {

@@ -56,6 +56,7 @@ struct KeyTable {
     add(Role::layout, parallelism_keys());
     add(Role::memory, memory_keys());
     add(Role::training, train_keys());
+    add(Role::training, adapter_keys());
     add(Role::data, data_keys());
     add(Role::elsewhere, keys_from_elsewhere());
   }

@@ -113,6 +113,7 @@ std::vector<KeyDeclaration> serve_keys();
 std::vector<KeyDeclaration> model_keys();
 std::vector<KeyDeclaration> attention_keys();
 std::vector<KeyDeclaration> moe_keys();
+std::vector<KeyDeclaration> adapter_keys();
 std::vector<KeyDeclaration> strategy_keys();
 std::vector<KeyDeclaration> parallelism_keys();
 std::vector<KeyDeclaration> memory_keys();
@@ -139,5 +140,9 @@ std::string status_name(KeyStatus status);
 std::string role_heading(KeyRole role);
 // Describes a legal value in words: "an integer of at least 1", "one of adamw, sgd".
 std::string expected_value(const KeyDeclaration& key);
+
+// Groups of keys: the reference writes lora.lora_rank=16, or lora: {lora_rank: 16} in a file, for lora_rank.
+std::string without_group(const std::string& key);
+bool is_group(const std::string& key);
 
 }  // namespace switchyard

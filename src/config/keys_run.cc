@@ -38,13 +38,6 @@ std::vector<KeyDeclaration> run_keys() {
       text_key("load_full_state_path", "",
                "checkpoint, or run, to go on from with optimizer state and step; not read when the run has a "
                "checkpoint of its own"),
-      with_role(KeyRole::model, text_key("adapter", "",
-                                         "folder with an adapter of PEFT, which is added to the weights: of "
-                                         "generate, serve, chat, eval and verify")),
-      with_role(KeyRole::model, float_key("adapter_scale", 1.0, any_number(),
-                                          "factor of the adapter's part, beside its own")),
-      planned(text_key("lora_input_adapters_path", "", "LoRA adapter to start from")),
-      planned(text_key("hf_lora_adapter_path", "", "Hugging Face LoRA adapter to start from")),
       planned(text_key("model_call_mode", "", "train when empty, or inference")),
       planned(boolean_key("use_multimodal", false, "vision and other encoders")),
       planned(boolean_key("use_audio", false, "audio encoder")),

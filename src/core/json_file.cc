@@ -43,6 +43,18 @@ bool is_second_half(int code) {
   return code >= 0xdc00 && code < 0xe000;
 }
 
+// Behind the parser's message of a number that is too large, which ends with that in quotes: its line.
+std::string line_of_number(std::string_view text, std::string_view message) {
+  if (message.find("number overflow") == std::string_view::npos) return "";
+  const std::size_t end = message.rfind('\''), begin = message.rfind('\'', end - 1) + 1;
+  const std::size_t at = text.find(message.substr(begin, end - begin));
+  if (at == std::string_view::npos) return "";
+  const std::size_t line = text.find_last_of("\n{,", at) + 1;
+  const std::string_view whole = text.substr(line, at + (end - begin) - line);
+  return fmt::format(" in {}",
+                     in_quotes(whole.substr(std::min(whole.size(), whole.find_first_not_of(" \t")))));
+}
+
 }  // namespace
 
 std::string standard_json(std::string_view text) {
@@ -116,7 +128,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
   } catch (const json::exception& e) {
     keys.clear();
     const json lenient = json::parse(standard_json(text), nullptr, false);
-    if (lenient.is_discarded()) fail_usage("[json] {}: not valid JSON: {}", name, in_quotes(e.what()));
+    if (lenient.is_discarded())
+      fail_usage("[json] {}: not valid JSON: {}{}", name, in_quotes(e.what()),
+                 line_of_number(text, e.what()));
     return json::parse(standard_json(text), check);
   }
 }

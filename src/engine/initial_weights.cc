@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "engine/checkpoint_fit.h"
+#include "engine/own_adapter.h"
 #include "engine/session.h"
 #include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
@@ -28,10 +29,15 @@ std::pair<ParameterSpec, Box> dense_request(const ParameterSpec& spec, const Box
   return {dense_spec(spec, DType::f32), dense_box(spec, block)};
 }
 
+// A new adapter's parameters are drawn; with_adapter_weights() has those of a file.
+bool is_of_lora(const ParameterSpec& spec) {
+  return spec.name.ends_with(".lora_a") || spec.name.ends_with(".lora_b");
+}
+
 // The packed type that a dense parameter is stored in.
 std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily& family,
                                    const ModelConfig& model, const ParameterSpec& spec) {
-  if (held_factor(model, spec.name) != 1) return std::nullopt;
+  if (is_of_lora(spec) || held_factor(model, spec.name) != 1) return std::nullopt;
   return packed_in_hub(weights, family, spec.name, spec.shape);
 }
 
@@ -73,7 +79,7 @@ Parameters::FillBlock from_hub(const Config& config, const std::string& folder, 
 std::vector<ParameterSpec> of_model(const std::vector<ParameterSpec>& specs) {
   std::vector<ParameterSpec> own;
   for (const ParameterSpec& spec : specs)
-    if (!spec.name.ends_with(".lora_a") && !spec.name.ends_with(".lora_b")) own.push_back(spec);
+    if (!is_of_lora(spec)) own.push_back(spec);
   return own;
 }
 
@@ -114,6 +120,8 @@ Parameters::FillBlock from_checkpoint(const Config& config, const std::string& f
                                       const std::vector<ParameterSpec>& specs,
                                       std::vector<std::string>* notes, WeightUse use) {
   const auto checkpoint = std::make_shared<CheckpointFolder>(open_parameters(folder, notes));
+  if (holds_adapter(*checkpoint))
+    fail_usage("[weights] {}: holds an adapter alone; give its base, and adapter={}", folder, folder);
   std::vector<StoredTensor> needed;
   for (const ParameterSpec& wanted : specs) {
     const ParameterSpec spec = as_stored(*checkpoint, wanted);
@@ -145,8 +153,12 @@ Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& m
                                       std::vector<std::string>* notes, WeightUse use) {
   const std::string folder = config.get_string("load_parameters_path");
   if (folder.empty()) return nullptr;
-  return is_checkpoint_path(folder) ? from_checkpoint(config, folder, of_model(specs), notes, use)
-                                    : from_hub(config, folder, model, of_model(specs), notes);
+  const Parameters::FillBlock stored = is_checkpoint_path(folder)
+                                           ? from_checkpoint(config, folder, of_model(specs), notes, use)
+                                           : from_hub(config, folder, model, of_model(specs), notes);
+  return [stored](const ParameterSpec& spec, const Box& block) {
+    return is_of_lora(spec) ? Tensor() : stored(spec, block);
+  };
 }
 
 AdapterBase adapter_base(const Config& config, const ModelConfig& model) {

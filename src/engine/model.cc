@@ -4,9 +4,13 @@
 #include <map>
 #include <utility>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "core/error.h"
 #include "engine/initial_weights.h"
+#include "engine/own_adapter.h"
 #include "engine/session.h"
+#include "models/families/hub_source.h"
+#include "models/families/lora_keys.h"
 
 namespace switchyard {
 namespace {
@@ -47,17 +51,36 @@ ModelConfig model_for(const Config& config, ModelUse use) {
   return use != ModelUse::run || config.get_bool("mtp_draft") ? whole : without_predictions(whole);
 }
 
-// The adapter that the config names, which the model then has.
+PeftAdapter peft_of(const std::string& folder, const Config& config, const ModelConfig& model) {
+  const AdapterBase base = adapter_base(config, model);
+  return read_peft(folder, model, *base.family, base.hub_config);
+}
+
+// The adapter that the config names or asks to train, which the model then has. Null where no file has its
+// parameters.
 std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
-  const std::string folder = of.config.get_string("adapter");
+  const bool trains = of.use == ModelUse::train;
+  if (trains) check_adapter_keys(of.config);
+  const bool trains_one = trains && trains_adapter(of.config);
+  const std::string folder = trains_one ? adapter_to_go_on_from(of.config) : of.config.get_string("adapter");
+  if (trains_one && folder.empty()) {
+    const std::string base = of.config.get_string("load_parameters_path");
+    const ModelFamily* const family = is_hub_source(base) ? &family_of(open_hub_source(base).config)
+                                                          : find_family_to_write(of.config, of.model);
+    of.model.adapter = std::make_shared<const Adapter>(adapter_of_keys(of.config, of.model, family));
+    for (std::string& line : adapter_lines(*of.model.adapter, of.model)) of.notes.push_back(std::move(line));
+    return nullptr;
+  }
   if (folder.empty()) return nullptr;
   if (of.model.compat)
     fail_usage("[adapter] adapter={}: expected compat=none, got {}", folder, of.config.get_string("compat"));
-  const AdapterBase base = adapter_base(of.config, of.model);
-  PeftAdapter read = read_peft(folder, of.model, *base.family, base.hub_config);
+  PeftAdapter read = is_checkpoint_path(folder) ? read_own_adapter(folder, of.config, of.model)
+                                                : peft_of(folder, of.config, of.model);
   const auto factor = static_cast<float>(of.config.get_float("adapter_scale"));
   for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
   of.model.adapter = std::make_shared<const Adapter>(read.adapter);
+  if (trains_one)
+    for (std::string& line : adapter_lines(*of.model.adapter, of.model)) of.notes.push_back(std::move(line));
   return std::make_shared<const PeftAdapter>(std::move(read));
 }
 

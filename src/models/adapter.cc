@@ -25,8 +25,8 @@ ParameterSpec of_adapter(const ParameterSpec& weight, std::string name) {
   return spec;
 }
 
-// [stack | inputs | r], drawn uniformly from ±1/√inputs, as PEFT does.
-ParameterSpec a_of(const ParameterSpec& weight, const AdaptedWeight& how) {
+// [stack | inputs | r]
+ParameterSpec a_of(const ParameterSpec& weight, const AdaptedWeight& how, AdapterStart start) {
   const std::size_t inputs_end = weight.matrix.stack + weight.matrix.inputs;
   ParameterSpec a = of_adapter(weight, lora_a_of(weight.name, how));
   a.shape = joined(weight.shape, 0, inputs_end);
@@ -36,11 +36,15 @@ ParameterSpec a_of(const ParameterSpec& weight, const AdaptedWeight& how) {
   a.dims.emplace_back(kRankDim);
   a.initializer = Initializer::uniform;
   a.deviation = 1 / std::sqrt(static_cast<double>(inputs));
+  if (start == AdapterStart::gaussian) {
+    a.initializer = Initializer::normal;
+    a.deviation = 1 / static_cast<double>(how.rank);
+  }
   return a;
 }
 
-// [stack | r | outputs], zeros.
-ParameterSpec b_of(const ParameterSpec& weight, const AdaptedWeight& how) {
+// [stack | r | outputs]
+ParameterSpec b_of(const ParameterSpec& weight, const AdaptedWeight& how, AdapterStart start) {
   const std::size_t stack = weight.matrix.stack, inputs_end = stack + weight.matrix.inputs;
   ParameterSpec b = of_adapter(weight, lora_b_of(weight.name));
   b.shape = joined(weight.shape, 0, stack);
@@ -52,8 +56,9 @@ ParameterSpec b_of(const ParameterSpec& weight, const AdaptedWeight& how) {
   b.dims.insert(b.dims.end(), weight.dims.begin() + static_cast<std::ptrdiff_t>(inputs_end),
                 weight.dims.end());
   b.matrix = {stack, 1};
-  b.initializer = Initializer::zeros;
-  b.deviation = 0;
+  constexpr double kOfTests = 0.02;
+  b.initializer = start == AdapterStart::test ? Initializer::normal : Initializer::zeros;
+  b.deviation = start == AdapterStart::test ? kOfTests : 0;
   return b;
 }
 
@@ -82,9 +87,9 @@ std::vector<ParameterSpec> with_adapter(std::vector<ParameterSpec> specs, const 
     if (found == adapter.weights.end()) continue;
     const ParameterSpec weight = all.back();
     CHECK(weight.matrix.inputs > 0, "an adapter of {}, which is no matrix", weight.name);
-    ParameterSpec a = a_of(weight, found->second);
+    ParameterSpec a = a_of(weight, found->second, adapter.start);
     if (names.insert(a.name).second) all.push_back(std::move(a));
-    all.push_back(b_of(weight, found->second));
+    all.push_back(b_of(weight, found->second, adapter.start));
   }
   for (const auto& [name, how] : adapter.weights) CHECK(names.contains(name), "an adapter of {}", name);
   for (const std::string& name : adapter.whole) CHECK(names.contains(name), "an adapter of {}", name);

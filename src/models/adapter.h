@@ -25,9 +25,14 @@ struct AdaptedWeight {
   bool operator==(const AdaptedWeight&) const = default;
 };
 
+// How a new adapter's parameters are drawn: A uniform within ±1/√inputs, or normal with deviation 1/rank; B
+// is 0, so that the model begins as it was, but not for tests.
+enum class AdapterStart { usual, gaussian, test };
+
 struct Adapter {
   std::map<std::string, AdaptedWeight> weights;  // by the weight's name
   std::set<std::string> whole;                   // weights that the adapter has in place of the model's
+  AdapterStart start = AdapterStart::usual;
 
   bool operator==(const Adapter&) const = default;
 };

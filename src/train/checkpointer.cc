@@ -38,7 +38,9 @@ CheckpointPlan checkpoint_plan(const Config& config) {
 std::vector<StoredTensor> stored_tensors(const std::vector<ParameterSpec>& specs,
                                          const UpdateConfig& update) {
   std::vector<StoredTensor> tensors;
+  const bool adapter = std::ranges::any_of(specs, &ParameterSpec::of_adapter);
   for (const ParameterSpec& spec : specs) {
+    if (adapter && !spec.of_adapter) continue;
     const StoredParameter stored = stored_parameter(spec.name, spec.shape);
     for (const std::string& name : stored.names) tensors.push_back({name, spec.dtype, stored.shape, false});
     for (const StateTensor& state : state_tensors(update, spec)) {
@@ -100,8 +102,11 @@ Checkpointer::Checkpointer(Context& context, const std::vector<Updater::Share>& 
 std::vector<Checkpointer::Source> Checkpointer::find_sources(
     const std::vector<Updater::Share>& shares) const {
   std::vector<Source> sources;
+  const bool adapter = std::ranges::any_of(
+      shares, [](const Updater::Share& share) { return share.parameter->spec.of_adapter; });
   for (const Updater::Share& share : shares) {
     const ParameterSpec& spec = share.parameter->spec;
+    if (adapter && !spec.of_adapter) continue;
     const Tensor& weight = share.parameter->array.tensor();
     const Box block{
         local_offset(*context_.mesh, context_.rank, spec.shape, share.parameter->array.sharding()),

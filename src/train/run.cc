@@ -19,6 +19,7 @@
 #include "data/token_folder.h"
 #include "engine/model.h"
 #include "engine/output_files.h"
+#include "engine/own_adapter.h"
 #include "kernels/machine/machine_loops.h"
 #include "metrics/atomic_file.h"
 #include "models/layout_warnings.h"
@@ -412,7 +413,10 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   CheckpointLayout layout(stored_tensors(model.specs, training.update));
   ResumePoint resume = find_resume_point(config, folder + "/checkpoints", layout.tensors(), notes);
   std::optional<Parameters::FillBlock> weights;
-  if (!resume.candidates.empty()) weights = room_for;
+  // The base of an adapter is read again: checkpoints hold the adapter alone.
+  if (!resume.candidates.empty() && model.model.adapter == nullptr) weights = room_for;
+  if (!resume.candidates.empty() && model.model.adapter != nullptr)
+    check_base(CheckpointFolder::open(resume.candidates.front().path), config, model.model);
   Setup setup{.ranks = ModelOnRanks(std::move(model), &processes, std::move(weights)),
               .training = training,
               .sizes = sizes,
@@ -432,6 +436,8 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   check_prompt(config, setup.model().vocab, setup.data.tokenizer.get());
   if (setup.plan.enabled && processes.index() == 0)
     setup.extras = carried_extras(config, setup.resume, setup.data, notes);
+  if (setup.plan.enabled && setup.model().adapter != nullptr)
+    setup.extras.push_back(adapter_file(config, setup.model(), *setup.model().adapter));
   startup.mark("data");
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;

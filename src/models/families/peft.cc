@@ -97,7 +97,7 @@ class PeftConfig {
       fail_usage("[adapter] {}: expected adapter_config.json and adapter_model.safetensors in it",
                  folder.string());
     json_ = read_json_file(path_);
-    ordered_ = nlohmann::ordered_json::parse(read_whole_file(path_));
+    ordered_ = nlohmann::ordered_json::parse(standard_json(read_whole_file(path_)));
     if (!json_.is_object()) fail_usage("[adapter] {}: expected an object", path_);
     for (const auto& [key, stated] : json_.items()) check(key, stated);
     if (!value("r").is_number_integer() || value("r") < 1) wrong("r", "a rank of 1 or more");
@@ -431,8 +431,9 @@ class PeftReader {
       fail_usage("[adapter] {}: tensor {} has shape {}, expected {} inputs", tensors_.path,
                  PeftTensors::name_of_a(pair.module), to_string(a.shape()), inputs);
     if (std::ssize(pair.rows[w]) != outputs)
-      fail_usage("[adapter] {}: tensor {} has {} outputs for {}, expected {}", tensors_.path,
-                 PeftTensors::name_of_b(pair.module), pair.rows[w].size(), spec.name, outputs);
+      fail_usage("[adapter] {}: tensor {}, beside {}, has {} outputs for {}, expected {}", tensors_.path,
+                 PeftTensors::name_of_b(pair.module), PeftTensors::name_of_a(pair.module),
+                 pair.rows[w].size(), spec.name, outputs);
   }
   static std::pair<std::int64_t, std::int64_t> sides_of(const ParameterSpec& spec) {
     const auto begin = spec.shape.begin() + static_cast<std::ptrdiff_t>(spec.matrix.stack),

@@ -1,0 +1,25 @@
+// Adapters of our own runs: checkpoints that hold an adapter alone, and say in adapter/form.json which
+// weights it changes, how, and of which base.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/save.h"
+#include "config/config.h"
+#include "models/families/peft.h"
+
+namespace switchyard {
+
+// True when the checkpoint, or the newest one of the run, holds an adapter alone.
+bool holds_adapter(const CheckpointFolder& checkpoint);
+// The file that makes it so, for a run of the config.
+ExtraFile adapter_file(const Config& config, const ModelConfig& model, const Adapter& adapter);
+// Error(usage) when the checkpoint's adapter was trained on another base than the config's, by the hash of
+// its architecture or of the files' first and last MiB.
+void check_base(const CheckpointFolder& checkpoint, const Config& config, const ModelConfig& model);
+// Reads the adapter of a checkpoint. Error(usage) when it is no adapter of the model.
+PeftAdapter read_own_adapter(const std::string& path, const Config& config, const ModelConfig& model);
+
+}  // namespace switchyard
