@@ -9,7 +9,6 @@
 #include "engine/initial_weights.h"
 #include "engine/own_adapter.h"
 #include "engine/session.h"
-#include "models/families/hub_source.h"
 #include "models/families/lora_keys.h"
 
 namespace switchyard {
@@ -59,15 +58,9 @@ PeftAdapter peft_of(const std::string& folder, const Config& config, const Model
 // The adapter that the config names or asks to train, which the model then has. Null where no file has its
 // parameters.
 std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
-  const bool trains = of.use == ModelUse::train;
-  if (trains) check_adapter_keys(of.config);
-  const bool trains_one = trains && trains_adapter(of.config);
+  const bool trains_one = of.use == ModelUse::train && trains_adapter(of.config);
   const std::string folder = trains_one ? adapter_to_go_on_from(of.config) : of.config.get_string("adapter");
   if (trains_one && folder.empty()) {
-    const std::string base = of.config.get_string("load_parameters_path");
-    const ModelFamily* const family = is_hub_source(base) ? &family_of(open_hub_source(base).config)
-                                                          : find_family_to_write(of.config, of.model);
-    of.model.adapter = std::make_shared<const Adapter>(adapter_of_keys(of.config, of.model, family));
     for (std::string& line : adapter_lines(*of.model.adapter, of.model)) of.notes.push_back(std::move(line));
     return nullptr;
   }

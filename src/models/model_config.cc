@@ -10,6 +10,7 @@
 #include "config/declaration.h"
 #include "config/value.h"
 #include "core/error.h"
+#include "models/families/lora_keys.h"
 #include "models/model_router.h"
 #include "moe/combine_gradient.h"
 
@@ -710,6 +711,10 @@ ModelConfig model_config(const Config& c) {
   m.weight_places = c.get_strings("weight_places");
   if (c.get_bool("parameter_memory_host_offload")) m.weight_places.emplace_back(".*=host");
   add_predictions(c, m);
+  check_adapter_keys(c);
+  // That of a folder is read where its base is known (engine/model.h).
+  if (trains_adapter(c) && adapter_to_go_on_from(c).empty())
+    m.adapter = std::make_shared<const Adapter>(adapter_of_keys(c, m, find_family_to_write(c, m)));
   return m;
 }
 

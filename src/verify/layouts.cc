@@ -111,8 +111,12 @@ Layout dense_layout(const LayoutRequest& request) {
   return {"the dense evaluation on one rank", std::move(config), Mesh()};
 }
 
+ModelOnMesh model_of(const Layout& layout) {
+  return ModelOnMesh(layout.config, layout.mesh, ModelUse::train);
+}
+
 void check_one_model(const Layout& first, const Layout& other) {
-  const auto a = parameter_specs(model_config(first.config)), b = parameter_specs(model_config(other.config));
+  const auto a = model_of(first).specs, b = model_of(other).specs;
   for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     if (i < a.size() && i < b.size() && a[i].name == b[i].name && a[i].shape == b[i].shape) continue;
     fail_usage("[verify] --mesh: expected layouts of one model, but {} differs between {} and {}",
@@ -125,7 +129,7 @@ void check_fault(const std::optional<GradientFault>& fault, const Layout& last) 
   if (fault->rank >= last.mesh.size())
     fail_usage("[verify] --inject-fault: rank={} is not one of the {} ranks of the last layout, {}",
                fault->rank, last.mesh.size(), in_quotes(last.name));
-  const auto specs = parameter_specs(model_config(last.config));
+  const auto specs = model_of(last).specs;
   if (std::none_of(specs.begin(), specs.end(),
                    [&](const ParameterSpec& spec) { return spec.trained && spec.name == fault->gradient; }))
     fail_usage("[verify] --inject-fault: gradient={} is no trained parameter of the model; its last is {}",
@@ -292,7 +296,7 @@ class Comparison {
 CaseReport compare(const Layout& layout, const LayoutRun& got, const Layout& other, const LayoutRun& want,
                    std::optional<double> tolerance) {
   CaseReport report{layout.name, "against " + other.name, got.mesh, {}, {}, ""};
-  const ModelConfig model = model_config(layout.config);
+  const ModelConfig model = model_of(layout).model;
   const double usual = model.has_delta() ? kDeltaLayoutTolerance : kLayoutTolerance;
   Comparison comparison(model, got, want, tolerance.value_or(usual), report);
   comparison.first_pass();
