@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/safetensors.h"
 #include "cli/help_page.h"
 #include "convert/convert.h"
@@ -18,6 +20,10 @@
 #include "convert/table.h"
 #include "core/error.h"
 #include "core/packed_words.h"
+#include "engine/initial_weights.h"
+#include "engine/own_adapter.h"
+#include "models/families/peft.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {
@@ -37,6 +43,10 @@ that of the largest tensor twice. DST appears when it is complete; run the same 
   --verify                     compute logits of SRC and of DST from a few random tokens, layer by layer: the same bits,
                                or within 2e-5 of the largest where the model has to be written in another form
   --save-logits FILE           with --verify: write `tokens` and `logits` of DST as a safetensors file
+  --merge-adapter FOLDER       add an adapter (a folder of PEFT, or a run that trained one) to the weights of SRC, in
+                               float32, rounded once; DST is a checkpoint
+  --export-adapter             SRC is a run that trained an adapter, DST a folder that PEFT reads
+  --form peft|per-expert       with it: all experts of a layer in one tensor, or each in its own, as older programs read
   --file-bytes N               begin a new file after N bytes (5 GB in a Hugging Face folder, 2 GiB in a checkpoint)
 
 Exit status: 0 done; 1 failed while reading or writing, run it again to go on; 2 wrong command line or source, nothing was
@@ -52,6 +62,8 @@ struct ConvertOptions {
   bool help = false, verify = false;
   std::string logits_file;
   ConvertRequest request;
+  bool export_adapter = false;
+  std::optional<PeftForm> form;
 };
 
 std::int64_t parse_bytes(const std::string& text) {
@@ -79,6 +91,12 @@ void set_weights(ConvertRequest& request, const std::string& text) {
   request.dtype = parse_float_dtype(text, "--weights");
 }
 
+PeftForm parse_form(const std::string& text) {
+  if (text == "peft") return PeftForm::fused;
+  if (text == "per-expert") return PeftForm::per_expert;
+  fail_usage("[convert] --form {}: expected peft or per-expert", text);
+}
+
 ConvertOptions parse_convert(std::span<const std::string> args) {
   ConvertOptions options;
   std::vector<std::string> paths;
@@ -100,12 +118,19 @@ ConvertOptions parse_convert(std::span<const std::string> args) {
       set_weights(options.request, value_of(i));
     else if (arg == "--save-logits")
       options.logits_file = value_of(i);
+    else if (arg == "--merge-adapter")
+      options.request.adapter = value_of(i);
+    else if (arg == "--export-adapter")
+      options.export_adapter = true;
+    else if (arg == "--form")
+      options.form = parse_form(value_of(i));
     else if (arg == "--file-bytes")
       options.request.file_bytes = parse_bytes(value_of(i));
     else if (arg.starts_with("-"))
       fail_usage(
           "[convert] unknown option {}; the options are --to KIND, --dtype TYPE, --weights FORMAT, --verify, "
-          "--save-logits FILE, --file-bytes N and --help",
+          "--save-logits FILE, --merge-adapter FOLDER, --export-adapter, --form FORM, --file-bytes N and "
+          "--help",
           arg);
     else
       paths.push_back(arg);
@@ -115,6 +140,13 @@ ConvertOptions parse_convert(std::span<const std::string> args) {
     fail_usage("[convert] expected SRC and DST, got {} paths; `switchyard convert --help` says more",
                paths.size());
   if (!options.logits_file.empty() && !options.verify) fail_usage("[convert] --save-logits needs --verify");
+  if (options.form && !options.export_adapter) fail_usage("[convert] --form needs --export-adapter");
+  if (options.export_adapter && (options.verify || options.request.weights || options.request.dtype ||
+                                 options.request.target || !options.request.adapter.empty()))
+    fail_usage("[convert] --export-adapter: expected SRC, DST and --form alone");
+  if (!options.request.adapter.empty() && options.request.target == ConvertTarget::huggingface)
+    fail_usage("[convert] --merge-adapter {}: makes a checkpoint; convert that to huggingface",
+               options.request.adapter);
   if (options.verify && options.request.weights)
     fail_usage(
         "[convert] --verify --weights {}: the logits differ; `switchyard eval DST --against SRC` says by how "
@@ -156,11 +188,45 @@ void print_report(const ConvertRequest& request, const ConvertReport& report) {
 // The difference of logits that is allowed, relative to the largest logit, where weights are rounded or
 // operations come in another order. Comparisons with other programs allow as much.
 constexpr double kNear = 2e-5;
+// Weights that an adapter was merged into are rounded to bfloat16.
+constexpr double kMergedNear = 1.0 / 256;
+
+constexpr double kDeltaNear = 2.4e-4;  // delta nets amplify rounding
+
+// How far the logits of a checkpoint with a merged adapter may be from those with it beside the weights.
+double allowed_for(const std::string& path) {
+  const CheckpointFolder checkpoint = open_checkpoint(path, nullptr);
+  for (const ManifestTensor& tensor : checkpoint.manifest().tensors)
+    if (tensor.dtype == DType::bf16) return kMergedNear;
+  return model_config(config_of_stored(checkpoint.manifest().config, path)).has_delta() ? kDeltaNear : kNear;
+}
+
+// Writes the adapter of a run as a folder of PEFT.
+void export_adapter(const ConvertOptions& options) {
+  const std::string& source = options.request.source;
+  const CheckpointFolder checkpoint = open_checkpoint(source, nullptr);
+  if (!holds_adapter(checkpoint))
+    fail_usage("[convert] --export-adapter {}: expected a run that trained an adapter (lora_rank)", source);
+  if (std::filesystem::exists(options.request.destination))
+    fail_usage("[convert] {}: exists; expected a new folder", options.request.destination);
+  Config config = config_of_stored(checkpoint.manifest().config, checkpoint.path());
+  const std::string base_path = base_path_of(checkpoint);
+  config.set("load_parameters_path", base_path, "the run");
+  ModelConfig model = model_config(config);
+  model.adapter = nullptr;
+  const PeftAdapter adapter = read_own_adapter(source, config, model);
+  const AdapterBase base = adapter_base(config, model);
+  write_peft(options.request.destination, adapter.adapter, adapter.tensors, model, *base.family,
+             base.hub_config, options.form.value_or(PeftForm::fused), base_path);
+  fmt::print("{} -> {} (PEFT): {} weights adapted\n", source, options.request.destination,
+             adapter.adapter.weights.size());
+}
 
 // One line; 0 or 3.
 int verify_logits(const ConvertOptions& options, const ConvertReport& report) {
   const bool as_exported = report.target == ConvertTarget::huggingface;
-  const StoredLogits from = stored_logits(options.request.source, options.request.dtype, as_exported),
+  const StoredLogits from = stored_logits(options.request.source, options.request.dtype, as_exported,
+                                          options.request.adapter),
                      to = stored_logits(options.request.destination, {}, false);
   if (!options.logits_file.empty())
     write_safetensors(options.logits_file, {{"tokens", to.tokens}, {"logits", to.logits}}, {});
@@ -184,12 +250,16 @@ int verify_logits(const ConvertOptions& options, const ConvertReport& report) {
   }
   fmt::print("{}: {} differ, by {:.3g} at most, {:.2g} of the largest", what, differing, apart,
              apart / largest);
-  if (report.same_bits) {
+  const bool merged = !options.request.adapter.empty();
+  if (report.same_bits && !merged) {
     fmt::print("; expected the same bits\n");
     return 3;
   }
-  const bool near = finite && apart <= kNear * largest;
-  fmt::print(" ({:g} is allowed: the model was written in another form){}\n", kNear, near ? "" : "; too far");
+  const double allowed = merged ? allowed_for(options.request.destination) : kNear;
+  const bool near = finite && apart <= allowed * largest;
+  fmt::print(" ({:g} is allowed: {}){}\n", allowed,
+             merged ? "an adapter was merged" : "the model was written in another form",
+             near ? "" : "; too far");
   return near ? 0 : 3;
 }
 
@@ -199,6 +269,10 @@ int convert_command(std::span<const std::string> args) {
   const ConvertOptions options = parse_convert(args);
   if (options.help) {
     print_help_page(kConvertHelp);
+    return 0;
+  }
+  if (options.export_adapter) {
+    export_adapter(options);
     return 0;
   }
   const ConvertReport report =

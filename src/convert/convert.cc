@@ -27,7 +27,7 @@ ConvertTarget target_of(const ConvertRequest& request) {
   if (request.weights && request.target == ConvertTarget::huggingface)
     fail_usage("[convert] --to huggingface --weights {}: such weights stand in a checkpoint only",
                name_of(*request.weights));
-  const bool to_ours = is_hub || request.weights;
+  const bool to_ours = is_hub || request.weights || !request.adapter.empty();
   const ConvertTarget target = to_ours ? ConvertTarget::switchyard : ConvertTarget::huggingface;
   if (request.target && *request.target != target) {
     fail_usage("[convert] --to {}: {} {}", is_hub ? "huggingface" : "switchyard", request.source,
@@ -49,6 +49,7 @@ nlohmann::json job_without_files(const ConvertRequest& request, ConvertTarget ta
           {"to", target == ConvertTarget::huggingface ? "huggingface" : "switchyard"},
           {"dtype", request.dtype ? std::string(name_of(*request.dtype)) : "as stored"},
           {"weights", request.weights ? std::string(name_of(*request.weights)) : "as stored"},
+          {"adapter", request.adapter},
           {"file_bytes", request.file_bytes.value_or(0)},
           {"version", SWITCHYARD_VERSION}};
 }

@@ -24,6 +24,7 @@ struct ConvertRequest {
   // A packed type: weights that can be packed (models/packed_parameters.h) become its blocks, in a
   // checkpoint. The others get `dtype`; by default as stored, or bfloat16 where that has few bits (GGUF).
   std::optional<DType> weights;
+  std::string adapter = {};                // added to the weights of a new checkpoint; empty: none
   std::optional<std::int64_t> file_bytes;  // size of a file: 5 GB in a Hugging Face folder, 2 GiB here
 };
 

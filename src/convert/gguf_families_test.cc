@@ -445,7 +445,8 @@ TEST(GgufConfig, InspectionSaysWhyAModelIsUnknown) {
 
 TEST(GgufConfig, OtherArchitecturesAreRefusedByName) {
   const std::string told = GgufConfig("clip").integer("block_count", 2).refusal();
-  EXPECT_MENTIONS(told, "general.architecture=\"clip\": expected ", "llama, ", "qwen35moe", "hy_v3", "laguna");
+  EXPECT_MENTIONS(told, "general.architecture=\"clip\": expected ", "llama, ", "qwen35moe", "hy_v3",
+                  "laguna");
 }
 
 }  // namespace

@@ -137,8 +137,13 @@ Tensor logits_of(const StoredModel& stored, Parameters::Fill fill, const Batch& 
 
 }  // namespace
 
-StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported) {
-  const StoredModel stored = open_stored(path, {kRows, kTokens}, dtype == DType::f32);
+StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported,
+                           const std::string& adapter) {
+  StoredModel stored = open_stored(path, {kRows, kTokens}, dtype == DType::f32);
+  if (!adapter.empty()) {
+    stored.config.set("load_parameters_path", path, "verify");
+    stored.config.set("adapter", adapter, "verify");
+  }
   std::optional<HubForm> form;
   if (as_exported) form = hub_form(stored.config);
   const Parameters::Fill fill = [&](const ParameterSpec& spec) {

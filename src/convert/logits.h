@@ -17,7 +17,9 @@ struct StoredLogits {
 // rank. `dtype`: weights except the router's bias are rounded to it first. `as_exported`: a checkpoint's
 // weights are rounded as an export with factors (convert/hub_form.h) rounds them, at most once. Error(usage)
 // for a folder whose tensors are not the model of its config.
-StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported);
+// With an `adapter` (a folder of PEFT, or a run) beside the weights, not merged; empty: none.
+StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported,
+                           const std::string& adapter = "");
 // Logits for given tokens i32 [B,S], with unrounded weights.
 Tensor stored_logits_of(const std::string& path, const Tensor& tokens);
 

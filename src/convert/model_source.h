@@ -33,6 +33,10 @@ class ModelSource {
 // Opens a Hugging Face folder or a GGUF file. Error(usage) for tensors that do not belong to its config.
 // `line` receives a line for each tensor that is skipped.
 std::unique_ptr<ModelSource> open_hub_model(const std::string& path, const ConvertLine& line);
+// `base` with an adapter (a folder of PEFT, or a run) added to its weights: W + scale · a·b in float32,
+// rounded once. `path`: of the base. Error(usage) for an adapter of another model.
+std::unique_ptr<ModelSource> with_adapter_merged(std::unique_ptr<ModelSource> base, const std::string& path,
+                                                 const std::string& adapter);
 // Opens a checkpoint, or the newest one of a run: weights without the optimizer's state. Error(usage) for
 // tensors that do not belong to its config, or are packed already.
 std::unique_ptr<ModelSource> open_checkpoint_model(const std::string& path, const ConvertLine& line);

@@ -26,13 +26,18 @@ std::string kind_of(const std::string& name) {
   return name.find(".attention.") != std::string::npos ? "attention" : "other layers";
 }
 
+std::unique_ptr<ModelSource> source_of(const ConvertRequest& request, const ConvertLine& line) {
+  std::unique_ptr<ModelSource> source = is_hub_source(request.source)
+                                            ? open_hub_model(request.source, line)
+                                            : open_checkpoint_model(request.source, line);
+  if (request.adapter.empty()) return source;
+  return with_adapter_merged(std::move(source), request.source, request.adapter);
+}
+
 class ToSwitchyard {
  public:
   ToSwitchyard(const ConvertRequest& request, const ConvertLine& line)
-      : request_(request),
-        line_(line),
-        source_(is_hub_source(request.source) ? open_hub_model(request.source, line)
-                                              : open_checkpoint_model(request.source, line)) {
+      : request_(request), line_(line), source_(source_of(request, line)) {
     const std::vector<ParameterSpec> dense = parameter_specs(model_config(source_->config()));
     std::vector<ParameterSpec> held = dense;
     if (request.weights) {

@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "checkpoint/checkpoint_folder.h"
 #include "core/error.h"
 #include "engine/initial_weights.h"
 #include "engine/own_adapter.h"
@@ -50,11 +49,6 @@ ModelConfig model_for(const Config& config, ModelUse use) {
   return use != ModelUse::run || config.get_bool("mtp_draft") ? whole : without_predictions(whole);
 }
 
-PeftAdapter peft_of(const std::string& folder, const Config& config, const ModelConfig& model) {
-  const AdapterBase base = adapter_base(config, model);
-  return read_peft(folder, model, *base.family, base.hub_config);
-}
-
 // The adapter that the config names or asks to train, which the model then has. Null where no file has its
 // parameters.
 std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
@@ -67,8 +61,7 @@ std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
   if (folder.empty()) return nullptr;
   if (of.model.compat)
     fail_usage("[adapter] adapter={}: expected compat=none, got {}", folder, of.config.get_string("compat"));
-  PeftAdapter read = is_checkpoint_path(folder) ? read_own_adapter(folder, of.config, of.model)
-                                                : peft_of(folder, of.config, of.model);
+  PeftAdapter read = read_adapter(folder, of.config, of.model);
   const auto factor = static_cast<float>(of.config.get_float("adapter_scale"));
   for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
   of.model.adapter = std::make_shared<const Adapter>(read.adapter);

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "engine/initial_weights.h"
 #include "models/parameters.h"
 
 namespace switchyard {
@@ -69,6 +70,10 @@ bool holds_adapter(const CheckpointFolder& checkpoint) {
                              [](const ManifestExtra& extra) { return extra.name == kFile; });
 }
 
+std::string base_path_of(const CheckpointFolder& checkpoint) {
+  return form_of(checkpoint).at("base").at("path");
+}
+
 ExtraFile adapter_file(const Config& config, const ModelConfig& model, const Adapter& adapter) {
   nlohmann::json weights = nlohmann::json::object();
   for (const auto& [name, how] : adapter.weights)
@@ -87,6 +92,12 @@ void check_base(const CheckpointFolder& checkpoint, const Config& config, const 
                  in_quotes(stated.at("path").get<std::string>()), part, stated.at(part).dump(),
                  in_quotes(own.at("path").get<std::string>()), part, own.at(part).dump());
   }
+}
+
+PeftAdapter read_adapter(const std::string& path, const Config& config, const ModelConfig& model) {
+  if (is_checkpoint_path(path)) return read_own_adapter(path, config, model);
+  const AdapterBase base = adapter_base(config, model);
+  return read_peft(path, model, *base.family, base.hub_config);
 }
 
 PeftAdapter read_own_adapter(const std::string& path, const Config& config, const ModelConfig& model) {

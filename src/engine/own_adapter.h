@@ -14,11 +14,15 @@ namespace switchyard {
 
 // True when the checkpoint, or the newest one of the run, holds an adapter alone.
 bool holds_adapter(const CheckpointFolder& checkpoint);
+// Where the base's weights were when it was trained; empty: they were drawn.
+std::string base_path_of(const CheckpointFolder& checkpoint);
 // The file that makes it so, for a run of the config.
 ExtraFile adapter_file(const Config& config, const ModelConfig& model, const Adapter& adapter);
 // Error(usage) when the checkpoint's adapter was trained on another base than the config's, by the hash of
 // its architecture or of the files' first and last MiB.
 void check_base(const CheckpointFolder& checkpoint, const Config& config, const ModelConfig& model);
+// Reads a folder of PEFT, or a run that trained an adapter, for the model of the config. Error(usage).
+PeftAdapter read_adapter(const std::string& path, const Config& config, const ModelConfig& model);
 // Reads the adapter of a checkpoint. Error(usage) when it is no adapter of the model.
 PeftAdapter read_own_adapter(const std::string& path, const Config& config, const ModelConfig& model);
 

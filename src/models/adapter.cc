@@ -73,6 +73,26 @@ std::string lora_b_of(const std::string& weight) {
   return weight + ".lora_b";
 }
 
+Tensor merged_weight(const Tensor& weight, const ParameterSpec& spec, const AdaptedWeight& how,
+                     const Tensor& a, const Tensor& b) {
+  const Tensor sum = weight.cast(DType::f32).clone();
+  const auto stack_end = spec.shape.begin() + static_cast<std::ptrdiff_t>(spec.matrix.stack),
+             inputs_end = stack_end + static_cast<std::ptrdiff_t>(spec.matrix.inputs);
+  const std::int64_t inputs = num_elements(Shape(stack_end, inputs_end)),
+                     outputs = num_elements(Shape(inputs_end, spec.shape.end())), r = how.rank;
+  for (std::int64_t row = 0; row < sum.size() / outputs; ++row) {
+    const float* const from = b.data<float>() + row / inputs * r * outputs;
+    for (std::int64_t o = 0; o < outputs; ++o) {
+      double product = 0;
+      for (std::int64_t k = 0; k < r; ++k)
+        product += double{a.data<float>()[row * r + k]} * double{from[k * outputs + o]};
+      float& value = sum.data<float>()[row * outputs + o];
+      value = static_cast<float>(double{value} + double{how.scale} * product);
+    }
+  }
+  return sum;
+}
+
 std::vector<ParameterSpec> with_adapter(std::vector<ParameterSpec> specs, const Adapter& adapter) {
   std::vector<ParameterSpec> all;
   std::set<std::string> names;

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "core/tensor.h"
+
 namespace switchyard {
 
 struct ParameterSpec;
@@ -40,6 +42,11 @@ struct Adapter {
 // The names of a weight's two parameters.
 std::string lora_a_of(const std::string& weight, const AdaptedWeight& how);
 std::string lora_b_of(const std::string& weight);
+
+// Returns W + scale · a·b, f32 in W's shape, summed in float64 and rounded once. `weight`: values of the
+// spec's weight, or of some entries of its stack, as `a` and `b` (f32) then are of these.
+Tensor merged_weight(const Tensor& weight, const ParameterSpec& spec, const AdaptedWeight& how,
+                     const Tensor& a, const Tensor& b);
 
 // Adds the adapter's parameters behind the weights that they belong to. Only they train then, and the weights
 // that the adapter has whole. CHECKs that each weight of the adapter is a matrix among `specs`.

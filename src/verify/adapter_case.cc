@@ -19,29 +19,6 @@ namespace {
 // of one that is all but zero moves a weight by up to a whole learning rate.
 constexpr double kTrainedBound = 2e-4, kLossBound = 5e-6, kNormBound = 2e-5;
 
-// W + scale · a·b of one weight of ours, in float64, rounded once.
-Tensor merged(const Tensor& weight, const ParameterSpec& spec, const AdaptedWeight& how, const Tensor& a,
-              const Tensor& b) {
-  const Tensor sum = weight.cast(DType::f32).clone();
-  const auto stack_end = spec.shape.begin() + static_cast<std::ptrdiff_t>(spec.matrix.stack),
-             inputs_end = stack_end + static_cast<std::ptrdiff_t>(spec.matrix.inputs);
-  const std::int64_t count = num_elements(Shape(spec.shape.begin(), stack_end)),
-                     inputs = num_elements(Shape(stack_end, inputs_end)),
-                     outputs = num_elements(Shape(inputs_end, spec.shape.end())), r = how.rank;
-  for (std::int64_t row = 0; row < count * inputs; ++row) {
-    const float* const from = b.data<float>() + row / inputs * r * outputs;
-    for (std::int64_t o = 0; o < outputs; ++o) {
-      double product = 0;
-      for (std::int64_t k = 0; k < r; ++k)
-        product +=
-            static_cast<double>(a.data<float>()[row * r + k]) * static_cast<double>(from[k * outputs + o]);
-      float& value = sum.data<float>()[row * outputs + o];
-      value = static_cast<float>(static_cast<double>(value) + static_cast<double>(how.scale) * product);
-    }
-  }
-  return sum;
-}
-
 class AdapterCase {
  public:
   AdapterCase(const CaseRequest& request, const std::filesystem::path& folder)
@@ -161,8 +138,8 @@ class AdapterCase {
       if (found == ranks.adapter->adapter.weights.end()) continue;
       const auto& tensors = ranks.adapter->tensors;
       const Tensor sum =
-          merged(load_from_hub(*source_.weights, family, spec.name, spec.shape), spec, found->second,
-                 tensors.at(lora_a_of(spec.name, found->second)), tensors.at(lora_b_of(spec.name)));
+          merged_weight(load_from_hub(*source_.weights, family, spec.name, spec.shape), spec, found->second,
+                        tensors.at(lora_a_of(spec.name, found->second)), tensors.at(lora_b_of(spec.name)));
       const HubTensors hub = hub_tensors(family, spec.name, spec.shape);
       const std::vector<Tensor> parts = to_hub(hub, sum);
       for (std::size_t i = 0; i < parts.size(); ++i) {

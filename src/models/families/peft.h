@@ -51,4 +51,16 @@ PeftAdapter read_peft(const std::string& folder, const ModelConfig& model, const
 std::map<std::string, Tensor> to_peft(const PeftAdapter& adapter,
                                       const std::function<Tensor(const std::string&)>& ours, bool gradients);
 
+// How experts are written: all of a layer in one pair of tensors, or a pair for each expert's matrix, which
+// programs from before transformers 5 read.
+enum class PeftForm { fused, per_expert };
+
+// Writes the adapter's parameters, `tensors` by our names, as the new folder `folder`. Where a module has
+// several of our weights in it, each with an A of its own, their ranks add up there: the function is the
+// same.
+void write_peft(const std::string& folder, const Adapter& adapter,
+                const std::map<std::string, Tensor>& tensors, const ModelConfig& model,
+                const ModelFamily& family, const nlohmann::json& hub_config, PeftForm form,
+                const std::string& base);
+
 }  // namespace switchyard
