@@ -154,6 +154,9 @@ class PeftWriter {
   void add_each_expert(const ParameterSpec& spec) {
     const HubTensors hub = hub_tensors(family_, spec.name, spec.shape);
     const auto [inputs, outputs] = sides_of(spec);
+    if (fused_place(family_, hub_config_, hub.names.front()))
+      fail_usage("[adapter] --form per-expert: files of {} have no tensor for each expert; expected peft",
+                 family_.type);
     for (std::size_t e = 0; e < hub.names.size(); ++e) {
       Module& module = modules_[hub.names[e]];
       module.name = module.target = without_weight(hub.names[e]);
