@@ -298,6 +298,10 @@ ChatTemplate::ChatTemplate(TemplateSource source, Options options)
   with_tools_ = source_.tool_text.empty() ? plain_ : parsed(source_.tool_text);
 }
 
+bool ChatTemplate::marks_generation(const Json& body) const {
+  return (offered_tools(body).is_null() ? *plain_ : *with_tools_).program.marks_generation();
+}
+
 Prompt ChatTemplate::prompt(const Json& body) const {
   if (!body.is_object()) throw BadRequest("", "expected an object", "invalid_value");
   Json tools = offered_tools(body);
@@ -332,7 +336,7 @@ Prompt ChatTemplate::prompt(const Json& body) const {
   refuse_what_is_not_shown(foreign, rendered.text, parsed.shows,
                            [&](const Json& given) { return rendering.text(given); });
   if (continues) cut_after_final_message(rendered, final_text);
-  Prompt prompt{std::move(rendered.text), std::move(rendered.foreign)};
+  Prompt prompt{std::move(rendered.text), std::move(rendered.foreign), std::move(rendered.generated)};
   prompt.opens_reasoning = is_opening(prompt.text, prompt.foreign);
   return prompt;
 }

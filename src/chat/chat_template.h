@@ -34,7 +34,8 @@ std::optional<TemplateSource> find_template(const std::filesystem::path& model,
 // A request's messages as the model's prompt.
 struct Prompt {
   std::string text;
-  std::vector<TextRange> foreign;  // parts that the request wrote: added tokens are not looked for in them
+  std::vector<TextRange> foreign;    // parts that the request wrote: added tokens are not looked for in them
+  std::vector<TextRange> generated;  // what the template marks by {% generation %}: an assistant's own text
   bool opens_reasoning = false;  // the text ends within reasoning: its last <think> has no </think> after it
 };
 
@@ -52,6 +53,8 @@ class ChatTemplate {
   // continue_final_message of a chat request's body. BadRequest; its code is
   // template_error where the template fails.
   Prompt prompt(const Json& body) const;
+  // True where the template that such a request takes marks what an assistant writes.
+  bool marks_generation(const Json& body) const;
   const TemplateSource& source() const { return source_; }
 
  private:

@@ -13,14 +13,17 @@
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
+#include "cli/terminal_text.h"
 #include "config/config.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "data/build.h"
+#include "data/conversations.h"
 #include "data/text_files.h"
 #include "metrics/atomic_file.h"
 #include "parallel/comm/stop_signal.h"
 #include "train/run_data.h"
+#include "train/sft_data.h"
 
 namespace switchyard {
 namespace {
@@ -28,6 +31,7 @@ namespace {
 constexpr const char* kDataHelp =
     R"(switchyard data build [CONFIG.yml] key=value ... --out DIR [--shard-tokens N]
 switchyard data show DIR [--json FILE]
+switchyard data show FILE key=value ... [--row N] [--json FILE]
 
 build: tokenises the text of data_path (files, folders, JSON lines and arrays) into DIR, to be trained from with
 dataset_type=tokenized data_path=DIR. Keys: data_path, tokenizer_type, tokenizer_path, eval_fraction, add_bos, add_eos,
@@ -41,8 +45,17 @@ show: what is in DIR. Every byte is hashed and compared; the exit status is 1 wh
 
   --json FILE  the same for programs
 
+show FILE: what `train use_sft=true data_path=FILE` makes of conversations: a line of counts, then the first
+conversation as the chat template renders it, with what is trained between ⟦ and ⟧. Keys: tokenizer_path (the model's
+folder), chat_template_path, chat_template_kwargs, max_target_length, train_data_columns, packing,
+max_segments_per_seq, sft_train_on_completion_only, sft_last_answer_only, sft_trust_messages, add_bos, add_eos.
+
+  --row N      the conversations of row N, from 0
+  --json FILE  text, tokens and mask of every line, and the lines of each row
+
 Examples:
   switchyard data build data_path=~/texts tokenizer_type=huggingface tokenizer_path=tokenizer.json --out tokens
+  switchyard data show chats.jsonl tokenizer_path=MODEL_FOLDER max_target_length=2048
   switchyard train configs/examples/small-moe.yml dataset_type=tokenized data_path=tokens vocab_size=128256
 )";
 
@@ -84,6 +97,8 @@ int build(const Options& given) {
   std::vector<std::string> settings(given.settings.begin() + 1, given.settings.end());
   settings.push_back("dataset_type=text");  // else data_path has no meaning
   const Config config = Config::from_args(settings);
+  if (config.get_bool("use_sft"))
+    fail_usage("[data] build makes tokens of texts: use_sft=true trains on conversations as JSON lines");
   const BuildOptions options = build_options(config, given);
   const auto begin = std::chrono::steady_clock::now();
   ThreadPool pool(usable_cores());
@@ -153,10 +168,93 @@ int show(const std::string& folder, const std::string& json_file) {
   return 0;
 }
 
+Config config_of_conversations(const Options& given) {
+  std::vector<std::string> settings(given.settings.begin() + 2, given.settings.end());
+  for (const std::string& setting : settings) {
+    if (setting.find('=') == std::string::npos)
+      fail_usage("[data] show: expected one FILE, got {} too", setting);
+  }
+  settings.push_back("use_sft=true");
+  settings.push_back("data_path=" + given.settings[1]);
+  settings.push_back("dataset_type=text");
+  Config config = Config::from_args(settings);
+  if (config.is_none("tokenizer_path") && config.get_string("tokenizer_type") != "byte")
+    fail_usage("[data] show {}: expected tokenizer_path=FOLDER of the model", given.settings[1]);
+  if (!config.is_set_by_user("tokenizer_type"))
+    config.set("tokenizer_type", tokenizer_type_of(config.get_string("tokenizer_path")), "tokenizer_path");
+  return config;
+}
+
+// The text with its targets between marks.
+std::string marked_text(const Conversation& conversation, const Tokenizer& tokenizer) {
+  std::string text;
+  std::size_t begin = 0;  // in the conversation's text, where places are known
+  for (std::size_t i = 0; i < conversation.tokens.size();) {
+    std::size_t end = i;
+    while (end < conversation.tokens.size() && conversation.mask[end] == conversation.mask[i]) ++end;
+    std::string part;
+    if (conversation.ends.empty()) {
+      part = tokenizer.decode_all(std::span(conversation.tokens).subspan(i, end - i));
+    } else {
+      part = conversation.text.substr(begin, conversation.ends[end - 1] - begin);
+      begin = conversation.ends[end - 1];
+    }
+    text += conversation.mask[i] != 0 ? "⟦" + part + "⟧" : part;
+    i = end;
+  }
+  return terminal_text(text);
+}
+
+nlohmann::ordered_json json_of(const std::vector<Conversation>& all,
+                               const std::vector<std::vector<std::int64_t>>& rows, std::int64_t sequence) {
+  nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    documents.push_back({{"line", i},
+                         {"place", all[i].place},
+                         {"text", all[i].text},
+                         {"tokens", all[i].tokens},
+                         {"mask", all[i].mask},
+                         {"kept", kept_inputs(all[i], sequence)},
+                         {"dropped", is_dropped(all[i], sequence)}});
+  }
+  return {{"max_target_length", sequence}, {"documents", std::move(documents)}, {"packed", rows}};
+}
+
+int show_conversations(const Options& given) {
+  if (given.values.contains("--out") || given.values.contains("--shard-tokens"))
+    fail_usage("[data] show writes no tokens: expected --out and --shard-tokens with build");
+  const Config config = config_of_conversations(given);
+  const auto tokenizer =
+      make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
+  const SftEncoder encoder(config, *tokenizer, INT64_MAX, true);
+  ThreadPool pool(usable_cores());
+  const PackingOptions packing{.sequence = config.get_int("max_target_length"),
+                               .pack = config.get_bool("packing"),
+                               .most_documents = config.get_int("max_segments_per_seq")};
+  const auto all = read_conversations(config.get_string("data_path"), *encoder.lines, pool);
+  const auto rows = conversation_rows(all, packing);
+  if (rows.empty())
+    fail_usage("[data] {}: no conversation has an answer that counts within max_target_length={} tokens",
+               config.get_string("data_path"), packing.sequence);
+  std::vector<std::int64_t> shown{0};
+  if (given.values.contains("--row"))
+    shown = rows[static_cast<std::size_t>(number_option("data", given, "--row", 0, 0, std::ssize(rows) - 1))];
+  fmt::print("{}\n", conversations_report(all, packing));
+  for (const std::int64_t d : shown) {
+    const Conversation& conversation = all[static_cast<std::size_t>(d)];
+    fmt::print("{}: {} tokens{}\n{}\n", conversation.place, conversation.tokens.size(),
+               is_dropped(conversation, packing.sequence) ? ", dropped" : "",
+               marked_text(conversation, *tokenizer));
+  }
+  if (!given.json_file.empty())
+    write_file_atomic(given.json_file, json_of(all, rows, packing.sequence).dump(1) + "\n");
+  return 0;
+}
+
 }  // namespace
 
 int data_command(std::span<const std::string> args) {
-  const Options options = parse_options("data", {}, args, {"--out", "--shard-tokens"});
+  const Options options = parse_options("data", {}, args, {"--out", "--shard-tokens", "--row"});
   if (options.help) {
     print_help_page(kDataHelp);
     return 0;
@@ -164,10 +262,18 @@ int data_command(std::span<const std::string> args) {
   const std::string action = options.settings.empty() ? "" : options.settings[0];
   if (action == "build" && !options.json_file.empty())
     fail_usage("[data] build writes no JSON: expected --json with show");
+  if (action == "build" && options.values.contains("--row"))
+    fail_usage("[data] build shows no row: expected --row with show");
   if (action == "build") return build(options);
   if (action != "show")
     fail_usage("[data] expected build or show, got {} (switchyard data --help)",
                action.empty() ? "none" : action);
+  if (std::error_code problem;
+      options.settings.size() > 1 && std::filesystem::is_regular_file(options.settings[1], problem))
+    return show_conversations(options);
+  if (options.values.contains("--row")) fail_usage("[data] --row: expected with show FILE of conversations");
+  if (options.settings.size() > 2 && !std::filesystem::exists(options.settings[1]))
+    fail_usage("[data] show {}: no such file", options.settings[1]);
   if (options.settings.size() != 2)
     fail_usage("[data] show: expected one DIR, got {}", options.settings.size() - 1);
   return show(options.settings[1], options.json_file);

@@ -573,9 +573,10 @@ void ConfigBuilder::complete_rules() {
 
 // No shell expands a ~ in a file.
 void ConfigBuilder::expand_home() {
-  for (const char* name : {"base_output_directory", "data_path", "load_parameters_path",
-                           "load_full_state_path", "metrics_file", "tokenizer_path", "routing_record",
-                           "routing_replay", "custom_mesh_and_rule", "custom_mesh_and_rule_for_eval"}) {
+  for (const char* name :
+       {"base_output_directory", "data_path", "load_parameters_path", "load_full_state_path", "metrics_file",
+        "tokenizer_path", "eval_data_path", "chat_template_path", "routing_record", "routing_replay",
+        "custom_mesh_and_rule", "custom_mesh_and_rule_for_eval"}) {
     const Config::Entry& entry = config_.entry(name);
     const std::string path = config_.get_string(name);
     std::string expanded;
@@ -627,6 +628,19 @@ void ConfigBuilder::derive_dataset_type() {
   const bool tokens = std::filesystem::exists(first / "dataset.json", problem) &&
                       std::filesystem::exists(first / "train-00001.tokens", problem);
   config_.set("dataset_type", tokens ? "tokenized" : "text", "data_path=" + path);
+}
+
+// What fine-tuning on conversations means where keys do not say otherwise.
+void ConfigBuilder::derive_sft() {
+  if (!config_.get_bool("use_sft")) return;
+  const auto derive = [&](const char* key, nlohmann::json value) {
+    const std::string& source = config_.entry(key).source;
+    if (source == "default" || source == kBaseFile) config_.set(key, std::move(value), "use_sft=true");
+  };
+  derive("sft_train_on_completion_only", true);
+  // A line's own columns tell its form. `text` must be named: a file of texts would be trained whole.
+  derive("train_data_columns", {"messages", "conversations", "prompt", "completion", "question", "answer",
+                                "instruction", "input", "output", "system"});
 }
 
 // What blocks of the reference have whatever their keys say, their keys say here.
@@ -743,6 +757,7 @@ Config ConfigBuilder::build() {
   complete_rules();
   derive_names();
   derive_dataset_type();
+  derive_sft();
   derive_block();
   derive_llama3_scaling();
   derive_normalised_scores();

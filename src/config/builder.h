@@ -67,6 +67,7 @@ class ConfigBuilder {
   void expand_home();
   void derive_names();
   void derive_dataset_type();
+  void derive_sft();
   void derive_block();
   void derive_llama3_scaling();
   void derive_normalised_scores();

@@ -188,6 +188,19 @@ TEST(Config, RefusesWhatIsPlanned) {
             "");
 }
 
+TEST(Config, ConversationsBringTheirOwnDefaults) {
+  const Config config = config_of({"use_sft=true", "data_path=chats.jsonl"});
+  EXPECT_TRUE(config.get_bool("sft_train_on_completion_only"));
+  EXPECT_EQ(config.get_strings("train_data_columns").at(0), "messages");
+  EXPECT_FALSE(config_of({"use_sft=true", "data_path=chats.jsonl", "sft_train_on_completion_only=false"})
+                   .get_bool("sft_train_on_completion_only"));
+  EXPECT_MENTIONS(problem_of({"use_sft=true"}), "use_sft=true", "data_path");
+  EXPECT_MENTIONS(problem_of({"use_sft=true", "data_path=a", "use_truncation=false"}), "use_truncation");
+  EXPECT_MENTIONS(problem_of({"use_sft=true", "data_path=a", "formatting_func_path=b"}), "formatting_func_path=b");
+  EXPECT_MENTIONS(problem_of({"eval_data_path=a"}), "eval_data_path=a", "use_sft=true");
+  EXPECT_TRUE(notices_mention(config_of({"sft_last_answer_only=true"}), {"sft_last_answer_only", "use_sft=false"}));
+}
+
 TEST(Config, WordsOfTheReference) {
   EXPECT_EQ(config_of({"decoder_block=qwen3_5", "num_experts=4"}).get_string("decoder_block"), "qwen3_5_moe");
   EXPECT_EQ(config_of({"model_name=qwen3.5-35b-a3b", "decoder_block=qwen3_5_moe"}).get_int("num_experts"),

@@ -159,6 +159,43 @@ void check_data(const Config& config) {
   }
 }
 
+// Refuses what fine-tuning on conversations would pass over.
+void check_sft(const Config& config) {
+  if (!config.get_bool("use_sft")) {
+    if (!config.is_none("eval_data_path"))
+      fail_usage(
+          "[config] eval_data_path={}: read with use_sft=true alone; eval_fraction holds out a part of texts",
+          config.get_string("eval_data_path"));
+    return;
+  }
+  if (config.get_string("dataset_type") != "text")
+    fail_usage(
+        "[config] use_sft=true reads conversations: expected data_path=FILE with JSON lines and "
+        "dataset_type=text, "
+        "got dataset_type={}",
+        config.get_string("dataset_type"));
+  if (!config.get_bool("use_truncation"))
+    fail_usage(
+        "[config] use_truncation=false with use_sft=true: an answer that goes on in another sequence has no "
+        "context there; leave it at true");
+  if (config.get_bool("sft_last_answer_only") && !config.get_bool("sft_train_on_completion_only"))
+    fail_usage(
+        "[config] sft_last_answer_only=true with sft_train_on_completion_only=false: expected one of the "
+        "two");
+  if (config.is_set_by_user("records_without_text") && config.get_string("records_without_text") == "skip")
+    fail_usage(
+        "[config] records_without_text=skip with use_sft=true: a line that is no conversation is refused; "
+        "leave it out");
+  if (!config.is_none("eval_data_path") && config.is_set_by_user("eval_fraction"))
+    fail_usage("[config] eval_data_path={} with eval_fraction={}: expected one of the two",
+               config.get_string("eval_data_path"), config.get_float("eval_fraction"));
+  for (const auto& [key, otherwise] : {std::pair("chat_template", "give a file by chat_template_path"),
+                                       std::pair("formatting_func_path", "write messages into the data")}) {
+    if (!config.is_none(key))
+      fail_usage("[config] {}={} is not read with use_sft=true: {}", key, config.get_string(key), otherwise);
+  }
+}
+
 void check_axes(const Config& config) {
   std::set<std::string> seen;
   for (const std::string& axis : config.mesh_axes()) {
@@ -187,6 +224,7 @@ void check_consistency(const Config& config) {
   check_cache(config);
   check_steps(config);
   check_data(config);
+  check_sft(config);
   check_axes(config);
 }
 
@@ -198,10 +236,16 @@ void check_row_keys(const Config& config, std::vector<std::string>& lines) {
   if (config.get_string("dataset_type") == "synthetic") {
     if (!config.get_bool("packing")) tell("packing", "dataset_type=synthetic");
     if (config.get_int("num_epoch") > 0) tell("num_epoch", "dataset_type=synthetic");
-  } else if (config.get_bool("packing")) {
+  } else if (config.get_bool("packing") && !config.get_bool("use_sft")) {
     tell("use_truncation", "packing=true: a long document goes on in the next sequence");
-  } else {
+  } else if (!config.get_bool("packing")) {
     tell("max_segments_per_seq", "packing=false");
+  }
+  if (!config.get_bool("use_sft")) {
+    for (const char* key : {"sft_train_on_completion_only", "sft_last_answer_only", "sft_trust_messages"})
+      tell(key, "use_sft=false");
+  } else if (config.get_int("eval_interval") <= 0) {
+    tell("eval_data_path", "eval_interval=-1");
   }
 }
 

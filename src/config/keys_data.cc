@@ -13,10 +13,14 @@ std::vector<KeyDeclaration> data_keys() {
       text_key(
           "data_path", "",
           "files and folders of text (dataset_type=text) or folders of tokens (tokenized), separated by ':'"),
+      text_key("eval_data_path", "",
+               "with use_sft: files and folders of conversations to evaluate on, instead of eval_fraction"),
       text_list_key(
           "data_mixture_weights", {},
           "shares of the parts of data_path in every batch, such as 0.7,0.3; empty: they are one data set"),
-      text_list_key("train_data_columns", {"text"}, "the key of the text in JSON records (*.jsonl, *.json)"),
+      text_list_key(
+          "train_data_columns", {"text"},
+          "the key of the text in JSON records (*.jsonl, *.json); with use_sft the columns that are read"),
       choice_key(
           "records_without_text", "skip", one_of({"skip", "refuse"}),
           "JSON records with null, a number, an empty text or nothing under that key: skipped and counted, "

@@ -6,9 +6,10 @@ namespace switchyard {
 
 std::vector<KeyDeclaration> serve_keys() {
   return {
-      text_key("chat_template_path", "",
-               "file with the template that makes prompts of messages; empty: the one that the model's files "
-               "have"),
+      text_key(
+          "chat_template_path", "",
+          "file with the template that makes prompts of messages, and with use_sft conversations to train "
+          "on; empty: the one that the model's files have"),
       verbatim(text_key("chat_template_kwargs", "",
                         "JSON of an object: what the template gets where a request does not say, such as "
                         "{\"enable_thinking\": false}")),

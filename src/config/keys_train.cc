@@ -112,8 +112,19 @@ std::vector<KeyDeclaration> train_keys() {
                       "only with enable_rampup_batch_size")),
       inert(integer_key("global_rampup_samples", 500, at_least(1), "only with enable_rampup_batch_size")),
       planned(boolean_key("use_dpo", false, "preference optimisation")),
-      planned(boolean_key("use_sft", false, "supervised fine-tuning")),
-      inert(boolean_key("sft_train_on_completion_only", false, "only with use_sft")),
+      boolean_key("use_sft", false,
+                  "fine-tune on conversations: data_path holds JSON lines, which the model's chat template "
+                  "renders"),
+      boolean_key(
+          "sft_train_on_completion_only", false,
+          "with use_sft, where it is true unless set: what an assistant says is trained alone; false: "
+          "every token"),
+      boolean_key("sft_last_answer_only", false,
+                  "with use_sft: a conversation's last answer is trained alone"),
+      boolean_key(
+          "sft_trust_messages", true,
+          "with use_sft: texts of special tokens within messages become these tokens; false: they stay "
+          "text, as `serve` reads them"),
   };
   for (auto&& more : {optimizer_keys(), schedule_keys()}) keys.insert(keys.end(), more.begin(), more.end());
   return keys;

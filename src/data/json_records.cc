@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "tokenizer/unicode.h"
 
 namespace switchyard {
 namespace {
@@ -69,7 +70,7 @@ std::optional<JsonRecord> RecordReader::next_line() {
     if (line.find_first_not_of(kWhite) != std::string_view::npos) {
       nlohmann::json value = parsed(line);
       at_ = {begin.file, end + 1, begin.line + 1};
-      return JsonRecord{std::move(value), begin, begin.line + 1};
+      return JsonRecord{std::move(value), begin, begin.line + 1, line};
     }
     at_ = {begin.file, end + 1, begin.line + 1};
   }
@@ -99,7 +100,7 @@ std::optional<JsonRecord> RecordReader::next_value() {
   at_.line += std::count(text_.begin() + static_cast<std::ptrdiff_t>(begin.byte),
                          text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
   at_.byte = end;
-  return JsonRecord{std::move(value), begin, begin.line + 1};
+  return JsonRecord{std::move(value), begin, begin.line + 1, text_.substr(begin.byte, end - begin.byte)};
 }
 
 void RecordReader::pass_over(std::string_view characters) {
@@ -146,7 +147,7 @@ nlohmann::json RecordReader::parsed(std::string_view slice) const {
 }
 
 void RecordReader::fail(const std::string& reason) const {
-  fail_usage("[data] {}:{}: {}", path_, at_.line + 1, reason);
+  fail_usage("[data] {}:{}: {}", path_, at_.line + 1, valid_utf8(reason));
 }
 
 }  // namespace switchyard

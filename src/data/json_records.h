@@ -20,8 +20,9 @@ std::optional<RecordForm> record_form(std::string_view text, const std::string& 
 
 struct JsonRecord {
   nlohmann::json value;
-  TextPosition begin;  // where its line or its value begins
-  std::int64_t line;   // the number of that line, from 1 on
+  TextPosition begin;          // where its line or its value begins
+  std::int64_t line;           // the number of that line, from 1 on
+  std::string_view text = {};  // as the file has it
 };
 
 // Reads records from `at` on, where one begins. Error(usage) that names file and line for broken JSON.

@@ -42,7 +42,8 @@ void copy_rows(const Batch& from, std::int64_t a, Batch& to, std::int64_t b, std
 }
 
 void pack_row(std::span<const std::int32_t> tokens, std::int64_t inputs_count,
-              std::span<const std::int64_t> starts, std::int64_t b, Batch& out) {
+              std::span<const std::int64_t> starts, std::int64_t b, Batch& out,
+              std::span<const std::uint8_t> counts) {
   const std::int64_t sequence = out.inputs.shape()[1];
   const auto at = [&](Tensor& t) { return t.data<std::int32_t>() + b * sequence; };
   std::int32_t *inputs = at(out.inputs), *targets = at(out.targets), *positions = at(out.inputs_position),
@@ -57,6 +58,7 @@ void pack_row(std::span<const std::int32_t> tokens, std::int64_t inputs_count,
     segments[s] = segment;
     // No token follows, or the next token begins another document.
     if (s + 1 == count || (next_start != starts.end() && *next_start == s + 1)) continue;
+    if (!counts.empty() && counts[static_cast<std::size_t>(s) + 1] == 0) continue;
     targets[s] = tokens[static_cast<std::size_t>(s) + 1];
     target_segments[s] = segment;
   }

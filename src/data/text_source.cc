@@ -172,7 +172,9 @@ std::string reason_against(std::string_view beginning) {
       {"\0\0\xfe\xff"sv, "is UTF-32; write it as UTF-8"}};
   // A text may begin with these words.
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"PAR1"sv, "is a Parquet file; write its texts as JSON lines"},
+      {"PAR1"sv,
+       "is a Parquet file; write its rows as JSON lines: "
+       "datasets.Dataset.from_parquet(FILE).to_json(\"FILE.jsonl\") in Python"},
       {"ARROW1"sv, "is an Arrow file; write its texts as JSON lines"},
       {"MMIDIDX"sv, "is an index of token ids; give the text that they were made of"},
       {"SYTOKEN1"sv, "is a shard of token ids: its folder is read with dataset_type=tokenized"},

@@ -92,12 +92,14 @@ class Rows : public Dataset {
     Batch out = empty_batch(rows, sequence_);
     std::vector<std::int32_t> tokens;
     std::vector<std::int64_t> starts;
+    std::vector<std::uint8_t> counts;
     for (std::int64_t b = 0; b < rows; ++b) {
       const std::int64_t position = first_row + b;
       if (!order_ && position >= rows_) break;
       const RowRange row = layout_->row(order_ ? order_->row(position / rows_, position % rows_) : position);
       stream_->read(row.begin, row.end, tokens, starts);
-      pack_row(tokens, row.inputs, starts, b, out);
+      stream_->read_counts(row.begin, row.end, counts);
+      pack_row(tokens, row.inputs, starts, b, out, counts);
     }
     return out;
   }
@@ -127,8 +129,12 @@ void require_one_batch(const std::string& path, const DocumentStream& stream, co
 
 }  // namespace
 
-void StoredTokens::add_document(const std::vector<std::int32_t>& tokens) {
+void StoredTokens::add_document(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> counts) {
   if (tokens.empty()) return;
+  const bool counted = starts_.empty() ? !counts.empty() : !counts_.empty();
+  CHECK(counts.size() == (counted ? tokens.size() : 0), "{} counts for {} tokens", counts.size(),
+        tokens.size());
+  for (const std::uint8_t count : counts) counts_.push_back(count != 0);
   starts_.push_back(static_cast<std::int64_t>(tokens_.size()));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
 }
@@ -142,9 +148,19 @@ void StoredTokens::read(std::int64_t begin, std::int64_t end, std::vector<std::i
     starts.push_back(*start - begin);
 }
 
+void StoredTokens::read_counts(std::int64_t begin, std::int64_t end,
+                               std::vector<std::uint8_t>& counts) const {
+  counts.clear();
+  if (!counts_.empty()) counts.assign(counts_.begin() + begin, counts_.begin() + end);
+}
+
 std::uint64_t StoredTokens::fingerprint() const {
-  return XXH3_64bits_withSeed(tokens_.data(), tokens_.size() * sizeof(tokens_[0]),
-                              XXH3_64bits(starts_.data(), starts_.size() * sizeof(starts_[0])));
+  const std::uint64_t hash =
+      XXH3_64bits_withSeed(tokens_.data(), tokens_.size() * sizeof(tokens_[0]),
+                           XXH3_64bits(starts_.data(), starts_.size() * sizeof(starts_[0])));
+  if (counts_.empty()) return hash;
+  const std::vector<std::uint8_t> counts(counts_.begin(), counts_.end());
+  return XXH3_64bits_withSeed(counts.data(), counts.size(), hash);
 }
 
 std::optional<OutsideToken> first_outside(const DocumentStream& stream, std::int64_t vocabulary) {
@@ -172,6 +188,12 @@ std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream
   CHECK(packing.batch >= 1 && packing.sequence >= 1, "batch {} sequence {}", packing.batch, packing.sequence);
   auto layout = make_row_layout(*stream, packing, DataSide::train);
   require_one_batch(path, *stream, packing, layout->rows());
+  return make_training_rows(std::move(stream), std::move(layout), packing, kind);
+}
+
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
+                                            std::unique_ptr<RowLayout> layout, const PackingOptions& packing,
+                                            ShuffleKind kind) {
   auto order = make_order(packing, kind, layout->rows());
   return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, std::move(order));
 }
@@ -179,6 +201,12 @@ std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream
 std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing) {
   auto layout = make_row_layout(*stream, packing, DataSide::held_out);
+  return make_held_out_rows(std::move(stream), std::move(layout), packing);
+}
+
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
+                                            std::unique_ptr<RowLayout> layout,
+                                            const PackingOptions& packing) {
   return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, nullptr);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "data/token_shard.h"
 
 namespace switchyard {
+
+class RowLayout;  // data/row_layout.h
 
 // Immutable, usable from several threads.
 class DocumentStream {
@@ -23,6 +26,12 @@ class DocumentStream {
   // ascending, at which a document begins.
   virtual void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
                     std::vector<std::int64_t>& starts) const = 0;
+  // Replaces `counts` by one number for each of the tokens [begin, end): 0 for one that is no target. Empty:
+  // all are targets.
+  virtual void read_counts(std::int64_t /*begin*/, std::int64_t /*end*/,
+                           std::vector<std::uint8_t>& counts) const {
+    counts.clear();
+  }
   virtual std::uint64_t fingerprint() const = 0;  // a hash of the documents' tokens
 };
 
@@ -37,7 +46,9 @@ std::optional<OutsideToken> first_outside(const DocumentStream& stream, std::int
 class StoredTokens : public DocumentStream {
  public:
   // Documents without tokens are skipped.
-  void add_document(const std::vector<std::int32_t>& tokens);
+  void add_document(const std::vector<std::int32_t>& tokens) { add_document(tokens, {}); }
+  // `counts`: 0 for a token that is no target, as long as `tokens`. Either all documents have one or none.
+  void add_document(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> counts);
   std::int64_t tokens() const override { return static_cast<std::int64_t>(tokens_.size()); }
   std::int64_t documents() const override { return static_cast<std::int64_t>(starts_.size()); }
   DocumentRange document(std::int64_t index) const override {
@@ -46,10 +57,12 @@ class StoredTokens : public DocumentStream {
   }
   void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
             std::vector<std::int64_t>& starts) const override;
+  void read_counts(std::int64_t begin, std::int64_t end, std::vector<std::uint8_t>& counts) const override;
   std::uint64_t fingerprint() const override;
 
  private:
   std::vector<std::int32_t> tokens_;
+  std::vector<bool> counts_;  // as long as tokens_, or empty
   std::vector<std::int64_t> starts_;
 };
 
@@ -64,5 +77,12 @@ std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream
 // Held-out data in its original order, then padding.
 std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing);
+
+// The same for rows of a layout of the caller's, in its memory.
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
+                                            std::unique_ptr<RowLayout> layout, const PackingOptions& packing,
+                                            ShuffleKind kind);
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
+                                            std::unique_ptr<RowLayout> layout, const PackingOptions& packing);
 
 }  // namespace switchyard

@@ -74,7 +74,10 @@ std::vector<ParameterSpec> specs_for(ModelOnMesh& of) {
   if (of.use != ModelUse::train)
     return specs_as_stored(of.config, of.mesh, of.model, specs_to_run(of.config, of.model, &of.notes),
                            &of.notes);
-  return specs_to_train(of.config, of.model, &of.notes);
+  std::vector<ParameterSpec> specs = specs_to_train(of.config, of.model, &of.notes);
+  if (of.model.adapter == nullptr) return specs;
+  // A frozen base stays as its files have it.
+  return specs_as_stored(of.config, of.mesh, of.model, std::move(specs), &of.notes);
 }
 
 }  // namespace

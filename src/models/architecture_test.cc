@@ -250,6 +250,15 @@ TEST(Architecture, KeysOfOtherRolesChangeNothing) {
       {"decoder_block", "mixtral"}, {"num_experts", 4}, {"num_experts_per_tok", 2}, {"base_emb_dim", 8}};
   const ModelConfig plain = model_config(Config::from_map(keys, {}));
   int checked = 0;
+  // Keys that need others beside them, and the value of one.
+  const std::map<std::string, std::pair<std::string, nlohmann::json>> beside{
+      {"use_sft", {"dataset_type", "text"}},
+      {"sft_last_answer_only", {"use_sft", true}},
+      {"sft_trust_messages", {"use_sft", true}},
+      {"sft_train_on_completion_only", {"use_sft", true}},
+      {"enable_lora", {"lora_rank", 2}},
+      {"lora_use_rslora", {"lora_rank", 2}},
+      {"lora_init", {"lora_rank", 2}}};
   for (const KeyDeclaration& key : all_keys()) {
     const bool is_of_run = key.role == KeyRole::strategy || key.role == KeyRole::training ||
                            key.role == KeyRole::memory || key.role == KeyRole::output;
@@ -260,6 +269,10 @@ TEST(Architecture, KeysOfOtherRolesChangeNothing) {
       if (value == key.default_value) continue;
       auto more = keys;
       more[key.name] = value;
+      if (const auto needs = beside.find(key.name); needs != beside.end()) {
+        more[needs->second.first] = needs->second.second;
+        if (key.name.find("sft") != std::string::npos) more["dataset_type"] = "text", more["data_path"] = "f";
+      }
       const ModelConfig other = model_config(Config::from_map(more, {}));
       EXPECT_EQ(architecture_hash(plain), architecture_hash(other)) << key.name << "=" << value;
       ++checked;

@@ -90,7 +90,7 @@ Trace train(const Network& n, const Mesh& mesh) {
                                                    {"up", l.up},
                                                    {"gate", l.gate},
                                                    {"down", l.down},
-                                                   {"router", l.moe.gate},
+                                                   {"router", l.moe.gate.weight},
                                                    {"wi_0", l.moe.wi_0.weight},
                                                    {"wi_1", l.moe.wi_1.weight},
                                                    {"wo", l.moe.wo.weight}};

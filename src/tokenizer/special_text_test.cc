@@ -27,6 +27,65 @@ std::vector<TextRange> whole(const std::string& text) {
   return {{0, text.size()}};
 }
 
+// The text cut where its tokens end; empty where no places are known.
+std::vector<std::string> pieces_of(const Tokenizer& tokenizer, const std::string& text) {
+  const std::optional<PlacedTokens> placed = tokenizer.encode_with_places(text);
+  if (!placed) return {};
+  EXPECT_EQ(placed->ids, tokenizer.encode_with_special(text));
+  EXPECT_EQ(placed->ids.size(), placed->ends.size());
+  std::vector<std::string> pieces;
+  std::size_t begin = 0;
+  for (const std::size_t end : placed->ends) {
+    EXPECT_LE(begin, end);
+    pieces.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  EXPECT_EQ(begin, text.size());
+  return pieces;
+}
+
+TEST(Places, AreTheTokensOwnBytes) {
+  for (const char* name : {"llama3", "qwen", "deepseek", "gpt2", "llama2", "sp_bpe", "tiktoken"}) {
+    SCOPED_TRACE(name);
+    const auto tokenizer = golden_tokenizer(name);
+    const nlohmann::json cases = read_json_file(golden_path("tokenizer/cases.json")).at(name);
+    int known = 0, all = 0;
+    for (const nlohmann::json& row : cases["texts"]) {
+      const auto text = row[0].get<std::string>();
+      const std::vector<std::string> pieces = pieces_of(*tokenizer, text);
+      if (text.empty()) continue;
+      ++all;
+      known += pieces.empty() ? 0 : 1;
+      const auto ids = tokenizer->encode_with_special(text);
+      if (normal_form(text, NormalForm::nfc) != text || normal_form(text, NormalForm::nfkc) != text) continue;
+      for (std::size_t i = 1; i < pieces.size(); ++i) {  // the first may have a space of the tokenizer's own
+        const auto bytes = tokenizer->token_bytes(ids[i]);
+        if (!bytes || !tokenizer->token_bytes(ids[i - 1])) continue;
+        EXPECT_EQ(pieces[i], *bytes) << text;
+      }
+    }
+    // Pieces drop spaces, and read a character of the text as one.
+    const bool pieces = name == std::string("llama2") || name == std::string("sp_bpe");
+    EXPECT_GE(known * 10, all * (pieces ? 5 : 9)) << known << " of " << all;
+  }
+}
+
+// A normal form moves places by whole characters; what one becomes shares the character's bytes.
+TEST(Places, ThroughANormalForm) {
+  const auto qwen = golden_tokenizer("qwen");
+  const std::string text = "cafe\xcc\x81 ok";
+  const auto placed = qwen->encode_with_places(text);
+  ASSERT_TRUE(placed);
+  EXPECT_EQ(placed->ends.back(), text.size());
+  EXPECT_NE(std::ranges::find(placed->ends, text.find(" ok")), placed->ends.end());
+  EXPECT_TRUE(std::ranges::is_sorted(placed->ends));
+}
+
+TEST(Places, OfBytes) {
+  EXPECT_EQ(pieces_of(*make_tokenizer("byte", ""), "a\xc3\xa4"),
+            (std::vector<std::string>{"a", "\xc3", "\xa4"}));
+}
+
 // Encodes with the first occurrence of `part` plain.
 TokenIds with_plain(const Tokenizer& tokenizer, const std::string& text, const std::string& part) {
   const std::size_t at = text.find(part);

@@ -13,6 +13,12 @@
 
 namespace switchyard {
 
+// The ids of a text, and where in the text each ends, in bytes; it begins where the one before ends.
+struct PlacedTokens {
+  std::vector<std::int32_t> ids;
+  std::vector<std::size_t> ends;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -28,6 +34,11 @@ class Tokenizer {
   // The byte tokenizer has no such texts.
   virtual std::vector<std::int32_t> encode_with_special(std::string_view text,
                                                         std::span<const TextRange> plain = {}) const = 0;
+  // encode_with_special() with the places of the tokens. None where the text's normal form is another text, so
+  // that no place is certain. A space that a tokenizer adds before a text has no place, and white space that
+  // a special token takes away from the text around it is that token's.
+  std::optional<PlacedTokens> encode_with_places(std::string_view text,
+                                                 std::span<const TextRange> plain = {}) const;
   // Decodes as decode() does, but special tokens give their text, as far as they have one.
   virtual std::string decode_all(std::span<const std::int32_t> ids) const = 0;
   // Returns the exact bytes that a token adds within a text, which may be a part of a character; none for

@@ -432,6 +432,7 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   setup.routing = routing_files(config, setup.model());
   startup.mark("model");
   setup.data = make_run_data(config, setup.model().vocab, setup.sizes);
+  if (!setup.data.report.empty()) notes->push_back(setup.data.report);
   note_other_contents(setup.resume, *setup.data.train, notes);
   check_prompt(config, setup.model().vocab, setup.data.tokenizer.get());
   if (setup.plan.enabled && processes.index() == 0)

@@ -12,6 +12,7 @@
 #include "data/mixture.h"
 #include "data/text_files.h"
 #include "data/token_folder.h"
+#include "train/sft_data.h"
 
 namespace switchyard {
 namespace {
@@ -86,6 +87,25 @@ std::unique_ptr<Tokenizer> shared_tokenizer(const Config& config, std::int64_t v
   return folder_tokenizer(folders[0], first);
 }
 
+SplitData conversations_of_run(const Config& config, std::int64_t vocab, const PackingOptions& packing,
+                               bool evaluates, RunData& data) {
+  const SftEncoder encoder(config, *data.tokenizer, vocab, false);
+  ThreadPool pool(usable_cores());
+  const std::string eval_paths = config.get_string("eval_data_path");
+  const double fraction = evaluates && eval_paths.empty() ? config.get_float("eval_fraction") : 0;
+  SplitData split = mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
+    std::string report;
+    SplitData part =
+        make_conversations(read_conversations(paths, *encoder.lines, pool), paths, options, fraction, report);
+    data.report += (data.report.empty() ? "[data] " : "\n[data] ") + report;
+    return part;
+  });
+  if (evaluates && !eval_paths.empty())
+    split.eval = make_held_out_conversations(read_conversations(eval_paths, *encoder.lines, pool), eval_paths,
+                                             packing);
+  return split;
+}
+
 }  // namespace
 
 TextOptions text_options(const Config& config) {
@@ -98,6 +118,21 @@ TextOptions text_options(const Config& config) {
           .add_bos = config.get_bool("add_bos"),
           .add_eos = config.get_bool("add_eos")};
 }
+
+namespace {
+
+SplitData texts_of_run(const Config& config, std::int64_t vocab, const PackingOptions& packing,
+                       bool evaluates, const Tokenizer& tokenizer) {
+  TextOptions text = text_options(config);
+  if (!evaluates) text.eval_fraction = 0;
+  text.vocabulary = vocab;
+  ThreadPool pool(usable_cores());
+  return mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
+    return make_text(paths, tokenizer, options, text, pool);
+  });
+}
+
+}  // namespace
 
 RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes& sizes) {
   RunData data;
@@ -125,13 +160,11 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
   } else {
     data.tokenizer = make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
     require_vocabulary(config, vocab, data.tokenizer->vocab_size(), "the tokenizer");
-    TextOptions text = text_options(config);
-    if (!evaluates) text.eval_fraction = 0;
-    text.vocabulary = vocab;
-    ThreadPool pool(usable_cores());
-    split = mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
-      return make_text(paths, *data.tokenizer, options, text, pool);
-    });
+    if (config.get_bool("use_sft")) {
+      split = conversations_of_run(config, vocab, packing, evaluates, data);
+    } else {
+      split = texts_of_run(config, vocab, packing, evaluates, *data.tokenizer);
+    }
   }
   data.train = std::move(split.train);
   data.eval = std::move(split.eval);

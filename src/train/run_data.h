@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "config/config.h"
 #include "data/dataset.h"
@@ -15,6 +16,7 @@ struct RunData {
   std::unique_ptr<Tokenizer> tokenizer;  // null for synthetic data
   std::unique_ptr<Dataset> train, eval;  // eval is null when the run does not evaluate
   std::int64_t end = INT64_MAX;          // training ends after this many rows: num_epoch
+  std::string report = {};               // of conversations: what they are; "" for other data
 };
 
 // `vocab`: the model's vocabulary. Error(usage) for an

@@ -99,6 +99,66 @@ TEST_F(DataProgram, BuildsShowsAndTrains) {
   expect_no_training(keys + Arguments{"data_path=texts"}, {"data_path=texts", "no dataset.json"});
 }
 
+// What `train use_sft=true` makes of conversations, and that files that are none are refused.
+TEST_F(DataProgram, ShowsConversations) {
+  const std::string lora = std::string(kSourceFolder) + "/tests/golden/lora/";
+  for (const char* name : {"sft-chat", "sft-text"}) {
+    const std::string folder = lora + name;
+    const json expected = json::parse(std::ifstream(folder + "/expected.json"));
+    const Finished shown =
+        run({"data", "show", folder + "/data.jsonl", "tokenizer_path=" + folder,
+             "chat_template_path=" + folder + "/chat_template.jinja",
+             "max_target_length=" + expected["max_target_length"].dump(), "--json", "shown.json"});
+    ASSERT_EQ(shown.status, 0) << shown.err;
+    EXPECT_NE(shown.out.find("⟦"), std::string::npos) << shown.out;
+    const json report = json::parse(read("shown.json"));
+    EXPECT_EQ(report["packed"], expected["packed"]);
+    for (std::size_t i = 0; i < expected["documents"].size(); ++i) {
+      for (const char* field : {"line", "text", "tokens", "mask", "kept", "dropped"})
+        EXPECT_EQ(report["documents"][i][field], expected["documents"][i][field]) << name << " " << i;
+    }
+  }
+  for (const json& bad : json::parse(std::ifstream(lora + "bad/bad.json"))) {
+    const std::string folder = lora + bad["base"].get<std::string>() + "/";
+    const std::string file = bad["name"].get<std::string>() + ".jsonl";
+    expect_refused({"data", "show", lora + "bad/data/" + file, "tokenizer_path=" + folder,
+                    "chat_template_path=" + folder + bad.value("template", "chat_template.jinja"),
+                    "max_target_length=64"},
+                   bad["says"].get<std::vector<std::string>>());
+  }
+  expect_refused({"data", "build", "data_path=texts", "use_sft=true", "--out", "tokens"}, {"use_sft"});
+}
+
+// The targets of a step are those of its rows, and a run that was ended goes on to the same numbers.
+TEST_F(DataProgram, TrainsOnConversations) {
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/lora/sft-chat";
+  const Arguments keys{"use_sft=true",
+                       "data_path=" + folder + "/data.jsonl",
+                       "tokenizer_type=huggingface",
+                       "tokenizer_path=" + folder,
+                       "chat_template_path=" + folder + "/chat_template.jinja",
+                       "vocab_size=360",
+                       "max_target_length=64",
+                       "per_device_batch_size=4",
+                       "num_epoch=2",
+                       "learning_rate_schedule_steps=8"};
+  const auto whole = train(keys + Arguments{"steps=8"});
+  ASSERT_EQ(whole.size(), 4u);
+  const auto targets = [&](std::size_t step) { return whole[step]["learning/total_weights"].get<double>(); };
+  EXPECT_EQ(targets(0) + targets(1), 145);
+  EXPECT_EQ(targets(2) + targets(3), 145);
+  std::filesystem::remove_all(path("out"));
+  train(keys + Arguments{"steps=1", "enable_checkpointing=true"});
+  const auto resumed = train(keys + Arguments{"steps=8", "enable_checkpointing=true"});
+  ASSERT_EQ(resumed.size(), 4u);
+  for (std::size_t step = 0; step < 4; ++step)
+    EXPECT_EQ(resumed[step]["learning/loss"], whole[step]["learning/loss"]) << step;
+  std::filesystem::remove_all(path("out"));
+  expect_no_training(keys + Arguments{"use_truncation=false"}, {"use_truncation=false"});
+  expect_no_training(keys + Arguments{"per_device_batch_size=9"}, {"8 rows of 64", "9"});
+  expect_no_training(keys + Arguments{"max_target_length=4"}, {"max_target_length=4"});
+}
+
 // Killed at random moments and stopped by signals, a build ends with the bytes of one that nobody disturbed.
 TEST_F(DataProgram, ABuildThatIsKilledGoesOn) {
   const bool soak = std::getenv("SWITCHYARD_SOAK") != nullptr;
@@ -186,10 +246,10 @@ TEST_F(DataProgram, ARunEndsWithItsDataOverRestartsAndMeshes) {
 
 TEST_F(DataProgram, RowsOfOneDocumentTrainAlikeOnAnyMesh) {
   write_texts();
-  ASSERT_EQ(
-      run({"data", "build", "data_path=texts", "tokenizer_type=byte", "eval_fraction=0.2", "--out", "tokens/"})
-          .status,
-      0);
+  ASSERT_EQ(run({"data", "build", "data_path=texts", "tokenizer_type=byte", "eval_fraction=0.2", "--out",
+                 "tokens/"})
+                .status,
+            0);
   const Arguments keys{"dataset_type=tokenized", "data_path=tokens",     "vocab_size=300",
                        "packing=false",          "max_target_length=32", "eval_interval=2"};
   const auto one = train(keys + Arguments{"per_device_batch_size=8", "gradient_accumulation_steps=2"});
@@ -227,7 +287,8 @@ TEST_F(DataProgram, BuildNamesWhatIsWrong) {
   expect_refused(build + Arguments{"--out", "tokens"}, {"data_path"});
   const Arguments strictly = build + Arguments{"data_path=lines.jsonl", "records_without_text=refuse"};
   expect_refused(strictly + Arguments{"--out", "tokens"}, {"lines.jsonl:2", "\"text\""});
-  expect_refused(strictly + Arguments{"--out", "tokens", "train_data_columns=txt"}, {"lines.jsonl:1", "\"txt\""});
+  expect_refused(strictly + Arguments{"--out", "tokens", "train_data_columns=txt"},
+                 {"lines.jsonl:1", "\"txt\""});
   const Finished skipped = run(build + Arguments{"--out", "some", "data_path=lines.jsonl"});
   EXPECT_EQ(skipped.status, 0) << skipped.err;
   EXPECT_NE(skipped.err.find("skipped 1 records without a text"), std::string::npos) << skipped.err;

@@ -86,7 +86,8 @@ def prepare(run):
     return {"FOLDER": "model", "Qwen3-30B-A3B": "model", "model": "model", "model.gguf": gguf, "TEXTS": "docs",
             "model-Q4_K_M.gguf": gguf, "held_out.txt": "README.md", "~/texts": "docs", mine: mine,
             "switchyard_output/small-chat": "switchyard_output/small-chat", "./rows.yml": "rows.yml",
-            "tokenizer.json": "model/tokenizer.json", "switchyard_output/writer": mine,
+            "tokenizer.json": "model/tokenizer.json",
+            "chats.jsonl": "tests/golden/lora/sft-chat/data.jsonl", "MODEL_FOLDER": "tests/golden/lora/sft-chat", "switchyard_output/writer": mine,
             "switchyard_output/run/checkpoints/100": mine + "/checkpoints/1",
             "switchyard_output/run/checkpoints/200": mine + "/checkpoints/2"}
 

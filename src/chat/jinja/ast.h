@@ -268,6 +268,7 @@ struct Scoped : Statement {
   Flow execute(Interpreter& interpreter) const override;
   Body body;
   bool sees_root_only = false;
+  bool is_generation = false;
 };
 
 struct Jump : Statement {
@@ -287,6 +288,7 @@ struct ParsedTemplate {
   std::map<std::string, NameId, std::less<>> ids;
   std::set<std::string> free_names;
   Body body;
+  bool marks_generation = false;
 };
 
 }  // namespace switchyard::jinja

@@ -174,7 +174,11 @@ Flow With::execute(Interpreter& interpreter) const {
 Flow Scoped::execute(Interpreter& interpreter) const {
   const ScopeGuard guard(interpreter,
                          std::make_shared<Scope>(sees_root_only ? interpreter.root() : interpreter.scope()));
-  return interpreter.execute(body);
+  if (!is_generation) return interpreter.execute(body);
+  const std::size_t begin = interpreter.output().size();
+  const Flow flow = interpreter.execute(body);
+  interpreter.mark_generated(begin);
+  return flow;
 }
 
 Flow OtherTemplate::execute(Interpreter&) const {

@@ -77,8 +77,13 @@ Text Interpreter::render(const Json& trusted, const Json& foreign) {
   fill_root(trusted, foreign);
   Text out;
   const OutputGuard guard(*this, out);
+  top_output_ = output_;
   execute(program_.body);
   return out;
+}
+
+void Interpreter::mark_generated(std::size_t begin) {
+  if (output_ == top_output_) generated_.push_back({begin, output_->size()});
 }
 
 DepthGuard::DepthGuard(Interpreter& interpreter) : interpreter_(interpreter) {
@@ -100,7 +105,11 @@ Template Template::parse(std::string_view text) {
 Rendered Template::render(const Json& trusted, const Json& foreign, const RenderOptions& options) const {
   Interpreter interpreter(*program_, options);
   Text text = interpreter.render(trusted, foreign);
-  return {std::move(text.bytes), std::move(text.foreign)};
+  return {std::move(text.bytes), std::move(text.foreign), interpreter.generated()};
+}
+
+bool Template::marks_generation() const {
+  return program_->marks_generation;
 }
 
 const std::set<std::string>& Template::free_names() const {

@@ -54,6 +54,9 @@ class Interpreter {
 
   const Value& lookup(NameId name, Value& undefined) const;
   Text& output() { return *output_; }
+  // A `generation` block printed what the output has from `begin` on.
+  void mark_generated(std::size_t begin);
+  const std::vector<TextRange>& generated() const { return generated_; }
   const RenderOptions& options() const { return options_; }
   const std::string& name(NameId id) const { return program_.names[id]; }
   const std::shared_ptr<Scope>& scope() const { return scope_; }
@@ -75,7 +78,8 @@ class Interpreter {
   std::vector<Value> root_values_;   // by NameId
   std::vector<bool> root_is_known_;  // from the context or a function
   std::shared_ptr<Scope> root_, scope_;
-  Text* output_ = nullptr;
+  Text *output_ = nullptr, *top_output_ = nullptr;
+  std::vector<TextRange> generated_;
   std::size_t depth_ = 0;
   std::vector<std::function<void()>> releases_;
 };

@@ -274,6 +274,8 @@ std::unique_ptr<const Statement> Parser::scoped(int line, const char* end, bool 
     node->sees_root_only = !skip_name("scoped");
     skip_name("required");
   }
+  node->is_generation = !is_block;
+  program_.marks_generation |= node->is_generation;
   declared_.emplace_back();
   node->body = block({end});
   declared_.pop_back();

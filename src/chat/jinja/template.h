@@ -48,6 +48,9 @@ struct Rendered {
   // The parts of `text` that came from the foreign context, in order, apart from each other. What a filter
   // made of foreign text is foreign, too.
   std::vector<TextRange> foreign;
+  // What `generation` blocks printed into the text itself, in order. A block within a macro, a filter or a
+  // block of `set` makes a value first, of which nothing says where it will stand.
+  std::vector<TextRange> generated;
 };
 
 // Immutable after parse(); any thread may call any function.
@@ -58,6 +61,8 @@ class Template {
   // Renders with the names of `trusted` and `foreign` (objects; a name in both is that of `foreign`). Texts
   // within `foreign` are tracked into Rendered::foreign. TemplateError.
   Rendered render(const Json& trusted, const Json& foreign, const RenderOptions& options) const;
+  // True where the template has a `generation` block.
+  bool marks_generation() const;
   // Names that the template reads from the context.
   const std::set<std::string>& free_names() const;
 

@@ -165,6 +165,30 @@ std::string marked(const std::string& text, const Json& foreign) {
   return marks + out.text.substr(at);
 }
 
+// The text with what its `generation` blocks printed in brackets.
+std::string generated(const std::string& text) {
+  const Rendered out = Template::parse(text).render(Json::object(), Json::object(), {});
+  std::string marks;
+  std::size_t at = 0;
+  for (const TextRange& range : out.generated) {
+    marks += out.text.substr(at, range.begin - at) + "[" +
+             out.text.substr(range.begin, range.end - range.begin) + "]";
+    at = range.end;
+  }
+  return marks + out.text.substr(at);
+}
+
+TEST(Jinja, TellsWhatGenerationBlocksPrint) {
+  EXPECT_EQ(generated("a{% generation %}b{{ 1 }}{% endgeneration %}c"), "a[b1]c");
+  EXPECT_EQ(generated("{% for i in [1, 2] %}{{ i }}{% generation %}x{% endgeneration %}{% endfor %}"), "1[x]2[x]");
+  EXPECT_EQ(generated("{% generation %}{% endgeneration %}a"), "[]a");
+  // What a value holds has no place yet.
+  EXPECT_EQ(generated("{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}{{ m() }}"), "x");
+  EXPECT_EQ(generated("{% set v %}{% generation %}x{% endgeneration %}{% endset %}{{ v }}"), "x");
+  EXPECT_TRUE(Template::parse("{% generation %}{% endgeneration %}").marks_generation());
+  EXPECT_FALSE(Template::parse("{% block a %}{% endblock %}").marks_generation());
+}
+
 Kind failure(const std::string& text, const Json& foreign = Json::object(),
              const RenderOptions& options = {}) {
   try {

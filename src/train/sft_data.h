@@ -1,0 +1,24 @@
+// The conversations of a run that its config describes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "chat/chat_template.h"
+#include "config/config.h"
+#include "data/conversations.h"
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+// What turns lines into tokens, with the template and the tokenizer that it needs.
+struct SftEncoder {
+  // The template is the file chat_template_path, or that of the tokenizer's folder or of the weights'.
+  // Error(usage).
+  SftEncoder(const Config& config, const Tokenizer& tokenizer, std::int64_t vocab, bool keeps_text);
+  std::unique_ptr<chat::ChatTemplate> chat;  // null: the model has none
+  std::unique_ptr<ConversationEncoder> lines;
+};
+
+}  // namespace switchyard
