@@ -143,6 +143,7 @@ StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, 
   if (!adapter.empty()) {
     stored.config.set("load_parameters_path", path, "verify");
     stored.config.set("adapter", adapter, "verify");
+    stored.config.set("weight_format", "dense", "verify");
   }
   std::optional<HubForm> form;
   if (as_exported) form = hub_form(stored.config);
