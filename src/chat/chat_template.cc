@@ -194,6 +194,8 @@ jinja::RenderOptions render_options(const ChatTemplate::Options& options) {
   jinja::RenderOptions rendering;
   rendering.now = options.now;
   rendering.allow_mutation = options.allow_mutation;
+  // Templates make markers of a role, as '<|' + message.role + '|>', which are theirs.
+  rendering.choices = {{"role", {"system", "developer", "user", "assistant", "tool"}}};
   return rendering;
 }
 

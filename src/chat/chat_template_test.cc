@@ -391,6 +391,18 @@ TEST(ChatTemplate, MessagesGiveNoSpecialIds) {
   EXPECT_EQ(std::ranges::count(tokenizer->encode_with_special(prompt.text, prompt.foreign), mark[0]), 3);
 }
 
+// A marker that a template makes of a role is the template's; of a role that no template knows, the
+// message's.
+TEST(ChatTemplate, MarkersMadeOfRolesAreTheTemplates) {
+  TemplateSource source;
+  source.text = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}";
+  const ChatTemplate chat(source, {});
+  const Prompt prompt = chat.prompt(Json::parse(
+      R"({"messages":[{"role":"user","content":"user"},{"role":"assistant","content":"y"},{"role":"end","content":"z"}]})"));
+  EXPECT_EQ(prompt.text, "<|user|>user<|assistant|>y<|end|>z");
+  EXPECT_EQ(prompt.foreign, (std::vector<TextRange>{{8, 12}, {25, 26}, {28, 31}, {33, 34}}));
+}
+
 class TemplateFolder : public ::testing::Test {
  protected:
   void SetUp() override {

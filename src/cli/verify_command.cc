@@ -28,7 +28,8 @@ Computes stored cases of other implementations and compares every number: a tabl
 relative error of each tensor, and the first tensor that differs. A case is
 
   a folder             config.json, model.safetensors, io.safetensors (trajectory.json, generate.json) from Hugging
-                       Face; or a GGUF file of the same model in that folder
+                       Face; or a GGUF file of the same model in that folder. With a folder adapter/ of PEFT in it:
+                       the model with that adapter, which alone is trained (trained.safetensors)
   a file *.safetensors one MoE layer of the reference: output, balance loss, bias update, gradients
   a file *.json        a training run of the reference: logits, gradients, metrics of each step, final weights
   a file *.gguf        with *.expected.safetensors and tensors.json beside it, or a folder of 8-bit or 4-bit

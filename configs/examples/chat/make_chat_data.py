@@ -2,8 +2,8 @@
 
 python3 configs/examples/chat/make_chat_data.py chat-data
 
-writes chat-data/train.jsonl (one conversation a line), chat-data/tools.json (the tools that it knows, to be sent by a client) and
-chat-data/tokenizer/ (byte-level BPE, whose markers are special tokens, and the chat template). What a model can learn of it:
+writes chat-data/train.jsonl (one conversation a line), chat-data/loud.jsonl (few more, as messages, whose answers are in capital letters: for
+fine-tuning), chat-data/tools.json (the tools that it knows, to be sent by a client) and chat-data/tokenizer/ (byte-level BPE, whose markers are special tokens, and the chat template). What a model can learn of it:
 to greet, to add by the tool add(a, b), to ask the tool weather(city), capital cities, to spell, and to be brief when the system text asks for it.
 """
 
@@ -108,6 +108,12 @@ def conversation(dice):
     return messages, tools
 
 
+def loud_conversation(dice):
+    """One exchange without tools, answered in capital letters."""
+    asked, said = dice.choice([greeting, capital, spelling])(dice, [], False)
+    return [asked, answer(said["content"].upper())]
+
+
 def rendered(messages, tools):
     """The text that chat_template.jinja makes of them, written a second time."""
     system = messages[0]["content"] if messages[0]["role"] == "system" else ""
@@ -204,6 +210,8 @@ def main():
     tokenizer = options.folder / "tokenizer"
     tokenizer.mkdir(parents=True, exist_ok=True)
     (options.folder / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    loud = [{"messages": loud_conversation(dice)} for _ in range(300)]
+    (options.folder / "loud.jsonl").write_text("".join(json.dumps(one) + "\n" for one in loud))
     (options.folder / "tools.json").write_text(json.dumps(TOOLS, indent=1) + "\n")
     (tokenizer / "tokenizer.json").write_text(json.dumps(tokenizer_of(texts, options.vocabulary_size), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     (tokenizer / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": False, "eos_token": MARKERS[0]}, indent=1) + "\n")

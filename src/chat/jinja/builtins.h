@@ -71,7 +71,7 @@ struct JsonStyle {
   std::string item_separator = ", ", key_separator = ": ";
 };
 Text json_text(const Value& value, const JsonStyle& style);
-Value value_of_json(const Json& json, bool is_foreign);
+Value value_of_json(const Json& json, bool is_foreign, const MemberChoices& choices = {});
 
 // format.cc and percent_format.cc: str.format and `%` of a text.
 Text formatted(Interpreter& interpreter, const Text& pattern, const Arguments& arguments);

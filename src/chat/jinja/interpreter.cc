@@ -48,7 +48,7 @@ void Interpreter::fill_root(const Json& trusted, const Json& foreign) {
   const auto fill = [&](const Json& context, bool is_foreign, NameId id) {
     const auto found = context.find(program_.names[id]);
     if (found == context.end()) return false;
-    root_values_[id] = value_of_json(*found, is_foreign);
+    root_values_[id] = value_of_json(*found, is_foreign, options_.choices);
     return true;
   };
   for (NameId id = 0; id < program_.names.size(); ++id) {

@@ -160,7 +160,7 @@ Text json_text(const Value& value, const JsonStyle& style) {
   return out;
 }
 
-Value value_of_json(const Json& json, bool is_foreign) {
+Value value_of_json(const Json& json, bool is_foreign, const MemberChoices& choices) {
   Budget::count_steps();
   Budget::check_stack();
   switch (json.type()) {
@@ -177,13 +177,15 @@ Value value_of_json(const Json& json, bool is_foreign) {
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
-      for (const Json& item : json) items.push_back(value_of_json(item, is_foreign));
+      for (const Json& item : json) items.push_back(value_of_json(item, is_foreign, choices));
       return make_list(std::move(items));
     }
     case Json::value_t::object: {
       auto mapping = make_mapping();
       for (const auto& [key, value] : json.items()) {
-        mapping->set(text_value(key, is_foreign), value_of_json(value, is_foreign));
+        const auto known = is_foreign && value.is_string() ? choices.find(key) : choices.end();
+        const bool chosen = known != choices.end() && known->second.contains(value.get<std::string>());
+        mapping->set(text_value(key, is_foreign), value_of_json(value, is_foreign && !chosen, choices));
       }
       return mapping;
     }

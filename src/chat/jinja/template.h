@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -37,10 +38,14 @@ struct RenderLimits {
   std::size_t steps = 10'000'000, bytes = std::size_t{64} << 20, depth = 200;
 };
 
+// The texts that are known of a member of an object: {"role": {"user", "assistant"}}.
+using MemberChoices = std::map<std::string, std::set<std::string>>;
+
 struct RenderOptions {
   std::function<std::tm()> now = {};  // local time for strftime_now; without: the clock's
   bool allow_mutation = false;        // append, pop, update, … of lists and mappings
   RenderLimits limits = {};
+  MemberChoices choices = {};  // members of foreign objects that, with one of these texts, are not foreign
 };
 
 struct Rendered {
