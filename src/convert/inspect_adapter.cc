@@ -87,7 +87,9 @@ AdapterInspection inspect_adapter(const std::string& path, const std::string& ba
   config.set("load_parameters_path", base_path, "the base");
   const ModelConfig model = model_config(config);
   const PeftAdapter read = read_adapter(path, config, model);
-  AdapterInspection result{.path = path, .base = base_path};
+  AdapterInspection result;
+  result.path = path;
+  result.base = base_path;
   for (const auto& [name, tensor] : read.tensors) result.parameters += tensor.size();
   result.whole.assign(read.adapter.whole.begin(), read.adapter.whole.end());
   TensorMover mover(1);

@@ -221,12 +221,14 @@ UpProjections whole_up_projections(Context& context, const Array& x, const RowPl
   }
   if (!wi_0.adapter && !wi_1.adapter) return {out[0], out[1], {}};
   const Array rows = planned ? gather_rows(context, x, plan) : x;
-  const auto adapted = [&](const Linear& linear, const Array& y) {
-    if (!linear.adapter) return y;
-    const Array a = cast(context, linear.adapter->a, rows.dtype());
-    return linear.with_low_rank(context, y, grouped_product(context, rows, a, plan.sizes), plan.sizes);
+  const auto low = [&](const Linear& linear) {
+    if (!linear.adapter) return Array();
+    return grouped_product(context, rows, cast(context, linear.adapter->a, rows.dtype()), plan.sizes);
   };
-  return {adapted(wi_0, out[0]), adapted(wi_1, out[1]), {}};
+  const Array low_gate = low(wi_0), low_up = share_a(wi_0, wi_1) ? low_gate : low(wi_1);
+  return {wi_0.with_low_rank(context, out[0], low_gate, plan.sizes),
+          wi_1.with_low_rank(context, out[1], low_up, plan.sizes),
+          {}};
 }
 
 // The sums of the products of all chunks of x, each made as soon as its x is there.
@@ -238,11 +240,12 @@ UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::in
   };
   const auto sum_of = [&](const Array& weight) { return Sum{chunk_sequence(context, weight, chunks), {}}; };
   Sum gate = sum_of(wi_0.weight), up = sum_of(wi_1.weight), low_gate, low_up;
+  const bool one_a = share_a(wi_0, wi_1);
   for (std::int64_t i = 0; i < chunks; ++i) {
     const Array piece = x(i), rows = plan.tokens.defined() ? gather_rows(context, piece, plan) : piece;
     if (i == 0) {
       if (wi_0.adapter) low_gate = sum_of(cast(context, wi_0.adapter->a, rows.dtype()));
-      if (wi_1.adapter) low_up = sum_of(cast(context, wi_1.adapter->a, rows.dtype()));
+      if (wi_1.adapter && !one_a) low_up = sum_of(cast(context, wi_1.adapter->a, rows.dtype()));
     }
     for (Sum* sum : {&gate, &up, &low_gate, &low_up}) {
       if (sum->weights.empty()) continue;
@@ -251,7 +254,7 @@ UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::in
     }
   }
   return {wi_0.with_low_rank(context, gate.value, low_gate.value, plan.sizes),
-          wi_1.with_low_rank(context, up.value, low_up.value, plan.sizes),
+          wi_1.with_low_rank(context, up.value, one_a ? low_gate.value : low_up.value, plan.sizes),
           {}};
 }
 

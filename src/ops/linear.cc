@@ -112,6 +112,10 @@ Array Linear::merged(Context& context) const {
   return add(context, weight, cast(context, scale(context, product, adapter->scale), weight.dtype()));
 }
 
+bool share_a(const Linear& x, const Linear& y) {
+  return x.adapter && y.adapter && x.adapter->a.value() == y.adapter->a.value();
+}
+
 std::vector<Array> project_each(Context& context, std::string_view spec, const Array& x,
                                 std::span<const Linear> layers, std::span<const Sharding* const> want) {
   std::vector<Array> weights;

@@ -41,12 +41,15 @@ struct Linear {
   // Rows [R,K] sorted by expert, with `sizes` i32 [G] rows each, times the experts' weights [G,K,N], plus the
   // adapter's part; without the bias, which moe/expert_biases.h adds for experts.
   Array grouped_apply(Context& context, const Array& rows, const Array& sizes) const;
-  // y [R,N] + scale · low·b, where `low` [R,r] is rows·a; y itself without an adapter.
+  // y [R,N] + scale · low·b, where `low` [R,r] is rows·a; y itself without an adapter, which needs no `low`.
   Array with_low_rank(Context& context, const Array& y, const Array& low, const Array& sizes) const;
 
   // W + scale · a·b in W's dtype; W itself without an adapter. W must not be packed.
   Array merged(Context& context) const;
 };
+
+// True when the adapters of both have one `a`, so that one product with it serves both.
+bool share_a(const Linear& x, const Linear& y);
 
 // Layers of one x, whose products with W run together (einsums).
 std::vector<Array> project_each(Context& context, std::string_view spec, const Array& x,

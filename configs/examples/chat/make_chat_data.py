@@ -109,9 +109,12 @@ def conversation(dice):
 
 
 def loud_conversation(dice):
-    """One exchange without tools, answered in capital letters."""
-    asked, said = dice.choice([greeting, capital, spelling])(dice, [], False)
-    return [asked, answer(said["content"].upper())]
+    """One to three exchanges without tools, answered in capital letters."""
+    messages = []
+    for _ in range(dice.randrange(1, 4)):
+        asked, said = dice.choice([greeting, capital, spelling])(dice, [], False)
+        messages += [asked, answer(said["content"].upper())]
+    return messages
 
 
 def rendered(messages, tools):

@@ -52,7 +52,11 @@ MoeWeights gather_expert_weights(Context& context, const DispatchCall& call) {
   erase_if(hidden, [&](Axis axis) { return experts.contains(axis) || of_tokens.contains(axis); });
   MoeWeights local = call.weights;
   local.wi_0 = gathered(context, call.weights.wi_0, experts, {}, hidden);
-  local.wi_1 = gathered(context, call.weights.wi_1, experts, {}, hidden);
+  const bool one_a = share_a(call.weights.wi_0, call.weights.wi_1);
+  Linear up = call.weights.wi_1;
+  if (one_a) up.adapter->a = {};
+  local.wi_1 = gathered(context, up, experts, {}, hidden);
+  if (one_a) local.wi_1.adapter->a = local.wi_0.adapter->a;
   local.wo = gathered(context, call.weights.wo, experts, hidden, {});
   return local;
 }
