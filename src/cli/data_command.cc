@@ -50,6 +50,8 @@ conversation as the chat template renders it, with what is trained between ⟦ a
 folder), chat_template_path, chat_template_kwargs, max_target_length, train_data_columns, packing,
 max_segments_per_seq, sft_train_on_completion_only, sft_last_answer_only, sft_trust_messages, add_bos, add_eos.
 
+With use_dpo=true the lines are pairs of answers, a prompt with chosen and rejected; max_prompt_length counts, too.
+
   --row N      the conversations of row N, from 0
   --json FILE  text, tokens and mask of every line, and the lines of each row
 
@@ -97,6 +99,8 @@ int build(const Options& given) {
   std::vector<std::string> settings(given.settings.begin() + 1, given.settings.end());
   settings.push_back("dataset_type=text");  // else data_path has no meaning
   const Config config = Config::from_args(settings);
+  if (config.get_bool("use_dpo"))
+    fail_usage("[data] build makes tokens of texts: use_dpo=true trains on pairs as JSON lines");
   if (config.get_bool("use_sft"))
     fail_usage("[data] build makes tokens of texts: use_sft=true trains on conversations as JSON lines");
   const BuildOptions options = build_options(config, given);
@@ -168,13 +172,19 @@ int show(const std::string& folder, const std::string& json_file) {
   return 0;
 }
 
+bool asks_for_pairs(const std::vector<std::string>& settings) {
+  return std::ranges::any_of(settings, [](const std::string& setting) {
+    return setting == "use_dpo=true" || setting == "use_dpo=True" || setting == "use_dpo=1";
+  });
+}
+
 Config config_of_conversations(const Options& given) {
   std::vector<std::string> settings(given.settings.begin() + 2, given.settings.end());
   for (const std::string& setting : settings) {
     if (setting.find('=') == std::string::npos)
       fail_usage("[data] show: expected one FILE, got {} too", setting);
   }
-  settings.push_back("use_sft=true");
+  if (!asks_for_pairs(settings)) settings.push_back("use_sft=true");
   settings.push_back("data_path=" + given.settings[1]);
   settings.push_back("dataset_type=text");
   Config config = Config::from_args(settings);
@@ -220,6 +230,46 @@ nlohmann::ordered_json json_of(const std::vector<Conversation>& all,
   return {{"max_target_length", sequence}, {"documents", std::move(documents)}, {"packed", rows}};
 }
 
+void print_side(const Conversation& side, const Tokenizer& tokenizer) {
+  fmt::print("{}: {} tokens\n{}\n", side.place, side.tokens.size(), marked_text(side, tokenizer));
+}
+
+nlohmann::ordered_json json_of(const PairRows& of, const Config& config) {
+  const auto side = [](const Conversation& c) {
+    return nlohmann::ordered_json{{"text", c.text}, {"tokens", c.tokens}, {"mask", c.mask}};
+  };
+  nlohmann::ordered_json pairs = nlohmann::ordered_json::array();
+  for (const PreferencePair& pair : of.pairs)
+    pairs.push_back({{"chosen", side(pair.chosen)}, {"rejected", side(pair.rejected)}});
+  return {{"max_target_length", config.get_int("max_target_length")},
+          {"dpo_beta", config.get_float("dpo_beta")},
+          {"dpo_label_smoothing", config.get_float("dpo_label_smoothing")},
+          {"orpo_lambda", config.get_float("orpo_lambda")},
+          {"pairs", std::move(pairs)},
+          {"packed", of.rows}};
+}
+
+// Shows the first pair, or those of a row.
+int show_pairs(const Options& given, const Config& config, const Tokenizer& tokenizer,
+               const SftEncoder& encoder, const PackingOptions& packing) {
+  ThreadPool pool(usable_cores());
+  const std::string paths = config.get_string("data_path");
+  const PairRows of =
+      pair_rows(pairs_of_run(config, paths, encoder, pool), paths, packing, max_prompt_of(config));
+  std::vector<std::int64_t> shown{0};
+  if (given.values.contains("--row"))
+    shown = of.rows[static_cast<std::size_t>(
+        number_option("data", given, "--row", 0, 0, std::ssize(of.rows) - 1))];
+  fmt::print("{}\n", of.report);
+  for (const std::int64_t p : shown) {
+    const PreferencePair& pair = of.pairs[static_cast<std::size_t>(p)];
+    print_side(pair.chosen, tokenizer);
+    print_side(pair.rejected, tokenizer);
+  }
+  if (!given.json_file.empty()) write_file_atomic(given.json_file, json_of(of, config).dump(1) + "\n");
+  return 0;
+}
+
 int show_conversations(const Options& given) {
   if (given.values.contains("--out") || given.values.contains("--shard-tokens"))
     fail_usage("[data] show writes no tokens: expected --out and --shard-tokens with build");
@@ -227,10 +277,11 @@ int show_conversations(const Options& given) {
   const auto tokenizer =
       make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
   const SftEncoder encoder(config, *tokenizer, INT64_MAX, true);
-  ThreadPool pool(usable_cores());
   const PackingOptions packing{.sequence = config.get_int("max_target_length"),
                                .pack = config.get_bool("packing"),
                                .most_documents = config.get_int("max_segments_per_seq")};
+  if (config.get_bool("use_dpo")) return show_pairs(given, config, *tokenizer, encoder, packing);
+  ThreadPool pool(usable_cores());
   const auto all = read_conversations(config.get_string("data_path"), *encoder.lines, pool);
   const auto rows = conversation_rows(all, packing);
   if (rows.empty())

@@ -185,8 +185,11 @@ struct Evaluation {
 };
 
 std::string read_text(const Config& config, std::vector<std::string>& notes) {
+  if (config.get_bool("use_dpo"))
+    fail_usage("[eval] use_dpo=true: expected texts; pairs are measured by train");
   if (config.get_bool("use_sft"))
-    fail_usage("[eval] use_sft=true: expected texts; conversations are measured by train with eval_data_path=FILE");
+    fail_usage(
+        "[eval] use_sft=true: expected texts; conversations are measured by train with eval_data_path=FILE");
   const std::string& path = config.get_string("data_path");
   if (path.empty()) fail_usage("[eval] data_path: expected a file of UTF-8 text, got none");
   std::error_code problem;

@@ -335,7 +335,7 @@ void ConfigBuilder::add_user_key(const std::string& name, nlohmann::json untyped
     fail_usage("[config] base_config: expected in a config file, got it from the {}", source);
   if (is_group(name)) {
     for (auto& [member, value] : members_of(name, untyped, source))
-      add_user_key(member, std::move(value), source);
+      add_user_key(fmt::format("{}.{}", name, member), std::move(value), source);
     return;
   }
   const std::string key = without_group(name);
@@ -632,11 +632,17 @@ void ConfigBuilder::derive_dataset_type() {
 
 // What fine-tuning on conversations means where keys do not say otherwise.
 void ConfigBuilder::derive_sft() {
-  if (!config_.get_bool("use_sft")) return;
+  const bool pairs = config_.get_bool("use_dpo");
+  if (!config_.get_bool("use_sft") && !pairs) return;
   const auto derive = [&](const char* key, nlohmann::json value) {
     const std::string& source = config_.entry(key).source;
-    if (source == "default" || source == kBaseFile) config_.set(key, std::move(value), "use_sft=true");
+    if (source == "default" || source == kBaseFile)
+      config_.set(key, std::move(value), pairs ? "use_dpo=true" : "use_sft=true");
   };
+  if (pairs) {
+    derive("train_data_columns", {"prompt", "chosen", "rejected"});
+    return;
+  }
   derive("sft_train_on_completion_only", true);
   // A line's own columns tell its form. `text` must be named: a file of texts would be trained whole.
   derive("train_data_columns", {"messages", "conversations", "prompt", "completion", "question", "answer",

@@ -177,7 +177,8 @@ UntypedKeys without_groups(const UntypedKeys& keys, const std::string& file) {
       if (!is_group(name)) add(without_group(name), value);
       continue;
     }
-    for (const auto& [member, of_member] : value.items()) add(member, of_member);
+    for (const auto& [member, of_member] : value.items())
+      add(without_group(fmt::format("{}.{}", name, member)), of_member);
   }
   return flat;
 }

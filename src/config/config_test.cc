@@ -177,7 +177,7 @@ TEST(Config, RefusesWhatIsPlanned) {
   for (const char* argument :
        {"moba=true", "ici_sequence_parallelism=2", "dcn_diloco_parallelism=-1", "mtp_eval_target_module=1",
         "checkpoint_is_quantized=True", "dataset_type=tfds", "use_2d_fsdp_sharding=true", "quantization=int8",
-        "dropout_rate=0.1", "use_dpo=1", "decoder_block=gemma"}) {
+        "dropout_rate=0.1", "use_grpo=1", "decoder_block=gemma"}) {
     const std::string problem = problem_of({argument});
     const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
@@ -188,6 +188,24 @@ TEST(Config, RefusesWhatIsPlanned) {
             "");
 }
 
+TEST(Config, PairsHaveTheirKeysFlatAndInAGroup) {
+  const std::vector<std::string> pairs{"use_dpo=true", "data_path=pairs.jsonl"};
+  const auto with = [&](const std::string& more) {
+    std::vector<std::string> all = pairs;
+    all.push_back(more);
+    return all;
+  };
+  EXPECT_EQ(config_of(pairs).get_strings("train_data_columns"),
+            (std::vector<std::string>{"prompt", "chosen", "rejected"}));
+  EXPECT_EQ(config_of(with("dpo.dpo_beta=0.3")).get_float("dpo_beta"), 0.3);
+  EXPECT_EQ(config_of(with("dpo.algo=orpo")).get_string("dpo_algo"), "orpo");
+  EXPECT_TRUE(config_of(pairs).is_none("max_prompt_length"));
+  EXPECT_EQ(config_of(with("dpo.max_prompt_length=7")).get_int("max_prompt_length"), 7);
+  EXPECT_TRUE(notices_mention(config_of({"dpo_beta=0.3"}), {"dpo_beta has no effect", "use_dpo=false"}));
+  EXPECT_TRUE(notices_mention(config_of(with("orpo_lambda=0.3")), {"orpo_lambda has no effect", "dpo_algo"}));
+  EXPECT_MENTIONS(problem_of(with("algo=orpo")), "algo=orpo", "dpo_algo");
+}
+
 TEST(Config, ConversationsBringTheirOwnDefaults) {
   const Config config = config_of({"use_sft=true", "data_path=chats.jsonl"});
   EXPECT_TRUE(config.get_bool("sft_train_on_completion_only"));
@@ -196,9 +214,11 @@ TEST(Config, ConversationsBringTheirOwnDefaults) {
                    .get_bool("sft_train_on_completion_only"));
   EXPECT_MENTIONS(problem_of({"use_sft=true"}), "use_sft=true", "data_path");
   EXPECT_MENTIONS(problem_of({"use_sft=true", "data_path=a", "use_truncation=false"}), "use_truncation");
-  EXPECT_MENTIONS(problem_of({"use_sft=true", "data_path=a", "formatting_func_path=b"}), "formatting_func_path=b");
+  EXPECT_MENTIONS(problem_of({"use_sft=true", "data_path=a", "formatting_func_path=b"}),
+                  "formatting_func_path=b");
   EXPECT_MENTIONS(problem_of({"eval_data_path=a"}), "eval_data_path=a", "use_sft=true");
-  EXPECT_TRUE(notices_mention(config_of({"sft_last_answer_only=true"}), {"sft_last_answer_only", "use_sft=false"}));
+  EXPECT_TRUE(
+      notices_mention(config_of({"sft_last_answer_only=true"}), {"sft_last_answer_only", "use_sft=false"}));
 }
 
 TEST(Config, WordsOfTheReference) {

@@ -196,6 +196,31 @@ void check_sft(const Config& config) {
   }
 }
 
+// Refuses what training on pairs would pass over.
+void check_dpo(const Config& config) {
+  if (!config.get_bool("use_dpo")) return;
+  const auto refuse = [](const std::string& given, const char* otherwise) {
+    fail_usage("[config] {} with use_dpo=true: {}", given, otherwise);
+  };
+  if (config.get_bool("use_sft")) refuse("use_sft=true", "expected one of the two");
+  if (config.get_string("dataset_type") != "text")
+    refuse(fmt::format("dataset_type={}", config.get_string("dataset_type")),
+           "expected data_path=FILE with JSON lines of prompt, chosen and rejected, and dataset_type=text");
+  if (!config.get_bool("use_truncation"))
+    refuse("use_truncation=false", "an answer does not go on in another row; leave it at true");
+  if (config.get_int("max_segments_per_seq") == 1)
+    refuse("max_segments_per_seq=1", "a pair is two documents of a row; expected 2 or more, or -1");
+  if (config.get_int("eval_interval") > 0)
+    refuse(fmt::format("eval_interval={}", config.get_int("eval_interval")),
+           "pairs are not held out so far; leave it at -1");
+  if (config.is_set_by_user("records_without_text") && config.get_string("records_without_text") == "skip")
+    refuse("records_without_text=skip", "a line that is no pair is refused; leave it out");
+  for (const auto& [key, otherwise] : {std::pair("chat_template", "give a file by chat_template_path"),
+                                       std::pair("formatting_func_path", "write messages into the data")}) {
+    if (!config.is_none(key)) refuse(fmt::format("{}={}", key, config.get_string(key)), otherwise);
+  }
+}
+
 void check_axes(const Config& config) {
   std::set<std::string> seen;
   for (const std::string& axis : config.mesh_axes()) {
@@ -225,6 +250,7 @@ void check_consistency(const Config& config) {
   check_steps(config);
   check_data(config);
   check_sft(config);
+  check_dpo(config);
   check_axes(config);
 }
 
@@ -236,16 +262,27 @@ void check_row_keys(const Config& config, std::vector<std::string>& lines) {
   if (config.get_string("dataset_type") == "synthetic") {
     if (!config.get_bool("packing")) tell("packing", "dataset_type=synthetic");
     if (config.get_int("num_epoch") > 0) tell("num_epoch", "dataset_type=synthetic");
-  } else if (config.get_bool("packing") && !config.get_bool("use_sft")) {
+  } else if (config.get_bool("packing") && !config.get_bool("use_sft") && !config.get_bool("use_dpo")) {
     tell("use_truncation", "packing=true: a long document goes on in the next sequence");
   } else if (!config.get_bool("packing")) {
     tell("max_segments_per_seq", "packing=false");
   }
+  const bool pairs = config.get_bool("use_dpo");
   if (!config.get_bool("use_sft")) {
-    for (const char* key : {"sft_train_on_completion_only", "sft_last_answer_only", "sft_trust_messages"})
+    for (const char* key : {"sft_train_on_completion_only", "sft_last_answer_only"})
       tell(key, "use_sft=false");
+    if (!pairs) tell("sft_trust_messages", "use_sft=false");
   } else if (config.get_int("eval_interval") <= 0) {
     tell("eval_data_path", "eval_interval=-1");
+  }
+  if (!pairs) {
+    for (const char* key :
+         {"dpo_algo", "dpo_beta", "dpo_label_smoothing", "orpo_lambda", "max_prompt_length"})
+      tell(key, "use_dpo=false");
+  } else if (config.get_string("dpo_algo") == "orpo") {
+    for (const char* key : {"dpo_beta", "dpo_label_smoothing"}) tell(key, "dpo_algo=orpo");
+  } else {
+    tell("orpo_lambda", "dpo_algo=dpo");
   }
 }
 

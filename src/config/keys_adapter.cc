@@ -1,4 +1,5 @@
-// Declares keys of low-rank adapters (LoRA), and groups of keys that the reference writes with a dot.
+// Declares keys of low-rank adapters (LoRA), of training on pairs, and groups of keys that the reference
+// writes with a dot.
 #include "config/declaration.h"
 
 namespace switchyard {
@@ -35,18 +36,32 @@ std::vector<KeyDeclaration> adapter_keys() {
       optional(text_key("lora_weight_qtype", "", "the same as weight_format: int8, int4, int4a, mxfp4")),
       inert(
           optional(integer_key("lora_tile_size", 32, at_least(1), "inputs that have one scale: always 32"))),
+      must_stay(choice_key("dpo_algo", "dpo", one_of({"dpo", "orpo"}),
+                           "with use_dpo: dpo holds the adapted model to the model without its adapter; orpo "
+                           "has no such reference")),
+      must_stay(float_key("dpo_beta", 0.1, more_than(0),
+                          "with dpo_algo=dpo: factor of log-probabilities less the reference's")),
+      must_stay(float_key("dpo_label_smoothing", 0.0, between(0, 0.5),
+                          "with dpo_algo=dpo: the share of pairs that may be the wrong way round")),
+      must_stay(float_key("orpo_lambda", 0.1, at_least(0), "with dpo_algo=orpo: weight of the odds ratio")),
+      must_stay(with_role(
+          KeyRole::data,
+          optional(integer_key("max_prompt_length", 1, at_least(1),
+                               "with use_dpo: the last tokens of a prompt that are kept; none: all, but a "
+                               "quarter of a row where a pair is longer than its row")))),
   };
 }
 
 std::string without_group(const std::string& key) {
-  constexpr std::string_view kGroups[] = {"lora."};
+  if (key == "dpo.algo") return "dpo_algo";
+  constexpr std::string_view kGroups[] = {"lora.", "dpo."};
   for (const std::string_view group : kGroups)
     if (key.starts_with(group)) return key.substr(group.size());
   return key;
 }
 
 bool is_group(const std::string& key) {
-  return key == "lora";
+  return key == "lora" || key == "dpo";
 }
 
 }  // namespace switchyard

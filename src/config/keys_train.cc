@@ -111,7 +111,10 @@ std::vector<KeyDeclaration> train_keys() {
       inert(float_key("per_device_batch_size_increment", 2.0, more_than(0),
                       "only with enable_rampup_batch_size")),
       inert(integer_key("global_rampup_samples", 500, at_least(1), "only with enable_rampup_batch_size")),
-      planned(boolean_key("use_dpo", false, "preference optimisation")),
+      must_stay(
+          boolean_key("use_dpo", false,
+                      "trains an adapter on pairs of answers, of which one was preferred: data_path holds "
+                      "JSON lines of prompt, chosen and rejected")),
       boolean_key("use_sft", false,
                   "fine-tune on conversations: data_path holds JSON lines, which the model's chat template "
                   "renders"),

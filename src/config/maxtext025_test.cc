@@ -90,12 +90,14 @@ TEST_F(MaxText025, BaseFileStandsAsItIs) {
 
 TEST_F(MaxText025, SwitchesOfWhatIsNotBuiltAreRefused) {
   for (const char* setting :
-       {"use_grpo=true", "learn_to_init_mode=true", "use_dpo=true", "use_m3_model=true", "use_lineage=true",
+       {"use_grpo=true", "learn_to_init_mode=true", "use_m3_model=true", "use_lineage=true",
         "te_moe_block=true", "moe_quantize_token_all_gather=true", "shard_embed_moe_on_fsdp=true",
         "convert_checkpoint_if_possible=true", "sharding_strategy=experimental",
         "use_tunix_gradient_accumulation=true", "use_agentic_rollout=true"})
     EXPECT_MENTIONS(problem_of({setting}), "planned", std::string(setting).substr(0, 4)) << setting;
   EXPECT_EQ(problem_of({"use_grpo=False", "rl={}", "dpo=None"}), "");
+  EXPECT_EQ(config_of({"dpo.algo=orpo"}).get_string("dpo_algo"), "orpo");
+  EXPECT_EQ(config_of({"dpo={algo: orpo, dpo_beta: 0.3}"}).get_float("dpo_beta"), 0.3);
 }
 
 TEST_F(MaxText025, DerivedValuesAreRefused) {

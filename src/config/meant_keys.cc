@@ -105,6 +105,7 @@ constexpr Meaning kInert[] = {
     {"batch_size", "per_device_batch_size"},
     {"train_micro_batch_size", "per_device_batch_size"},
     {"eval_batch_size", "eval_per_device_batch_size"},
+    {"algo", "dpo_algo"},
 };
 
 std::string_view meaning_in(std::span<const Meaning> table, std::string_view name) {

@@ -10,6 +10,7 @@
 #include "data/conversations.h"
 #include "data/row_layout.h"
 #include "data/token_stream.h"
+#include "data/whole_documents.h"
 
 namespace switchyard {
 namespace {
@@ -22,23 +23,6 @@ std::int64_t targets_within(const Conversation& conversation, std::int64_t seque
   const std::int64_t end = std::min(length_of(conversation), sequence + 1);
   return end < 2 ? 0 : std::count(conversation.mask.begin() + 1, conversation.mask.begin() + end, 1);
 }
-
-// Rows that the stream holds one after the other, each of whole documents.
-class WholeDocuments : public RowLayout {
- public:
-  explicit WholeDocuments(std::int64_t sequence) : sequence_(sequence) {}
-  void end_row(std::int64_t tokens) { ends_.push_back(tokens); }
-  std::int64_t rows() const override { return std::ssize(ends_); }
-  RowRange row(std::int64_t row) const override {
-    const std::int64_t begin = row == 0 ? 0 : ends_[static_cast<std::size_t>(row) - 1],
-                       end = ends_[static_cast<std::size_t>(row)];
-    return {begin, end, std::min(sequence_, end - begin)};
-  }
-
- private:
-  std::int64_t sequence_;
-  std::vector<std::int64_t> ends_;
-};
 
 struct PackedConversations {
   std::shared_ptr<StoredTokens> stream;

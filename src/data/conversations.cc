@@ -228,10 +228,6 @@ bool ConversationEncoder::holds_special(const Json& value) const {
 
 namespace {
 
-struct ConversationRecord {
-  std::string place, text;
-};
-
 RecordForm form_of_records(const std::string& path, std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin != std::string_view::npos && text[begin] == '[') return RecordForm::array;
@@ -254,8 +250,7 @@ Json record_of(const ConversationRecord& record) {
 
 }  // namespace
 
-std::vector<Conversation> read_conversations(const std::string& paths, const ConversationEncoder& encoder,
-                                             ThreadPool& pool) {
+std::vector<ConversationRecord> read_conversation_records(const std::string& paths) {
   std::vector<ConversationRecord> records;
   for (const std::string& file : find_text_files(paths)) {
     if (const std::string reason = reason_against_file(file); !reason.empty())
@@ -265,13 +260,16 @@ std::vector<Conversation> read_conversations(const std::string& paths, const Con
     add_records(file, records);
   }
   if (records.empty()) fail_usage("[data] data_path={}: expected a conversation a line, got no line", paths);
-  std::vector<Conversation> conversations(records.size());
+  return records;
+}
+
+void for_each_record(const std::vector<ConversationRecord>& records, ThreadPool& pool,
+                     const std::function<void(std::size_t, Json)>& use) {
   std::vector<std::exception_ptr> problems(records.size());
   pool.for_range(std::ssize(records), 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
       try {
-        conversations[i] = encoder.encode(record_of(records[i]), records[i].place);
-        conversations[i].hash = XXH64(records[i].text.data(), records[i].text.size(), 0);
+        use(i, record_of(records[i]));
       } catch (...) {
         problems[i] = std::current_exception();
       }
@@ -280,6 +278,16 @@ std::vector<Conversation> read_conversations(const std::string& paths, const Con
   for (const std::exception_ptr& problem : problems) {  // that of the first line, whichever thread was first
     if (problem) std::rethrow_exception(problem);
   }
+}
+
+std::vector<Conversation> read_conversations(const std::string& paths, const ConversationEncoder& encoder,
+                                             ThreadPool& pool) {
+  const std::vector<ConversationRecord> records = read_conversation_records(paths);
+  std::vector<Conversation> conversations(records.size());
+  for_each_record(records, pool, [&](std::size_t i, Json record) {
+    conversations[i] = encoder.encode(std::move(record), records[i].place);
+    conversations[i].hash = XXH64(records[i].text.data(), records[i].text.size(), 0);
+  });
   return conversations;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,6 +63,16 @@ class ConversationEncoder {
   const chat::ChatTemplate* chat_;
   ConversationOptions options_;
 };
+
+// A line of JSON with its place, FILE:LINE.
+struct ConversationRecord {
+  std::string place, text;
+};
+// The lines of files and folders, as read_conversations() reads them.
+std::vector<ConversationRecord> read_conversation_records(const std::string& paths);
+// Calls use(index, JSON) for each line, from several threads. Rethrows what it throws for the first line.
+void for_each_record(const std::vector<ConversationRecord>& records, ThreadPool& pool,
+                     const std::function<void(std::size_t, nlohmann::ordered_json)>& use);
 
 // Reads the conversations of files and folders (data/text_files.h): *.jsonl, *.ndjson and *.json.
 // Error(usage) for another file, a broken line, and files without a line.

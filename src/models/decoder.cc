@@ -431,6 +431,12 @@ Losses training_losses(Context& c, const ModelConfig& m, const Parameters& param
   const Array dense_head = dense_weight(c, head, m.dtype);  // the loss reads no blocks
   if (m.trains_indexer_alone() && c.grad_enabled) {
     result.lm_loss = result.z_loss = make_leaf(c.zeros(DType::f32, {}), {}, Sharding{}, false);
+  } else if (options.preference) {
+    result.log_probs = token_log_probs(c, hidden, dense_head, m.tied, batch.targets, batch.target_segments,
+                                       m.logit_soft_cap);
+    result.preference =
+        preference_loss(c, result.log_probs, options.reference, batch.target_segments, *options.preference);
+    result.lm_loss = result.loss = result.preference->loss;
   } else {
     const CrossEntropyOptions loss{.count = options.target_count,
                                    .count_there = options.target_count_there,
@@ -460,6 +466,15 @@ HiddenStates hidden_states(Context& c, const ModelConfig& m, const Parameters& p
   runs.end();
   if (block.is_last()) result.final_hidden = final_hidden_of(c, m, x, parameters.on_device(c, "final_norm"));
   return result;
+}
+
+Array target_log_probs(Context& c, const ModelConfig& m, const Parameters& parameters,
+                       const DeviceBatch& batch) {
+  CHECK(c.stage.count == 1, "log-probabilities in {} stages", c.stage.count);
+  const Array hidden = hidden_states(c, m, parameters, batch, {}).final_hidden;
+  const Array head = head_of(c, m, parameters, m.tied ? table_of(c, m, parameters) : Array());
+  return token_log_probs(c, hidden, dense_weight(c, head, m.dtype), m.tied, batch.targets,
+                         batch.target_segments, m.logit_soft_cap);
 }
 
 NextLogits next_logits(Context& c, const ModelConfig& m, const Parameters& parameters,

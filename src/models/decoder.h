@@ -10,6 +10,7 @@
 #include "models/prediction.h"
 #include "moe/block.h"
 #include "ops/layer_cache.h"
+#include "ops/preference_loss.h"
 
 namespace switchyard {
 
@@ -76,6 +77,10 @@ struct LossOptions : BlockOptions {
   Tensor target_count_there = {}, further_count_there = {};
   // Factor on balance and indexer losses, which are means over this pass: the pass's share of the step.
   double balance_share = 1;
+  // A loss over pairs of answers in place of the cross entropy. `reference`: target_log_probs() of what dpo
+  // holds the model to.
+  std::optional<PreferenceOptions> preference = {};
+  Array reference = {};
   bool keep_logits = false;  // also return logits [B,S,V] f32; otherwise they never exist
   bool head_scores = false;  // also return the largest attention scores
 };
@@ -85,16 +90,19 @@ struct Losses : BlockOutput {
   // The sum that is differentiated, lm_loss + prediction_loss + balance_loss + indexer_loss. Undefined where
   // a block contributes no loss.
   Array loss;
-  Array lm_loss;       // cross entropy with its z loss; 0 in training steps that train only the indexers
-  Array z_loss;        // part of lm_loss
-  Array balance_loss;  // mean over MoE layers; undefined without one
+  Array lm_loss;  // cross entropy with its z loss, or the loss over pairs; 0 in training steps that train
+                  // only the indexers
+  Array z_loss;   // part of lm_loss
+  Array balance_loss;                // mean over MoE layers; undefined without one
   std::vector<Array> layer_balance;  // one for each MoE layer: the terms of balance_loss
   // Mean cross entropy of all prediction layers together, times the model's prediction_loss. Undefined
   // without prediction layers; a pass without gradients leaves them out.
   Array prediction_loss;
   Array indexer_loss;  // mean of the layers' indexer losses, times the model's factor; undefined without one
-  std::vector<HeadScores> scores;  // with head_scores, one for each layer
-  Array logits;                    // with keep_logits
+  std::optional<Preference> preference;  // over pairs
+  Array log_probs;                       // over pairs: f32 [B,S], of the targets
+  std::vector<HeadScores> scores;        // with head_scores, one for each layer
+  Array logits;                          // with keep_logits
 };
 
 // Runs what a block has of the embedding, the layers, the final norm and the losses.
@@ -107,6 +115,11 @@ struct HiddenStates : BlockOutput {
 };
 HiddenStates hidden_states(Context& context, const ModelConfig& model, const Parameters& parameters,
                            const DeviceBatch& batch, const BlockOptions& options);
+
+// The natural log of each target's probability, f32 [B,S], 0 where there is no target. For a model without
+// pipeline stages.
+Array target_log_probs(Context& context, const ModelConfig& model, const Parameters& parameters,
+                       const DeviceBatch& batch);
 
 // Generation. `caches` have every layer's keys and values of earlier tokens, and room for the new ones.
 struct NextLogits : BlockOutput {

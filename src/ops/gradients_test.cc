@@ -165,6 +165,57 @@ TEST(Gradients, LinearCrossEntropyWithSplitVocabulary) {
   }
 }
 
+TEST(Gradients, TokenLogProbsWithSplitVocabulary) {
+  const std::int32_t segment_ids[] = {1, 1, 0, 1, 2, 2, 0, 0, 0, 1, 1, 1};
+  const Tensor segments = Tensor::of<std::int32_t>({4, 3}, segment_ids),
+               targets = random_integers({4, 3}, 7, 0, 16);
+  const Mesh fsdp_expert({{"fsdp", 2}, {"expert", 2}});
+  const Sharding rows{{{"data"}, {}}, {}}, batch{{{"fsdp", "expert"}, {}}, {}}, whole{{{}, {}}, {}};
+  for (bool vocab_major : {false, true}) {
+    for (float cap : {0.0f, 5.0f}) {
+      const auto head_of_mesh = [&](const Axes& inputs, const Axes& columns) {
+        return vocab_major ? Sharding{{columns, inputs}, {}} : Sharding{{inputs, columns}, {}};
+      };
+      check_gradients(
+          {.function =
+               [&](Context& c, std::span<const Array> in) {
+                 return token_log_probs(c, in[0], in[1], vocab_major, in[2], in[3], cap);
+               },
+           .inputs = {{random_tensor({4, 3, 8}, 8),
+                       {{{{"data"}, {}, {"tensor"}}, {}},
+                        {{{"data"}, {}, {}}, {}},
+                        {{{}, {}, {}}, {}},
+                        {{{"fsdp", "expert"}, {}, {}}, {}}}},
+                      {random_tensor(vocab_major ? Shape{16, 8} : Shape{8, 16}, 9, 0.5f),
+                       {head_of_mesh({"data"}, {"tensor"}), head_of_mesh({}, {"data", "tensor"}),
+                        head_of_mesh({"data"}, {"tensor"}), head_of_mesh({"fsdp", "expert"}, {})}},
+                      {targets, {rows, rows, whole, batch}},
+                      {segments, {rows, rows, whole, batch}}},
+           .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2, fsdp_expert}});
+    }
+  }
+}
+
+// Their sum is the cross entropy, and a token of segment 0 has none.
+TEST(Gradients, TokenLogProbsEqualTheCrossEntropy) {
+  const std::int32_t segment_ids[] = {1, 0, 1, 2, 2, 0};
+  on_mesh(Mesh(), [&](Context& c) {
+    const Array hidden = leaf(c, random_tensor({2, 3, 5}, 1), replicated(3)),
+                head = leaf(c, random_tensor({5, 7}, 2), replicated(2)),
+                targets = leaf(c, random_integers({2, 3}, 3, 0, 7), replicated(2)),
+                segments = leaf(c, Tensor::of<std::int32_t>({2, 3}, segment_ids), replicated(2));
+    const Tensor log_probs = token_log_probs(c, hidden, head, false, targets, segments).tensor();
+    double sum = 0;
+    for (std::size_t i = 0; i < 6; ++i) {
+      const float x = log_probs.span<float>()[i];
+      sum -= static_cast<double>(x);
+      EXPECT_EQ(x == 0, segment_ids[i] == 0) << i;
+    }
+    const Tensor loss = linear_cross_entropy(c, hidden, head, false, targets, segments, {}).loss.tensor();
+    EXPECT_NEAR(loss.data<float>()[0], sum, 1e-5);
+  });
+}
+
 TEST(Gradients, LinearCrossEntropyOfManyTokensGathersTheHead) {
   const Sharding batch{{{"fsdp"}, {}}, {}};
   check_gradients({.function =

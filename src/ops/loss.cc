@@ -1,5 +1,9 @@
 #include "ops/loss.h"
 
+#include <algorithm>
+#include <array>
+#include <functional>
+
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/loss/token_loss.h"
 #include "kernels/pointwise/soft_cap.h"
@@ -8,6 +12,48 @@
 
 namespace switchyard {
 namespace {
+
+// Fills `there` with what `fill` makes on the host. An abstract tensor has no values.
+void fill_from_host(const Context& c, const Tensor& there,
+                    const std::function<void(std::span<float>)>& fill) {
+  if (c.abstract()) return;
+  const Tensor here(Memory(), DType::f32, there.shape());
+  fill(here.span<float>());
+  copy(here.view(), there.view());
+}
+
+const Axes& axes_of_vocabulary(const ArrayInfo& head, bool vocab_major) {
+  return head.sharding.dims[vocab_major ? 0 : 1];
+}
+
+struct LogitForm {
+  bool vocab_major;
+  float soft_cap;
+};
+
+// What this rank's columns of the head, of layout `info`, make of its tokens.
+CrossEntropyLogits local_logits(const Context& c, const Tensor& hidden, const Tensor& head,
+                                const ArrayInfo& info, const Tensor& targets, const LogitForm& form) {
+  const std::size_t vocab_dim = form.vocab_major ? 0 : 1;
+  return {.hidden = hidden.view(),
+          .weight = head.view(),
+          .weight_vocab_major = form.vocab_major,
+          .targets = targets.view(),
+          .vocab_begin = local_offset(*c.mesh, c.rank, info.shape, info.sharding)[vocab_dim],
+          .whole_vocab = info.shape[vocab_dim],
+          .logit_soft_cap = form.soft_cap};
+}
+
+// lse over the whole vocabulary from the parts, in rank order; the target's logit is
+// on one rank, 0 elsewhere.
+void combine(Context& c, const Axes& axes, const TensorView& lse, const TensorView& target) {
+  if (axes.empty()) return;
+  const ProcessGroup& group = c.group(axes);
+  c.comm->all_reduce(group, target);
+  const Tensor parts = c.empty(DType::f32, {static_cast<std::int64_t>(group.ranks.size()), lse.size()});
+  c.comm->all_gather(group, lse, parts.view());
+  combine_log_sums(*c.pool, parts.view(), lse);
+}
 
 class LinearCrossEntropyOp : public Op {
  public:
@@ -127,33 +173,82 @@ class LinearCrossEntropyOp : public Op {
     return g;
   }
 
-  const Axes& vocab_axes(const ArrayInfo& head) const { return head.sharding.dims[vocab_major_ ? 0 : 1]; }
+  const Axes& vocab_axes(const ArrayInfo& head) const { return axes_of_vocabulary(head, vocab_major_); }
 
   CrossEntropyLogits logits_of(const Context& c, const Tensor& hidden, const Tensor& head,
                                const ArrayInfo& info, const Tensor& targets) const {
-    const std::size_t vocab_dim = vocab_major_ ? 0 : 1;
-    return {.hidden = hidden.view(),
-            .weight = head.view(),
-            .weight_vocab_major = vocab_major_,
-            .targets = targets.view(),
-            .vocab_begin = local_offset(*c.mesh, c.rank, info.shape, info.sharding)[vocab_dim],
-            .whole_vocab = info.shape[vocab_dim],
-            .logit_soft_cap = options_.logit_soft_cap};
-  }
-
-  // lse over the whole vocabulary from the parts, in rank order; the target's logit is
-  // on one rank, 0 elsewhere.
-  static void combine(Context& c, const Axes& axes, const TensorView& lse, const TensorView& target) {
-    if (axes.empty()) return;
-    const ProcessGroup& group = c.group(axes);
-    c.comm->all_reduce(group, target);
-    const Tensor parts = c.empty(DType::f32, {static_cast<std::int64_t>(group.ranks.size()), lse.size()});
-    c.comm->all_gather(group, lse, parts.view());
-    combine_log_sums(*c.pool, parts.view(), lse);
+    return local_logits(c, hidden, head, info, targets, {vocab_major_, options_.logit_soft_cap});
   }
 
   CrossEntropyOptions options_;
   bool vocab_major_, with_gradients_, trained_;
+};
+
+Tensor log_probs_on_host(Context& c, const Tensor& x) {
+  return read_back(c, x, "log-probabilities", [] { return Tensor(); });
+}
+
+// The two numbers of each token are subtracted on the host: a GPU waits for it.
+class TokenLogProbsOp : public Op {
+ public:
+  TokenLogProbsOp(LogitForm form, bool trained) : form_(form), trained_(trained) {}
+  std::string_view name() const override { return "token_log_probs"; }
+
+  // Outputs: the log-probabilities, and lse of the local tokens for backward.
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo numbers = in[2];
+    numbers.dtype = DType::f32;
+    return {numbers, numbers};
+  }
+
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
+    const std::int64_t rows = in[2].size();
+    const Tensor lse = c.empty(DType::f32, in[2].shape()), target = c.empty(DType::f32, {rows}),
+                 log_probs = c.empty(DType::f32, in[2].shape());
+    const TensorView lse_rows = lse.view().reshaped({rows});
+    switchyard::linear_cross_entropy(
+        *c.pool, {local_logits(c, in[0], in[1], infos[1], in[2], form_), lse_rows, target.view()});
+    combine(c, axes_of_vocabulary(infos[1], form_.vocab_major), lse_rows, target.view());
+    fill_from_host(c, log_probs, [&](std::span<float> out) {
+      const Tensor sums = log_probs_on_host(c, lse), logits = log_probs_on_host(c, target),
+                   segments = log_probs_on_host(c, in[3]);
+      for (std::size_t i = 0; i < out.size(); ++i)
+        out[i] = segments.span<std::int32_t>()[i] == 0 ? 0 : logits.span<float>()[i] - sums.span<float>()[i];
+    });
+    return {log_probs, lse};
+  }
+
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor hidden = call.input(0), head = call.input(1), targets = call.input(2),
+                 segments = call.input(3), lse = call.output(1);
+    const Axes& axes = axes_of_vocabulary(call.input_info(1), form_.vocab_major);
+    const Tensor coefficients = c.empty(DType::f32, lse.shape());
+    fill_from_host(c, coefficients, [&](std::span<float> out) {
+      std::ranges::fill(out, 0.0f);
+      if (!call.grad(0).defined()) return;
+      const Tensor gradient = log_probs_on_host(c, call.grad(0)), counts = log_probs_on_host(c, segments);
+      for (std::size_t i = 0; i < out.size(); ++i)
+        if (counts.span<std::int32_t>()[i] != 0) out[i] = -gradient.span<float>()[i];
+    });
+    // The forward summed over the vocabulary's ranks; the transpose of that sum is the same sum.
+    if (!axes.empty()) c.comm->all_reduce(c.group(axes), coefficients.view());
+    const Tensor dhidden = c.empty(DType::f32, hidden.shape()),
+                 dhead = trained_ ? c.empty(head.dtype(), head.shape()) : Tensor();
+    linear_cross_entropy_backward(
+        *c.pool, {.logits = local_logits(c, hidden, head, call.input_info(1), targets, form_),
+                  .lse = lse.view(),
+                  .softmax_coefficient = coefficients.view(),
+                  .target_coefficient = coefficients.view(),
+                  .dhidden = dhidden.view(),
+                  .dweight = dhead.view()});
+    return {dhidden, dhead, Tensor(), Tensor()};
+  }
+  std::uint32_t needs_outputs() const override { return 2; }
+
+ private:
+  LogitForm form_;
+  bool trained_;
 };
 
 class SoftCapOp : public Op {
@@ -210,14 +305,32 @@ Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, s
 
 }  // namespace
 
+namespace {
+
+// The inputs of a loss, laid out so that each rank has some tokens and some columns.
+std::array<Array, 4> loss_inputs(Context& context, const Array& hidden, const Array& head,
+                                 bool head_vocab_major, const Array& targets, const Array& segments) {
+  const auto [tokens, vocab] = choose_layout(*context.mesh, hidden, head, head_vocab_major ? 0 : 1);
+  const Sharding head_layout = head_vocab_major ? Sharding{{vocab, {}}, {}} : Sharding{{{}, vocab}, {}};
+  return {reshard(context, hidden, Sharding{{tokens.dims[0], tokens.dims[1], {}}, {}}),
+          reshard(context, head, head_layout), reshard(context, targets, tokens),
+          reshard(context, segments, tokens)};
+}
+
+}  // namespace
+
+Array token_log_probs(Context& context, const Array& hidden, const Array& head, bool head_vocab_major,
+                      const Array& targets, const Array& segments, float logit_soft_cap) {
+  const auto inputs = loss_inputs(context, hidden, head, head_vocab_major, targets, segments);
+  const auto op = std::make_shared<TokenLogProbsOp>(LogitForm{head_vocab_major, logit_soft_cap},
+                                                    inputs[1].value()->requires_grad);
+  return apply(context, op, inputs)[0];
+}
+
 CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const Array& head,
                                   bool head_vocab_major, const Array& targets, const Array& segments,
                                   const CrossEntropyOptions& options) {
-  const auto [tokens, vocab] = choose_layout(*context.mesh, hidden, head, head_vocab_major ? 0 : 1);
-  const Sharding head_layout = head_vocab_major ? Sharding{{vocab, {}}, {}} : Sharding{{{}, vocab}, {}};
-  const Array inputs[] = {reshard(context, hidden, Sharding{{tokens.dims[0], tokens.dims[1], {}}, {}}),
-                          reshard(context, head, head_layout), reshard(context, targets, tokens),
-                          reshard(context, segments, tokens)};
+  const auto inputs = loss_inputs(context, hidden, head, head_vocab_major, targets, segments);
   // Not in a pipeline, whose last stage may have many forward passes before the first backward pass: each
   // would keep a gradient of the whole head.
   const bool with_gradients = context.grad_enabled && context.stage.count == 1;

@@ -24,6 +24,12 @@ CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const A
                                   bool head_vocab_major, const Array& targets, const Array& segments,
                                   const CrossEntropyOptions& options);
 
+// The natural log of each target's probability, f32 [B,S], with a gradient; 0 where the segment is 0. Inputs
+// as of linear_cross_entropy, beside which this one makes logits twice: it is for losses that weigh each
+// token by itself. The result is laid out as the tokens are while they meet the head.
+Array token_log_probs(Context& context, const Array& hidden, const Array& head, bool head_vocab_major,
+                      const Array& targets, const Array& segments, float logit_soft_cap = 0);
+
 // cap * tanh(logits / cap) for float32 logits, as in linear_cross_entropy. cap > 0.
 Array capped_logits(Context& context, const Array& logits, float cap);
 

@@ -122,7 +122,14 @@ StepMetrics step_metrics(const TrainConfig& training, const StepResult& r, doubl
     m.set("moe/routing_agreement", r.routing->share());
     m.set("moe/routing_replayed", r.routing->covered());
   }
-  m.set("learning/perplexity", std::exp(r.lm_loss));
+  if (r.rewards) {
+    m.set("rewards/chosen", r.rewards->chosen);
+    m.set("rewards/rejected", r.rewards->rejected);
+    m.set("rewards/margins", r.rewards->chosen - r.rewards->rejected);
+    m.set("rewards/accuracies", r.rewards->preferred);
+  } else {
+    m.set("learning/perplexity", std::exp(r.lm_loss));
+  }
   m.set("perf/step_time_seconds", seconds);
   m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);
   m.set("perf/per_device_tflops_per_sec", flops_per_rank / seconds * 1e-12);

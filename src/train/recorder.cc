@@ -30,9 +30,13 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
     dropped += layer.rows_dropped();
   }
   const std::string share = peak_ > 0 ? fmt::format(" {:.0f}%", 100 * flops / seconds / peak_) : "";
-  std::string text = fmt::format(
-      "step {:>5}  loss {:.4f} ppl {:.4g}  {:.0f} tok/s {:.3g} TFLOP/s{}  grad {:.3g}", step, r.loss,
-      std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12, share, r.raw_grad_norm);
+  const std::string quality =
+      r.rewards ? fmt::format("margin {:.4g} preferred {:.0f}%", r.rewards->chosen - r.rewards->rejected,
+                              100 * r.rewards->preferred)
+                : fmt::format("ppl {:.4g}", std::exp(r.lm_loss));
+  std::string text =
+      fmt::format("step {:>5}  loss {:.4f} {}  {:.0f} tok/s {:.3g} TFLOP/s{}  grad {:.3g}", step, r.loss,
+                  quality, tokens / seconds, flops / seconds * 1e-12, share, r.raw_grad_norm);
   if (!r.layers.empty()) text += fmt::format("  load {:.2f} dropped {:.0f}", worst, dropped);
   if (passes > 1) text += fmt::format("  {} passes", passes);
   if (r.routing) text += fmt::format("  routing agreement {:.4f}", r.routing->share());
@@ -49,8 +53,11 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
                                  r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
 }
 
-std::string legend_of_steps(const ModelConfig& model, double peak) {
-  std::string text = "columns: ppl: perplexity";
+std::string legend_of_steps(const ModelConfig& model, double peak, bool pairs) {
+  std::string text = pairs ? "columns: margin: the chosen answers' mean reward less the rejected ones'; "
+                             "preferred: pairs whose "
+                             "chosen answer has the larger one"
+                           : "columns: ppl: perplexity";
   if (peak > 0)
     text += fmt::format("; %: of a peak of {:.3g} TFLOP/s ({} products in registers, all cores)",
                         peak * 1e-12, name_of(model.dtype));

@@ -36,7 +36,7 @@ class Recorder {
 };
 
 // Explains the figures in a step's line.
-std::string legend_of_steps(const ModelConfig& model, double peak);
+std::string legend_of_steps(const ModelConfig& model, double peak, bool pairs);
 
 // Adds the lines that people read at the end.
 void add_summary_lines(RunReport& report, const nlohmann::json& summary, const History& history);

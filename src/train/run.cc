@@ -490,7 +490,8 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   }
   setup.peak = measured_peak(setup.model().dtype, processes,
                              device_of_run(setup.ranks.config, setup.ranks.mesh, processes));
-  if (first_process) observer.line(legend_of_steps(setup.model(), setup.peak));
+  if (first_process)
+    observer.line(legend_of_steps(setup.model(), setup.peak, setup.ranks.config.get_bool("use_dpo")));
   startup.mark("outputs_and_peak");
   setup.startup = std::move(startup);
   RunReport report;

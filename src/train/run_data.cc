@@ -106,6 +106,20 @@ SplitData conversations_of_run(const Config& config, std::int64_t vocab, const P
   return split;
 }
 
+SplitData preferences_of_run(const Config& config, std::int64_t vocab, const PackingOptions& packing,
+                             RunData& data) {
+  const SftEncoder encoder(config, *data.tokenizer, vocab, false);
+  ThreadPool pool(usable_cores());
+  return mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
+    const PairRows rows =
+        pair_rows(pairs_of_run(config, paths, encoder, pool), paths, options, max_prompt_of(config));
+    data.report += (data.report.empty() ? "[data] " : "\n[data] ") + rows.report;
+    SplitData part;
+    part.train = make_pairs(rows, paths, options);
+    return part;
+  });
+}
+
 }  // namespace
 
 TextOptions text_options(const Config& config) {
@@ -160,7 +174,9 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
   } else {
     data.tokenizer = make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
     require_vocabulary(config, vocab, data.tokenizer->vocab_size(), "the tokenizer");
-    if (config.get_bool("use_sft")) {
+    if (config.get_bool("use_dpo")) {
+      split = preferences_of_run(config, vocab, packing, data);
+    } else if (config.get_bool("use_sft")) {
       split = conversations_of_run(config, vocab, packing, evaluates, data);
     } else {
       split = texts_of_run(config, vocab, packing, evaluates, *data.tokenizer);

@@ -63,16 +63,30 @@ SftEncoder::SftEncoder(const Config& config, const Tokenizer& tokenizer, std::in
   if (std::optional<chat::TemplateSource> source = sft_template(config))
     chat = std::make_unique<chat::ChatTemplate>(
         std::move(*source), chat::ChatTemplate::Options{.kwargs = sft_template_kwargs(config)});
+  const bool pairs = config.get_bool("use_dpo");  // each is read as two lines
   lines = std::make_unique<ConversationEncoder>(
       tokenizer, chat.get(),
-      ConversationOptions{.columns = config.get_strings("train_data_columns"),
-                          .completion_only = config.get_bool("sft_train_on_completion_only"),
-                          .last_answer_only = config.get_bool("sft_last_answer_only"),
+      ConversationOptions{.columns = pairs ? std::vector<std::string>{"prompt", "completion"}
+                                           : config.get_strings("train_data_columns"),
+                          .completion_only = pairs || config.get_bool("sft_train_on_completion_only"),
+                          .last_answer_only = !pairs && config.get_bool("sft_last_answer_only"),
                           .trust_messages = config.get_bool("sft_trust_messages"),
                           .bos = begin_token(config, tokenizer),
                           .eos = config.get_bool("add_eos") ? tokenizer.eos() : std::nullopt,
                           .vocabulary = vocab,
                           .keeps_text = keeps_text});
+}
+
+std::vector<PreferencePair> pairs_of_run(const Config& config, const std::string& paths,
+                                         const SftEncoder& encoder, ThreadPool& pool) {
+  const std::vector<std::string> columns = config.get_strings("train_data_columns");
+  check_pair_columns(columns);
+  return read_pairs(paths, *encoder.lines, columns, pool);
+}
+
+std::optional<std::int64_t> max_prompt_of(const Config& config) {
+  if (config.is_none("max_prompt_length")) return {};
+  return config.get_int("max_prompt_length");
 }
 
 }  // namespace switchyard

@@ -7,7 +7,7 @@
 
 #include "chat/chat_template.h"
 #include "config/config.h"
-#include "data/conversations.h"
+#include "data/preference_pairs.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard {
@@ -20,5 +20,10 @@ struct SftEncoder {
   std::unique_ptr<chat::ChatTemplate> chat;  // null: the model has none
   std::unique_ptr<ConversationEncoder> lines;
 };
+
+// The pairs of `paths`, as keys of the config say, and its max_prompt_length.
+std::vector<PreferencePair> pairs_of_run(const Config& config, const std::string& paths,
+                                         const SftEncoder& encoder, ThreadPool& pool);
+std::optional<std::int64_t> max_prompt_of(const Config& config);
 
 }  // namespace switchyard

@@ -60,6 +60,7 @@ std::string Trainer::keeps_from_graph() const {
   if (config_.log_bias_norms && model_.bias_update_rate > 0) return "log_moe_bias_norms=true";
   if (config_.qk_clip > 0) return "use_qk_clip=true";
   if (config_.bad_steps.skip_spikes) return "skip_step_on_spikes=true";
+  if (config_.preference) return "use_dpo=true";
   if (config_.log_required_factor) return "log_required_ragged_buffer_factor=true";
   if (config_.log_load_ratio) return "moe_log_max_load_ratio=true";
   if (model_.moe().random_routing) return "use_random_routing=true";
@@ -242,6 +243,8 @@ void Trainer::read_report(std::int64_t step, const Issued& issued, const BatchRo
   result.lm_loss = sum_of(kLmLoss), result.z_loss = sum_of(kZLoss);
   result.balance_loss = sum_of(kBalanceLoss), result.prediction_loss = sum_of(kPredictionLoss);
   result.indexer_loss = sum_of(kIndexerLoss);
+  if (config_.preference)
+    result.rewards = {sum_of(kChosenReward), sum_of(kRejectedReward), sum_of(kPreferred)};
   if (!judges_early()) judge(step, host, result);
   const bool was_good = host.is_good().data<float>()[0] != 0;
   CHECK(context_.abstract() || was_good == result.bad.empty(), "the device {} step {}, the host says '{}'",

@@ -1,5 +1,9 @@
 #include "train/train_config.h"
 
+#include <fmt/format.h>
+
+#include "models/adapter.h"
+
 namespace switchyard {
 namespace {
 
@@ -35,6 +39,39 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   return u;
 }
 
+// Refuses what would make another loss of pairs than the stated one, or another reference.
+void check_preference(const Config& c, const ModelConfig& model, int stages) {
+  const auto refuse = [](const std::string& given, const char* expected) {
+    fail_usage("[train] {} with use_dpo=true: expected {}", given, expected);
+  };
+  if (stages > 1) refuse(fmt::format("ici_pipeline_parallelism={}", stages), "1");
+  if (model.predictions > 0) refuse(fmt::format("mtp_num_layers={}", model.predictions), "0");
+  if (model.z_loss > 0) refuse(fmt::format("z_loss_multiplier={}", model.z_loss), "0");
+  if (model.trains_indexer_alone()) refuse("indexer_sparse_training=false", "true");
+  if (model.compat) refuse(fmt::format("compat={}", c.get_string("compat")), "none");
+  for (const char* const key : {"routing_record", "routing_replay"}) {
+    if (!c.get_string(key).empty())
+      refuse(fmt::format("{}={}", key, c.get_string(key)), "none: a pair is run under two models");
+  }
+  if (!model.moe_layers().empty() && model.moe().random_routing) refuse("use_random_routing=true", "false");
+  if (c.get_string("dpo_algo") != "dpo") return;
+  if (model.adapter == nullptr)
+    fail_usage(
+        "[train] use_dpo=true: expected lora_rank above 0, since dpo's reference is the model without it");
+  if (!model.adapter->whole.empty())
+    fail_usage(
+        "[train] use_dpo=true: the adapter has {} in place of the model's, which dpo's reference would need, "
+        "too: expected an adapter without modules_to_save, or dpo_algo=orpo",
+        *model.adapter->whole.begin());
+}
+
+PreferenceOptions preference_options(const Config& c) {
+  return {.kind = c.get_string("dpo_algo") == "orpo" ? PreferenceKind::orpo : PreferenceKind::dpo,
+          .beta = c.get_float("dpo_beta"),
+          .label_smoothing = c.get_float("dpo_label_smoothing"),
+          .odds_factor = c.get_float("orpo_lambda")};
+}
+
 }  // namespace
 
 TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) {
@@ -60,6 +97,10 @@ TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) 
     if (!model.attention().mla)
       fail_usage("[optim] use_qk_clip=true: expected attention_type=mla, whose weights it scales");
     t.qk_clip = c.get_float("qk_clip_threshold");
+  }
+  if (c.get_bool("use_dpo")) {
+    check_preference(c, model, stages);
+    t.preference = preference_options(c);
   }
   t.log_bias_norms = c.get_bool("log_moe_bias_norms");
   t.log_required_factor = c.get_bool("log_required_ragged_buffer_factor");

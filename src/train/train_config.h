@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "models/pipeline.h"
+#include "ops/preference_loss.h"
 #include "optim/schedule.h"
 #include "train/bad_steps.h"
 #include "train/update.h"
@@ -20,8 +22,9 @@ struct TrainConfig {
   double qk_clip = 0;                   // qk_clip_threshold with use_qk_clip, 0 = off
   std::int64_t stage_microbatches = 1;  // microbatches of a pipeline in each of these
   PipelineSchedule schedule_of_stages = PipelineSchedule::one_forward_one_backward;
-  bool log_required_factor = false;  // log_required_ragged_buffer_factor
-  bool log_load_ratio = false;       // moe_log_max_load_ratio
+  std::optional<PreferenceOptions> preference = {};  // use_dpo; its counts are the step's
+  bool log_required_factor = false;                  // log_required_ragged_buffer_factor
+  bool log_load_ratio = false;                       // moe_log_max_load_ratio
 };
 // Error(usage) as from pipeline_repeats().
 TrainConfig train_config(const Config& config, const ModelConfig& model, int stages);

@@ -40,6 +40,10 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
       bad_steps_(config_.bad_steps),
       statistics_(context_, model_, config_.accumulation * config_.stage_microbatches,
                   config_.log_required_factor || config_.log_load_ratio) {
+  if (config_.preference && config_.preference->kind == PreferenceKind::dpo) {
+    reference_model_ = model_;
+    reference_model_->adapter = nullptr;
+  }
   CHECK(context_.stage.count > 1 || config_.stage_microbatches == 1, "{} microbatches for one stage",
         config_.stage_microbatches);
 }
@@ -77,8 +81,17 @@ Trainer::OwnBatch Trainer::read_own(const BatchRows& batch, std::int64_t microba
     result.targets += count_targets(result.micro.back());
     result.further_targets += count_further_targets(result.micro.back(), model_.predictions);
     result.filled_rows += count_filled_rows(result.micro.back());
+    if (!config_.preference || context_.abstract()) continue;
+    const PairCounts pairs = count_pairs(result.micro.back().targets_segmentation);
+    result.pairs.pairs += pairs.pairs;
+    result.pairs.chosen_targets += pairs.chosen_targets;
   }
   double counts[] = {result.targets, result.filled_rows, result.further_targets};
+  if (config_.preference && !own.axes.empty()) {
+    double of_pairs[] = {result.pairs.pairs, result.pairs.chosen_targets};
+    context_.comm->all_reduce(context_.group(own.axes), host_view(std::span<double>(of_pairs)));
+    result.pairs = {of_pairs[0], of_pairs[1]};
+  }
   if (!own.axes.empty())
     context_.comm->all_reduce(context_.group(own.axes),
                               host_view(std::span<double>(counts, model_.predictions > 0 ? 3 : 2)));
@@ -103,8 +116,17 @@ double Trainer::divisor(double targets) const {
   return targets + (model_.compat || targets == 0 ? 1e-8 : 0.0);
 }
 
+void Trainer::ask_for_pairs(const OwnBatch& own, const DeviceBatch& batch, LossOptions& options) {
+  options.preference = config_.preference;
+  options.preference->pairs = divisor(own.pairs.pairs);
+  options.preference->chosen_targets = divisor(own.pairs.chosen_targets);
+  if (!reference_model_) return;
+  NoGrad no_grad(context_);
+  options.reference = target_log_probs(context_, *reference_model_, parameters_, batch);
+}
+
 Trainer::PassResults Trainer::run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
-                                    const StepInputs* inputs) {
+                                         const StepInputs* inputs) {
   for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
   const std::int64_t count = config_.accumulation * config_.stage_microbatches;
   const std::int64_t rows = own.rows;
@@ -139,6 +161,7 @@ Trainer::PassResults Trainer::run_passes(std::int64_t step, std::int64_t length,
     options.balance_share = balance_share(own);
     options.block = pass.block;
     options.input = input;
+    if (config_.preference) ask_for_pairs(own, placed, options);
     if (routing_ != nullptr) routing_->begin_pass(i * rows);
     Losses out = training_losses(context_, model_, parameters_, placed, options);
     if (routing_ != nullptr) routing_->end_pass();
@@ -146,6 +169,11 @@ Trainer::PassResults Trainer::run_passes(std::int64_t step, std::int64_t length,
     keep_loss(out.z_loss, kZLoss);
     keep_loss(out.prediction_loss, kPredictionLoss);
     keep_loss(out.indexer_loss, kIndexerLoss);
+    if (out.preference) {
+      keep_loss(out.preference->chosen_reward, kChosenReward);
+      keep_loss(out.preference->rejected_reward, kRejectedReward);
+      keep_loss(out.preference->preferred, kPreferred);
+    }
     if (!piped) {
       keep_loss(out.loss, kLoss);
       keep_loss(out.balance_loss, kBalanceLoss);

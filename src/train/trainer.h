@@ -20,7 +20,12 @@ struct StepResult {
   double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0, prediction_loss = 0, indexer_loss = 0;
   double raw_grad_norm = 0, grad_norm = 0, param_norm = 0;
   double learning_rate = 0, total_weights = 0;
-  std::string bad;           // why the update was skipped, and what was not finite first; "": it was not
+  std::string bad;  // why the update was skipped, and what was not finite first; "": it was not
+  // Of pairs: mean rewards, and the share of pairs whose chosen answer has the larger one.
+  struct Rewards {
+    double chosen = 0, rejected = 0, preferred = 0;
+  };
+  std::optional<Rewards> rewards = {};
   StackScores scores;        // with QK-clip: the largest in this step's forward passes
   std::int64_t skipped = 0;  // skipped updates of the run so far
   std::vector<LayerStatistics> layers;
@@ -85,6 +90,7 @@ class Trainer {
     std::vector<Batch> micro;                 // one for each microbatch
     std::int64_t rows = 0;                    // rows of a whole microbatch
     double targets = 0, further_targets = 0;  // further_targets: of prediction layers
+    PairCounts pairs;                         // in the whole batch, where pairs are trained
     double filled_rows = 0;                   // rows with at least one token, in all microbatches
   };
   OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
@@ -102,6 +108,8 @@ class Trainer {
   // `inputs`: the microbatches and their counts on the device; null: they are placed here.
   PassResults run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
                          const StepInputs* inputs);
+  // What a pass over pairs is asked for; runs the reference over the batch.
+  void ask_for_pairs(const OwnBatch& own, const DeviceBatch& batch, LossOptions& options);
   double balance_share(const OwnBatch& own) const;
   double divisor(double targets) const;  // by which a loss over so many targets is divided
 
@@ -135,6 +143,7 @@ class Trainer {
   Context& context_;
   ModelConfig model_;
   const ModelConfig eval_model_;
+  std::optional<ModelConfig> reference_model_;  // without its adapter; none: nothing is held to it
   TrainConfig config_;
   Parameters parameters_;
   std::optional<Parameters> moved_;  // weights for an evaluation's own rules

@@ -10,6 +10,7 @@
 #include "models/families/hub_source.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
+#include "verify/preference_case.h"
 #include "verify/trajectory.h"
 
 namespace switchyard {
@@ -203,6 +204,7 @@ class AdapterCase {
 }  // namespace
 
 CaseReport verify_adapter(const CaseRequest& request) {
+  if (is_preference_case(request.path)) return verify_preferences(request);
   return AdapterCase(request, request.path).run();
 }
 

@@ -33,6 +33,17 @@ TEST(VerifyAdapters, OnEveryLayout) {
   if (fs::exists(shared)) expect_pass(adapter_cases(shared), "");
 }
 
+// Pairs run under two models, in one pipeline stage.
+TEST(VerifyPairs, OnEveryLayout) {
+  const std::vector<std::string> cases{kGolden / "lora/dpo-dense", kGolden / "lora/dpo-moe"};
+  for (const char* layout : {"", "ranks=2 ici_tensor_parallelism=2", "ranks=2 ici_context_parallelism=2",
+                             "sparse_matmul=false", "ranks=4 ici_fsdp_parallelism=2 ici_tensor_parallelism=2",
+                             "ranks=4 ici_expert_parallelism=2 ici_fsdp_parallelism=2",
+                             "ranks=2 ici_expert_parallelism=2 use_ring_of_experts=true", "device=fenced",
+                             "remat_policy=full", "gradient_accumulation_steps=2"})
+    expect_pass(cases, layout);
+}
+
 class AdapterCases : public DamagedCase {
  protected:
   fs::path adapter_of(const fs::path& folder) { return folder / "adapter/adapter_model.safetensors"; }
@@ -65,6 +76,21 @@ TEST_F(AdapterCases, WrongNumbersAreFound) {
   expect_difference({folder}, "logits");
   state(folder, "lora_alpha", 5);
   expect_difference({folder}, "logits");
+}
+
+TEST_F(AdapterCases, WrongNumbersOfPairsAreFound) {
+  const fs::path folder = copy("lora/dpo-dense"), io = folder / "io.safetensors";
+  expect_refusal({folder, "ranks=2", "ici_pipeline_parallelism=2"}, "ici_pipeline_parallelism=1");
+  const std::string gradient = "grad." + std::string(kLayer) + "mlp.up_proj.lora_A.weight";
+  change(io, gradient, 3, 9.0f);
+  expect_difference({folder}, gradient);
+  change(io, "reference_rejected_log_probs", 2, 9.0f);
+  expect_difference({folder}, "reference_rejected_log_probs");
+  const fs::path other = copy("lora/dpo-moe");
+  json expected = read_json_file(other / "expected.json");
+  expected["pairs"][1]["chosen"]["mask"][3] = 1;
+  write(other / "expected.json", expected.dump());
+  expect_refusal({other}, "pair 1");
 }
 
 // The sides of experts' tensors, as PEFT 0.18 wrote them: told by their widths.

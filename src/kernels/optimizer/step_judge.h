@@ -19,7 +19,19 @@ void sum_rows(ThreadPool& pool, std::span<const RowSums> matrices);
 
 // Places of a step's losses among their sums. In a pipeline the balance loss of each MoE layer has one behind
 // them: the sum then does not depend on which layers a stage has.
-enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kIndexerLoss, kLosses };
+// The last three are no losses: they are of pairs (ops/preference_loss.h), and are summed alike.
+enum LossPlace : std::size_t {
+  kLoss,
+  kLmLoss,
+  kZLoss,
+  kBalanceLoss,
+  kPredictionLoss,
+  kIndexerLoss,
+  kChosenReward,
+  kRejectedReward,
+  kPreferred,
+  kLosses
+};
 
 // A rank of several says a number for the step's loss, and the ranks' numbers are added: the loss on the rank
 // that speaks and on those where the loss is not finite, else 0.

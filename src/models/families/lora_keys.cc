@@ -141,6 +141,8 @@ std::string adapter_to_go_on_from(const Config& config) {
 
 void check_adapter_keys(const Config& config) {
   if (!trains_adapter(config)) {
+    if (config.get_bool("use_dpo"))
+      fail_usage("[adapter] use_dpo=true trains an adapter: expected lora_rank above 0");
     for (const char* key : {"lora_alpha", "lora_target", "lora_module_path", "lora_rank_pattern",
                             "lora_alpha_pattern", "lora_use_rslora", "lora_init", "lora_weight_qtype"}) {
       if (config.is_set_by_user(key) && config.resolved().at(key) != find_key(key)->default_value)
