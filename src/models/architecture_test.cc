@@ -253,6 +253,7 @@ TEST(Architecture, KeysOfOtherRolesChangeNothing) {
   // Keys that need others beside them, and the value of one.
   const std::map<std::string, std::pair<std::string, nlohmann::json>> beside{
       {"use_sft", {"dataset_type", "text"}},
+      {"use_dpo", {"lora_rank", 2}},
       {"sft_last_answer_only", {"use_sft", true}},
       {"sft_trust_messages", {"use_sft", true}},
       {"sft_train_on_completion_only", {"use_sft", true}},
@@ -271,7 +272,8 @@ TEST(Architecture, KeysOfOtherRolesChangeNothing) {
       more[key.name] = value;
       if (const auto needs = beside.find(key.name); needs != beside.end()) {
         more[needs->second.first] = needs->second.second;
-        if (key.name.find("sft") != std::string::npos) more["dataset_type"] = "text", more["data_path"] = "f";
+        if (key.name == "use_dpo" || key.name.find("sft") != std::string::npos)
+          more["dataset_type"] = "text", more["data_path"] = "f";
       }
       const ModelConfig other = model_config(Config::from_map(more, {}));
       EXPECT_EQ(architecture_hash(plain), architecture_hash(other)) << key.name << "=" << value;
