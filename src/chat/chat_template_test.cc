@@ -391,8 +391,7 @@ TEST(ChatTemplate, MessagesGiveNoSpecialIds) {
   EXPECT_EQ(std::ranges::count(tokenizer->encode_with_special(prompt.text, prompt.foreign), mark[0]), 3);
 }
 
-// A marker that a template makes of a role is the template's; of a role that no template knows, the
-// message's.
+// A template's marker around a known role is the template's. A role that no template knows is foreign.
 TEST(ChatTemplate, MarkersMadeOfRolesAreTheTemplates) {
   TemplateSource source;
   source.text = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}";

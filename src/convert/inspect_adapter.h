@@ -1,4 +1,4 @@
-// What `switchyard inspect` says of an adapter: the weights that it changes, and how far.
+// AdapterInspection: the weights that an adapter changes, and how far, for `switchyard inspect`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ struct AdapterInspection {
 
 // True for a folder of PEFT, and for a run or a checkpoint that holds an adapter alone.
 bool is_adapter(const std::string& path);
-// Where the adapter's base lies, as the adapter says; "" where it says none or that is not here.
+// Returns the base that the adapter names; "" where it names none, or none that is here.
 std::string base_of_adapter(const std::string& path);
 // Reads the adapter and each weight that it changes, one after the other. Error(usage) for a base that is
 // no model or another one.

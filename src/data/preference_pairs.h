@@ -16,8 +16,7 @@ struct PreferencePair {
   Conversation chosen, rejected;
 };
 
-// Error(usage) that names train_data_columns unless `columns` has chosen and rejected, and only columns of
-// pairs.
+// Error(usage) that names train_data_columns unless `columns` are columns of pairs with chosen and rejected.
 void check_pair_columns(const std::vector<std::string>& columns);
 
 // Reads a line's two answers: behind `prompt`, all three texts or lists of messages; or without it, where the

@@ -18,8 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFile = "adapter/form.json";
 
-// A hash of the names, the sizes, and the first and last MiB of the files of weights at `path`; empty
-// without.
+// Hashes names, sizes, and the first and last MiB of the files of weights at `path`; "" without a path.
 std::string files_hash(const std::string& path) {
   constexpr std::int64_t kEnd = std::int64_t{1} << 20;
   if (path.empty()) return "";

@@ -14,7 +14,7 @@ namespace switchyard {
 
 // True when the checkpoint, or the newest one of the run, holds an adapter alone.
 bool holds_adapter(const CheckpointFolder& checkpoint);
-// Where the base's weights were when it was trained; empty: they were drawn.
+// Returns where the base's weights were when the adapter was trained; "" for weights that were drawn.
 std::string base_path_of(const CheckpointFolder& checkpoint);
 // The file that makes it so, for a run of the config.
 ExtraFile adapter_file(const Config& config, const ModelConfig& model, const Adapter& adapter);

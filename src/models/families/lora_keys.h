@@ -11,10 +11,9 @@
 
 namespace switchyard {
 
-// True when the keys ask for an adapter that trains: enable_lora, lora_rank above 0, or a folder to go on
-// from.
+// True when enable_lora, lora_rank above 0, or a folder to go on from asks for an adapter that trains.
 bool trains_adapter(const Config& config);
-// The folder to go on from; empty: none. Error(usage) for two of them.
+// Returns the folder of the adapter that training goes on from; "" without. Error(usage) for two folders.
 std::string adapter_to_go_on_from(const Config& config);
 
 // The adapter of lora_rank and the keys beside it. `family` gives the names of Hugging Face; null: there are
@@ -24,7 +23,7 @@ Adapter adapter_of_keys(const Config& config, const ModelConfig& model, const Mo
 // Error(usage) for a key that would change the base beside an adapter, and for a key of adapters without one.
 void check_adapter_keys(const Config& config);
 
-// For people: ranks and factors, what is adapted, how many parameters that are, and what is left out.
+// Returns a run's first lines: ranks, factors, adapted weights, numbers of parameters, and what is left out.
 std::vector<std::string> adapter_lines(const Adapter& adapter, const ModelConfig& model);
 
 }  // namespace switchyard

@@ -55,9 +55,8 @@ std::map<std::string, Tensor> to_peft(const PeftAdapter& adapter,
 // programs from before transformers 5 read.
 enum class PeftForm { fused, per_expert };
 
-// Writes the adapter's parameters, `tensors` by our names, as the new folder `folder`. Where a module has
-// several of our weights in it, each with an A of its own, their ranks add up there: the function is the
-// same.
+// Writes the adapter's parameters, `tensors` by our names, as the new folder `folder`. Where a module holds
+// several of our weights, each with an A of its own, the module's rank is the sum of theirs.
 void write_peft(const std::string& folder, const Adapter& adapter,
                 const std::map<std::string, Tensor>& tensors, const ModelConfig& model,
                 const ModelFamily& family, const nlohmann::json& hub_config, PeftForm form,
