@@ -62,6 +62,7 @@ Face folder, or a GGUF file; given first, it says what the model and its tokeniz
   quantize_kvcache=true             keys and values in 8 bits: half the memory, and less to read for each token
   deterministic_batches=true        a text has the same bits however many are made at once; slower
   weight_format=int4                weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
+  adapter=FOLDER adapter_scale=1    an adapter beside the weights: a folder of PEFT, or a run that trained one
   init_weights_seed=1               draws, too, where seed= is not given
   routing_record=FILE               the experts of every token, for `train routing_replay=FILE`
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding

@@ -58,6 +58,7 @@ long prompts are read in chunks between others' tokens.
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many.
                              Without: 2048, or the context that the model was trained for where that is less
   weight_format=int4         weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
+  adapter=FOLDER             an adapter beside the weights, of all texts: a folder of PEFT, or a run that trained one
   quantize_kvcache=true      keys and values in 8 bits: half the memory of a text, and less to read for each token
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
   enable_prefix_caching=false       reads all of every prompt; without, not the beginning that a slot has cached.

@@ -29,6 +29,9 @@ Trains a model. Keys are the reference's: a command line of it works here from C
   switchyard train FOLDER data_path=TEXTS steps=100
       goes on with the model of a Hugging Face folder or a GGUF file, which gives the model's keys, its tokenizer and the
       weights to start from
+  switchyard train FOLDER data_path=TEXTS steps=100 lora_rank=16
+      trains an adapter beside the frozen weights; lora_target=attention,mlp,experts says which weights it changes.
+      use_sft=true takes conversations (`switchyard data --help`), use_dpo=true pairs of answers
 
 routing_record=FILE writes the experts of every token, routing_replay=FILE takes those that `generate`, `serve` or a training
 wrote for the same texts.
