@@ -69,7 +69,7 @@ TEST_P(SftGoldens, TextsTokensMasksAndRows) {
     ASSERT_EQ(all.size(), expected.at("documents").size());
     for (std::size_t i = 0; i < all.size(); ++i) {
       const nlohmann::json& document = expected.at("documents")[i];
-      EXPECT_EQ(all[i].text, document.at("text")) << i;
+      EXPECT_EQ(all[i].text, document.at("text").get<std::string>()) << i;
       EXPECT_EQ(nlohmann::json(all[i].tokens), document.at("tokens")) << i;
       EXPECT_EQ(nlohmann::json(all[i].mask), document.at("mask")) << i;
       EXPECT_EQ(kept_inputs(all[i], sequence), document.at("kept")) << i;

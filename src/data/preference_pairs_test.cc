@@ -57,7 +57,7 @@ TEST_P(PairGoldens, TextsTokensAndMasks) {
     for (std::size_t i = 0; i < got.size(); ++i) {
       for (const auto& [name, side] : {std::pair("chosen", &got[i].chosen), {"rejected", &got[i].rejected}}) {
         const nlohmann::json& want = pairs[i].at(name);
-        EXPECT_EQ(side->text, want.at("text")) << i << name;
+        EXPECT_EQ(side->text, want.at("text").get<std::string>()) << i << name;
         EXPECT_EQ(nlohmann::json(side->tokens), want.at("tokens")) << i << name;
         EXPECT_EQ(nlohmann::json(side->mask), want.at("mask")) << i << name;
       }
