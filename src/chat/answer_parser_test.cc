@@ -314,7 +314,7 @@ TEST(AnswerParser, ContentTagsAreReasonings) {
   EXPECT_EQ(joined.reasoning, "");
 }
 
-// What no later text takes back is given at once: all but a line end and what may be the end tag.
+// The parser holds back a line end and what may begin the end tag, and gives all else at once.
 TEST(AnswerParser, StreamsTaggedContent) {
   AnswerParser parser(Format::ernie4_5, nullptr, true);
   Joined joined;

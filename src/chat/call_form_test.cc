@@ -55,7 +55,7 @@ TEST(CallForm, ParserReadsWhatTheFormWrites) {
   }
 }
 
-// What the makers' templates write around a call.
+// The tags are those that the makers' templates write around a call.
 TEST(CallForm, TagsOfHy3AndMimo) {
   const CallForm hy = call_form(Format::hy_v3, tools_with_every_type());
   EXPECT_EQ(hy.begin, "<tool_calls:opensource>\n");

@@ -630,7 +630,7 @@ void ConfigBuilder::derive_dataset_type() {
   config_.set("dataset_type", tokens ? "tokenized" : "text", "data_path=" + path);
 }
 
-// What fine-tuning on conversations means where keys do not say otherwise.
+// Sets what training on conversations or pairs means for keys that the user did not set.
 void ConfigBuilder::derive_sft() {
   const bool pairs = config_.get_bool("use_dpo");
   if (!config_.get_bool("use_sft") && !pairs) return;
@@ -649,7 +649,7 @@ void ConfigBuilder::derive_sft() {
                                 "instruction", "input", "output", "system"});
 }
 
-// What blocks of the reference have whatever their keys say, their keys say here.
+// Sets the keys whose values a block of the reference has built in, whatever the keys say there.
 void ConfigBuilder::derive_block() {
   const DecoderBlock& block = decoder_block(config_.get_string("decoder_block"));
   const auto derive = [&](bool has, const char* key, bool value) {

@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// Each block's DecoderBlock is in its family's file (models/families). Shared code asks for fields, never for
-// block names.
+// Each block's DecoderBlock is in its family's file (models/families). Shared code asks for
+// fields, never for names of blocks.
 struct DecoderBlock {
   std::string_view name;
   std::string_view other_name = {};  // another word for it in the reference

@@ -236,7 +236,7 @@ class LineReader {
     return weighs;
   }
 
-  // What the template gets beside the messages.
+  // Takes the columns that the template gets beside the messages.
   void take_more() {
     for (const char* name : {"tools", "chat_template_kwargs"}) {
       if (!record_.contains(name)) continue;

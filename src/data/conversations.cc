@@ -82,7 +82,7 @@ Conversation ConversationEncoder::encode(Json record, const std::string& place) 
   }
 }
 
-// What follows the longest beginning that the tokens of the prompt and of the whole text share is a target.
+// The tokens of the prompt and of the whole text share a longest beginning; the tokens behind it are targets.
 Conversation ConversationEncoder::encode_text(const ConversationLine& line) const {
   const std::string body = line.prompt + line.completion;
   const auto encoded = [&](const std::string& text) {
@@ -182,8 +182,8 @@ std::vector<TextRange> ConversationEncoder::marked_targets(const ConversationLin
   return ranges;
 }
 
-// What the messages up to an answer render to beyond those before it and the generation prompt. White space
-// at the end is the template's.
+// The answer is the part of the messages up to it that the messages before it, with the generation prompt,
+// do not render. White space at the end of that part is the template's.
 TextRange ConversationEncoder::rendered_answer(const ConversationLine& line, const Answer& answer,
                                                const std::string& whole) const {
   if (answer.message == 0)
@@ -216,7 +216,7 @@ std::int64_t ConversationEncoder::messages_with_special(const ConversationLine& 
   });
 }
 
-// Whether a text, or one within a list or an object, has the text of a special token in it.
+// True when a text, or one within a list or an object, has the text of a special token in it.
 bool ConversationEncoder::holds_special(const Json& value) const {
   if (value.is_structured())
     return std::ranges::any_of(value, [&](const Json& item) { return holds_special(item); });

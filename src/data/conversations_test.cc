@@ -1,5 +1,5 @@
-// Conversations as tokens, masks and rows, against transformers, TRL and files that are refused
-// (tests/golden/lora).
+// Compares conversations' tokens, masks and rows with those of transformers and TRL, and refuses bad files
+// (tests/golden/lora has both).
 #include "data/conversations.h"
 
 #include <fmt/format.h>
@@ -80,7 +80,7 @@ TEST_P(SftGoldens, TextsTokensMasksAndRows) {
   }
 }
 
-// What each row of a batch must be follows from the documents.
+// The test derives each row of a batch from the documents.
 TEST_P(SftGoldens, Batches) {
   SftCase the_case(GetParam());
   const nlohmann::json expected = the_case.expected();

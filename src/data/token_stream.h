@@ -78,7 +78,7 @@ std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream
 std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing);
 
-// The same for rows of a layout of the caller's, in its memory.
+// The same, with rows as `layout` says, in the caller's memory.
 std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
                                             std::unique_ptr<RowLayout> layout, const PackingOptions& packing,
                                             ShuffleKind kind);

@@ -23,7 +23,8 @@ struct AdapterBase {
   const ModelFamily* family;
   nlohmann::json hub_config;  // config.json; null for a model that does not come from a Hugging Face folder
 };
-// Of load_parameters_path, or else of the family that the model is written as. Error(usage) when none is.
+// Returns the base at load_parameters_path, or else the family that the model is written as. Error(usage)
+// when there is neither.
 AdapterBase adapter_base(const Config& config, const ModelConfig& model);
 
 // Reads blocks of the weights in load_parameters_path from a Hugging Face folder, a GGUF file, or a

@@ -49,8 +49,8 @@ ModelConfig model_for(const Config& config, ModelUse use) {
   return use != ModelUse::run || config.get_bool("mtp_draft") ? whole : without_predictions(whole);
 }
 
-// The adapter that the config names or asks to train, which the model then has. Null where no file has its
-// parameters.
+// Gives the model the adapter that the config names or asks to train. Returns the adapter whose parameters
+// stand in a file; null where they stand in none.
 std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
   const bool trains_one = of.use == ModelUse::train && trains_adapter(of.config);
   const std::string folder = trains_one ? adapter_to_go_on_from(of.config) : of.config.get_string("adapter");

@@ -65,7 +65,7 @@ std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits,
 
 namespace {
 
-// What a slot of the layer's cache keeps.
+// Returns what a slot of the layer's cache keeps.
 CacheWindow window_of(const ModelConfig& model, const LayerSpec& layer, std::int64_t capacity, bool evicts,
                       std::int64_t taken_back) {
   return {.capacity = capacity,

@@ -32,7 +32,7 @@ std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits, std:
 // The prefixes of a slot that another slot can start with, without checkpoints: any, those that are not much
 // shorter than the slot (layers with windows or chunks evict tokens), or the whole slot alone (a scan).
 enum class Prefixes { any, long_ones, whole };
-// What the layers of a model leave.
+// Returns the prefixes that all layers of the model can give.
 Prefixes prefixes_of(const ModelConfig& model, bool evicts);
 
 // Names a layer of Generator::first_broken_layer: "the first output that is not finite is that of layer 3".

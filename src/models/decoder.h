@@ -116,8 +116,8 @@ struct HiddenStates : BlockOutput {
 HiddenStates hidden_states(Context& context, const ModelConfig& model, const Parameters& parameters,
                            const DeviceBatch& batch, const BlockOptions& options);
 
-// The natural log of each target's probability, f32 [B,S], 0 where there is no target. For a model without
-// pipeline stages.
+// Returns the natural log of each target's probability, f32 [B,S], 0 where there is no target. The model has
+// no pipeline stages.
 Array target_log_probs(Context& context, const ModelConfig& model, const Parameters& parameters,
                        const DeviceBatch& batch);
 

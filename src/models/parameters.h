@@ -15,8 +15,7 @@
 
 namespace switchyard {
 
-// log_uniform: logarithms of numbers between 0 and `deviation`; uniform: numbers from -deviation to
-// deviation.
+// log_uniform: logarithms of numbers between 0 and `deviation`. uniform: numbers within ±deviation.
 enum class Initializer { ones, zeros, normal, truncated_normal, log_uniform, uniform };
 
 // A weight as matrices of inputs × outputs. Its dims are [stack | inputs | outputs], one matrix for each

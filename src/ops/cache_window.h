@@ -1,6 +1,6 @@
 // CacheWindow: what a slot of a layer's cache keeps of a sequence. A layer with a window or with chunks keeps
-// the tokens that later tokens may see; a scan keeps one state, which all tokens made; any other layer keeps
-// all tokens.
+// the tokens that later tokens may see; a scan keeps one state, which all tokens made; any other
+// layer keeps all tokens.
 #pragma once
 
 #include <algorithm>

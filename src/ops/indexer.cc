@@ -161,7 +161,7 @@ class ChosenKeysOp : public Op {  // inputs as of IndexScoresOp
   bool differentiable() const override { return false; }
 
  private:
-  // Of queries [first, first + count) of batch row b.
+  // Measures queries [first, first + count) of batch row b.
   void measure_ties(const Tensor& scores, const Tensor& own, std::int64_t b, std::int64_t first,
                     std::int64_t count) const {
     const auto all = scores.span<float>();

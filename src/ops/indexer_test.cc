@@ -136,8 +136,8 @@ TEST(Indexer, ChoosesTheKeysOfTheLargestScores) {
   }
 }
 
-// Query 8 of the first row sees nine keys. Its own choice is no tie; another one is as far off as its scores
-// say.
+// Query 8 of the first row sees nine keys. The query's own choice is no tie. Another choice is as far off as
+// the scores of its keys say.
 TEST(Indexer, MeasuresHowFarItIsFromReplayedKeys) {
   on_mesh(Mesh(), [](Context& c) {
     std::vector<Array> in;

@@ -31,7 +31,7 @@ struct LogitForm {
   float soft_cap;
 };
 
-// What this rank's columns of the head, of layout `info`, make of its tokens.
+// The logits of this rank's tokens for its columns of the head, whose layout is `info`.
 CrossEntropyLogits local_logits(const Context& c, const Tensor& hidden, const Tensor& head,
                                 const ArrayInfo& info, const Tensor& targets, const LogitForm& form) {
   const std::size_t vocab_dim = form.vocab_major ? 0 : 1;
@@ -302,10 +302,6 @@ Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, s
   }
   return gathered_head;
 }
-
-}  // namespace
-
-namespace {
 
 // The inputs of a loss, laid out so that each rank has some tokens and some columns.
 std::array<Array, 4> loss_inputs(Context& context, const Array& hidden, const Array& head,

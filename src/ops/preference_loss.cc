@@ -55,7 +55,7 @@ void sum_side(PairSide& side, std::span<const float> log_probs, std::span<const 
   }
 }
 
-// What a pair adds to the loss, and to the gradient of each log-probability of a side.
+// A pair's part of the loss, and of the gradient of each log-probability of a side.
 struct PairLoss {
   double loss, chosen_gradient, rejected_gradient, chosen_reward, rejected_reward;
 };

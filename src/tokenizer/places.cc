@@ -77,7 +77,7 @@ class Alignment {
     return true;
   }
 
-  // Whether `part` stands here, and the next special token, or the text's end, behind it.
+  // True when `part` stands here, followed by the next special token or the end of the text.
   bool fits(std::string_view part, std::size_t next) const {
     if (!rest_begins(part)) return false;
     const std::string_view rest = text_.substr(at_ + part.size());
@@ -109,8 +109,8 @@ class Alignment {
 };
 
 // Moves ends within a text's normal form to the text, character by character: one character as a reader sees
-// it, with its marks, has a normal form of its own. Within a character that changes, its tokens share its
-// bytes.
+// it, with its marks, has a normal form of its own. The tokens of a character
+// that changes share its bytes.
 class NormalPlaces {
  public:
   NormalPlaces(const std::string& text, NormalForm form) {

@@ -12,10 +12,10 @@
 
 namespace switchyard {
 
-// What turns lines into tokens, with the template and the tokenizer that it needs.
+// Turns lines into tokens, and owns the template that it needs for that.
 struct SftEncoder {
-  // The template is the file chat_template_path, or that of the tokenizer's folder or of the weights'.
-  // Error(usage).
+  // The template is the file chat_template_path, or that of the tokenizer's folder or of the weights'
+  // folder. Error(usage) for one that cannot be read.
   SftEncoder(const Config& config, const Tokenizer& tokenizer, std::int64_t vocab, bool keeps_text);
   std::unique_ptr<chat::ChatTemplate> chat;  // null: the model has none
   std::unique_ptr<ConversationEncoder> lines;

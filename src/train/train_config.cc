@@ -39,7 +39,8 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   return u;
 }
 
-// Refuses what would make another loss of pairs than the stated one, or another reference.
+// Refuses what would make another loss of pairs than the stated one, or another reference. The model has an
+// adapter and compat=none: check_adapter_keys() refuses the rest.
 void check_preference(const Config& c, const ModelConfig& model, int stages) {
   const auto refuse = [](const std::string& given, const char* expected) {
     fail_usage("[train] {} with use_dpo=true: expected {}", given, expected);
@@ -48,16 +49,12 @@ void check_preference(const Config& c, const ModelConfig& model, int stages) {
   if (model.predictions > 0) refuse(fmt::format("mtp_num_layers={}", model.predictions), "0");
   if (model.z_loss > 0) refuse(fmt::format("z_loss_multiplier={}", model.z_loss), "0");
   if (model.trains_indexer_alone()) refuse("indexer_sparse_training=false", "true");
-  if (model.compat) refuse(fmt::format("compat={}", c.get_string("compat")), "none");
   for (const char* const key : {"routing_record", "routing_replay"}) {
     if (!c.get_string(key).empty())
       refuse(fmt::format("{}={}", key, c.get_string(key)), "none: a pair is run under two models");
   }
   if (!model.moe_layers().empty() && model.moe().random_routing) refuse("use_random_routing=true", "false");
   if (c.get_string("dpo_algo") != "dpo") return;
-  if (model.adapter == nullptr)
-    fail_usage(
-        "[train] use_dpo=true: expected lora_rank above 0, since dpo's reference is the model without it");
   if (!model.adapter->whole.empty())
     fail_usage(
         "[train] use_dpo=true: the adapter has {} in place of the model's, which dpo's reference would need, "

@@ -21,7 +21,7 @@ struct StepResult {
   double raw_grad_norm = 0, grad_norm = 0, param_norm = 0;
   double learning_rate = 0, total_weights = 0;
   std::string bad;  // why the update was skipped, and what was not finite first; "": it was not
-  // Of pairs: mean rewards, and the share of pairs whose chosen answer has the larger one.
+  // Mean rewards over pairs, and the share of pairs whose chosen answer has the larger reward.
   struct Rewards {
     double chosen = 0, rejected = 0, preferred = 0;
   };
@@ -108,7 +108,7 @@ class Trainer {
   // `inputs`: the microbatches and their counts on the device; null: they are placed here.
   PassResults run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
                          const StepInputs* inputs);
-  // What a pass over pairs is asked for; runs the reference over the batch.
+  // Sets what a pass over pairs computes, for which the reference runs over the batch.
   void ask_for_pairs(const OwnBatch& own, const DeviceBatch& batch, LossOptions& options);
   double balance_share(const OwnBatch& own) const;
   double divisor(double targets) const;  // by which a loss over so many targets is divided

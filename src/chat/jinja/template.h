@@ -53,8 +53,8 @@ struct Rendered {
   // The parts of `text` that came from the foreign context, in order, apart from each other. What a filter
   // made of foreign text is foreign, too.
   std::vector<TextRange> foreign;
-  // What `generation` blocks printed into the text itself, in order. A block within a macro, a filter or a
-  // block of `set` makes a value first, of which nothing says where it will stand.
+  // The parts of `text` that `generation` blocks printed into it, in order. A block within a macro, a filter
+  // or a block of `set` makes a value, and nothing says where in the text that value will stand.
   std::vector<TextRange> generated;
 };
 

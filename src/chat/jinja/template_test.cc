@@ -148,7 +148,8 @@ TEST(Jinja, EscapesWhatIsJoinedToMarkup) {
   const Json golden = Json::parse(file_text(fs::path(kSourceFolder) / "tests/golden/chat/markup.json"));
   EXPECT_GE(golden["cases"].size(), 80u);
   for (const Json& one : golden["cases"])
-    EXPECT_EQ(rendered(one["template"], {{"t", golden["t"]}}), one["expected"].get<std::string>()) << one["template"];
+    EXPECT_EQ(rendered(one["template"], {{"t", golden["t"]}}), one["expected"].get<std::string>())
+        << one["template"];
 }
 
 // The text with its foreign ranges in brackets.
@@ -180,9 +181,10 @@ std::string generated(const std::string& text) {
 
 TEST(Jinja, TellsWhatGenerationBlocksPrint) {
   EXPECT_EQ(generated("a{% generation %}b{{ 1 }}{% endgeneration %}c"), "a[b1]c");
-  EXPECT_EQ(generated("{% for i in [1, 2] %}{{ i }}{% generation %}x{% endgeneration %}{% endfor %}"), "1[x]2[x]");
+  EXPECT_EQ(generated("{% for i in [1, 2] %}{{ i }}{% generation %}x{% endgeneration %}{% endfor %}"),
+            "1[x]2[x]");
   EXPECT_EQ(generated("{% generation %}{% endgeneration %}a"), "[]a");
-  // What a value holds has no place yet.
+  // A block that makes a value has no place in the text yet.
   EXPECT_EQ(generated("{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}{{ m() }}"), "x");
   EXPECT_EQ(generated("{% set v %}{% generation %}x{% endgeneration %}{% endset %}{{ v }}"), "x");
   EXPECT_TRUE(Template::parse("{% generation %}{% endgeneration %}").marks_generation());

@@ -49,7 +49,7 @@ struct LayerCall {
 
 // A parameter in the activations' dtype.
 Array weight(const LayerCall& call, const std::string& name);
-// What the model's adapter adds to that weight; none: nothing.
+// Returns what the model's adapter adds to that weight; none where it adds nothing.
 std::optional<LowRank> adapter_of(const LayerCall& call, const std::string& name);
 // The linear layer with that weight and its adapter; `biased`: its bias is the parameter name + "_bias".
 Linear linear(const LayerCall& call, const std::string& name, bool biased = false);

@@ -13,8 +13,8 @@ struct Mixer {
   // Adds the weights of a layer whose names begin with `prefix` ("layers.3.").
   void (*add_specs)(const ModelConfig& model, const LayerSpec& layer, const std::string& prefix,
                     SpecList& list);
-  // Maps x [B,S,M] in the layout of block inputs to [B,S,M] in that layout; with latent experts, to their
-  // width.
+  // Maps x [B,S,M] to [B,S,M], both in the layout of block inputs. With latent experts the result has the
+  // experts' width.
   Array (*forward)(const LayerCall& call, const Array& x);
   // Multiply-adds of a token: products with weights, and with the keys or the state that it sees in a
   // sequence of that length.

@@ -31,7 +31,7 @@ void add_layers_with_experts(const GgufFile& file, nlohmann::json& config);
 // `expert_weights_scale`; 0 is as good as none.
 double factor_of_weights(const GgufMetadata& metadata);
 
-// Of families whose layers are of two kinds, with a window and without.
+// The words of `layer_types` in families whose layers are of two kinds, with a window and without.
 inline constexpr const char *kFullLayer = "full_attention", *kWindowedLayer = "sliding_attention";
 // `layer_types`: of flags, one a layer.
 void add_layer_types(const std::vector<bool>& windows, nlohmann::json& config);

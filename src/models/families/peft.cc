@@ -247,7 +247,7 @@ struct PeftTensors {
   }
 };
 
-// What a name of the model's files is here.
+// The weight of ours that a name of the model's files means.
 struct OurWeight {
   std::string name;
   std::int64_t expert = -1;  // in a stack
