@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-CASES = ("gmm", "ragged", "moe", "attention", "loss", "train", "generate")
+CASES = ("gmm", "ragged", "moe", "attention", "loss", "train", "lora", "generate")
 HERE = pathlib.Path(__file__).resolve().parent
 V2_LITE, QWEN3, MIXTRAL = "deepseek-v2-lite", "qwen3-30b-a3b", "mixtral-8x7b"
 ONEDNN = ("oneDNN, one call an expert (torch)", ["gmm_peer.py", "--peer", "loop"])
@@ -52,11 +52,19 @@ def works():
                    [("torch linear + cross_entropy", ["dense_peer.py", "loss"])])
     # The peer keeps all activations, too.
     yield ("train", ["train", "remat_policy=none"], [("transformers, grouped_mm", ["train_peer.py", "--peer", "grouped_mm"])])
+    yield ("lora", ["train", *QWEN3_691M, "lora_rank=16", "lora_target=attention,experts"],
+           [("transformers + PEFT, grouped_mm", ["lora_peer.py", "--peer", "grouped_mm"]),
+            ("the same, eager", ["lora_peer.py", "--peer", "eager"])])
     for what, rows in (("prefill", 1), ("decode", 1), ("decode", 8)):
         yield ("generate", ["generate", f"what={what}", f"per_device_batch_size={rows}"],
                [("transformers, grouped_mm", ["generate_peer.py", "--peer", "grouped_mm"])])
 
 
+# The model of lora_peer.py.
+QWEN3_691M = ["decoder_block=qwen3_moe", "base_emb_dim=1024", "base_num_decoder_layers=8", "num_experts=64",
+              "num_experts_per_tok=8", "base_mlp_dim=384", "base_moe_mlp_dim=384", "base_num_query_heads=16",
+              "base_num_kv_heads=4", "head_dim=64", "vocab_size=32000", "use_qk_norm=true", "per_device_batch_size=2",
+              "max_target_length=512"]
 TOKENS = {V2_LITE: "tokens=8192", QWEN3: "tokens=8192", MIXTRAL: "tokens=2048"}
 
 

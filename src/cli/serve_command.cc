@@ -47,6 +47,8 @@ long prompts are read in chunks between others' tokens.
   --host-name NAME           what requests may call this machine, beside its addresses and localhost, while only this
                              machine reaches the server; and again for more
   --alias NAME               another name of the model, and again for more
+  --adapter-folder FOLDER    requests with a key may load adapters from below it, and again for more
+  --weights-folder FOLDER    requests with a key may replace the weights by those below it, and again for more
   --tool-format NAME --reasoning-format NAME    how the model writes calls and reasoning; without, as its template says
   --trust-request-template   requests may bring a chat template of their own
   chat_template_path=FILE    makes prompts of a chat's messages; without, the template that the model's files have
@@ -59,6 +61,8 @@ long prompts are read in chunks between others' tokens.
                              Without: 2048, or the context that the model was trained for where that is less
   weight_format=int4         weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   adapter=FOLDER             an adapter beside the weights, of all texts: a folder of PEFT, or a run that trained one
+  adapter=sql=FOLDER,poet=FOLDER2    several side by side: a request's "model" says which, the model's own name none.
+                             At most lora_slots=8 at once
   quantize_kvcache=true      keys and values in 8 bits: half the memory of a text, and less to read for each token
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
   enable_prefix_caching=false       reads all of every prompt; without, not the beginning that a slot has cached.
@@ -71,6 +75,7 @@ long prompts are read in chunks between others' tokens.
                                     generation_config.json where the command line does not
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
 
+POST /v1/load_lora_adapter, /v1/unload_lora_adapter and /v1/weights change adapters and weights while it runs.
 POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /tokenize, /detokenize, /apply-template; GET /v1/models,
 /props, /health, /metrics (for Prometheus, with the load of each expert), and / is a page for chats. docs/http.md says all.
 SIGTERM or Ctrl-C: the texts that are being made are finished, those that wait are not begun; once more ends it at once.
@@ -122,7 +127,8 @@ void tell_where(const Serving& serving, const http::Options& listening, int port
 std::set<std::string> option_names(bool with_value) {
   std::set<std::string> names;
   if (with_value)
-    names = {"--host", "--port", "--alias", "--api-key", "--api-key-file", "--cors", "--host-name"};
+    names = {"--host", "--port",      "--alias",          "--api-key",       "--api-key-file",
+             "--cors", "--host-name", "--adapter-folder", "--weights-folder"};
   for (const ChatOption& option : kChatOptions) {
     if (option.takes_value == with_value) names.insert(option.name);
   }
@@ -165,12 +171,15 @@ http::Options listening_of(const Options& options) {
 }
 
 // Reads the config's keys.
-void add_keys_of_config(const Config& config, http::Options& listening) {
+void add_keys_of_config(const Config& config, const Options& options, http::Options& listening) {
   listening.most_body = static_cast<std::size_t>(config.get_int("max_body")) << 20;
   listening.protect_metrics = config.get_bool("protect_metrics");
   listening.tls_certificate = config.get_string("tls_cert");
   listening.tls_key = config.get_string("tls_key");
   if (!listening.keys.empty()) return;
+  for (const char* const option : {"--adapter-folder", "--weights-folder"}) {
+    if (options.lists.contains(option)) fail_usage("[serve] {}: expected an API key, got none", option);
+  }
   if (listening.protect_metrics) fail_usage("[serve] protect_metrics=true: expected an API key, got none");
   if (config.get_int("max_texts_of_key") >= 0)
     fail_usage("[serve] max_texts_of_key: expected API keys, got none");
@@ -182,7 +191,7 @@ int serve_texts(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
   http::Options listening = listening_of(options);
   const Serving serving = make_serving("serve", processes, options, options.settings, kTextsAtOnce);
-  add_keys_of_config(serving.run.config, listening);
+  add_keys_of_config(serving.run.config, options, listening);
   serve::Statistics statistics(serving.served.name);
   texts::Inbox inbox(serving.limits, statistics);
   std::optional<serve::HttpServer> server;

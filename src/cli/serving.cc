@@ -9,10 +9,12 @@
 #include "chat/call_form.h"
 #include "cli/progress.h"
 #include "cli/sampling_words.h"
+#include "convert/inspect_adapter.h"
 #include "core/error.h"
 #include "core/gpu.h"
-#include "core/sha256.h"
+#include "engine/command_config.h"
 #include "engine/output_files.h"
+#include "engine/stored_model.h"
 #include "generate/generator.h"
 #include "metrics/append_file.h"
 #include "parallel/comm/stop_signal.h"
@@ -115,13 +117,55 @@ std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const O
   return chat;
 }
 
-// Tells two models apart: of the version, and of the weights' names and shapes.
-std::string fingerprint_of(const ModelOnRanks& run) {
-  std::string text = SWITCHYARD_VERSION;
-  for (const ParameterSpec& spec : run.specs) text += fmt::format("{}{};", spec.name, to_string(spec.shape));
-  Sha256 sum;
-  sum.add(std::as_bytes(std::span(text)));
-  return "fp_" + sum.hex().substr(0, 12);
+// Returns the model with other weights, as if the settings had named them.
+ModelOnRanks open_instead(const std::string& command, Processes& processes, std::vector<std::string> settings,
+                          const std::string& path) {
+  std::erase_if(settings, [](const std::string& setting) {
+    return setting.starts_with("adapter=") || setting.starts_with("adapter_scale=") ||
+           setting.starts_with("load_parameters_path=");
+  });
+  if (!settings.empty() && is_stored_model(settings[0]))
+    settings[0] = path;
+  else
+    settings.push_back("load_parameters_path=" + path);
+  return ModelOnRanks(
+      ModelOnMesh(config_to_run_fixed(command, processes.count(), settings), ModelUse::run), &processes);
+}
+
+// What tells the weights of requests apart, and how they change.
+std::shared_ptr<serve::ServedWeights> served_weights(const ModelOnRanks& run, const Options& options,
+                                                     const std::string& name,
+                                                     std::shared_ptr<ChangingWeights> changing,
+                                                     std::shared_ptr<serve::TokenMemory> memory) {
+  const Config& config = run.config;
+  serve::ServedWeights::Model model;
+  model.name = name;
+  model.path = config.get_string("load_parameters_path");
+  for (const ParameterSpec& spec : run.specs) {
+    if (!spec.of_adapter) model.shapes += fmt::format("{}{};", spec.name, to_string(spec.shape));
+  }
+  model.adapters = run.named;
+  if (run.named.empty()) model.only_adapter = config.get_string("adapter");
+  model.places = config.get_int("lora_slots");
+  if (std::ssize(run.named) > model.places)
+    fail_usage("[serve] adapter={}: expected at most lora_slots={} adapters", config.get_string("adapter"),
+               model.places);
+  for (const NamedAdapter& adapter : run.named) {
+    if (adapter.name == name)
+      fail_usage("[serve] adapter={}: the model itself is called {}", config.get_string("adapter"), name);
+  }
+  const auto folders = [&](const char* option) {
+    const auto given = options.lists.find(option);
+    return given == options.lists.end() ? std::vector<std::string>() : given->second;
+  };
+  model.adapter_folders = folders("--adapter-folder");
+  model.weight_folders = folders("--weights-folder");
+  model.prepare = [changing = std::move(changing)](const WeightChange& change) { changing->prepare(change); };
+  model.is_adapter = is_adapter;
+  model.forget = [memory = std::move(memory)] {
+    if (memory != nullptr) memory->clear();
+  };
+  return std::make_shared<serve::ServedWeights>(std::move(model));
 }
 
 // Sets what requests leave out. Where nobody says how a chat takes its tokens, it draws them: so a chat
@@ -145,7 +189,7 @@ void set_defaults(const std::string& command, const Config& config, nlohmann::js
   served.stop = given.strings("stop");
 }
 
-Serving serving_of(const std::string& command, ModelOnRanks run, const Options& options,
+Serving serving_of(const std::string& command, Processes& processes, ModelOnRanks run, const Options& options,
                    const SamplingWords& words, std::int64_t slots) {
   // Without a word from anyone, texts are no longer than the model was trained for.
   const std::int64_t usual = run.config.get_int("max_target_length");
@@ -161,7 +205,6 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   const fs::path weights = model_path(config, words.settings);
   served.name = name_of_model(config, weights);
   served.has_page = config.get_bool("page");
-  served.fingerprint = fingerprint_of(run);
   if (const auto names = options.lists.find("--alias"); names != options.lists.end())
     served.aliases = names->second;
   served.chat = chat_model(config, options, weights);
@@ -207,7 +250,12 @@ Serving serving_of(const std::string& command, ModelOnRanks run, const Options& 
   if (grammar::is_built_in() && served.chat != nullptr)
     served.vocabulary = std::make_shared<const grammar::Vocabulary>(*run.tokenizer, vocab, limits.ends);
   if (!limits.deterministic) served.memory = std::make_shared<serve::TokenMemory>(*run.tokenizer);
-  return {std::move(run), limits, served, evicts};
+  const auto changing = std::make_shared<ChangingWeights>(
+      run, [command, &processes, settings = words.settings](const std::string& path) {
+        return open_instead(command, processes, settings, path);
+      });
+  served.weights = served_weights(run, options, served.name, changing, served.memory);
+  return {std::move(run), limits, served, changing, evicts};
 }
 
 // Returns what writes the experts of each text that ends into a file.
@@ -229,7 +277,7 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
                      std::span<const std::string> settings, std::int64_t slots) {
   const SamplingWords words = take_sampling_words(command, settings);
   Serving serving =
-      serving_of(command, model_to_run(command, processes, words.settings), options, words, slots);
+      serving_of(command, processes, model_to_run(command, processes, words.settings), options, words, slots);
   serving.independence = row_independence_of(serving.run.config, serving.run.mesh, serving.run.model);
   texts::Limits& limits = serving.limits;
   const std::int64_t capacity = serving.served.capacity;
@@ -271,7 +319,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
         if (context.comm->rank() == 0) startup.mark(part);
       };
       mark("device");
-      const Parameters parameters = serving.run.load(context, load_bar());
+      Parameters parameters = serving.run.load(context, load_bar());
       mark("weights");
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
                           serving.served.capacity, serving.evicts, serving.limits.checkpoints,
@@ -283,15 +331,22 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
       std::optional<texts::Loop::Head> head;
       if (context.comm->rank() == 0) {
         head.emplace(texts::Loop::Head{inbox, serving.run.tokenizer.get(), observer});
+        head->next_task = [&] { return serving.served.weights->next_task(inbox); };
         if (routing.is_open()) head->on_finished = recorder(routing, serving.run.model, generator);
       }
-      texts::Loop loop(generator, serving.limits, head ? &*head : nullptr);
+      texts::Loop loop(generator, serving.limits, head ? &*head : nullptr, [&](const std::string& task) {
+        const std::string problem =
+            serving.changing->apply(context, parameters, generator, change_of_text(task));
+        if (head) serving.served.weights->done(task, problem, inbox);
+      });
       if (head) on_ready(startup);
       while (loop.step(kIdleSeconds)) {
         if (head) between();
       }
     });
+    serving.served.weights->stop();
   } catch (...) {
+    serving.served.weights->stop();
     inbox.close();
     throw;
   }

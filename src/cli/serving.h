@@ -10,6 +10,7 @@
 
 #include "cli/options.h"
 #include "core/startup.h"
+#include "engine/changing_weights.h"
 #include "engine/model_to_run.h"
 #include "generate/deterministic_batches.h"
 #include "serve/served_model.h"
@@ -21,6 +22,7 @@ struct Serving {
   ModelOnRanks run;
   texts::Limits limits;
   serve::ServedModel served;
+  std::shared_ptr<ChangingWeights> changing;
   bool evicts;                                         // Generator
   std::unique_ptr<RowIndependence> independence = {};  // of deterministic_batches=true
 };

@@ -9,9 +9,12 @@ std::vector<KeyDeclaration> adapter_keys() {
       with_role(KeyRole::model,
                 text_key("adapter", "",
                          "adapter that is added to the weights, of generate, serve, chat, eval "
-                         "and verify: a folder of PEFT, or a run that trained one")),
+                         "and verify: a folder of PEFT, or a run that trained one; of serve also several, as "
+                         "NAME=FOLDER,NAME=FOLDER, which requests choose from by their model")),
       with_role(KeyRole::model,
                 float_key("adapter_scale", 1.0, any_number(), "factor of that adapter, beside its own")),
+      integer_key("lora_slots", 8, at_least(1),
+                  "most adapters that `serve` has at once, with adapter=NAME=FOLDER"),
       must_stay(boolean_key("enable_lora", false,
                             "trains an adapter; said by lora_rank above 0 and by the paths below, too")),
       must_stay(integer_key("lora_rank", 0, at_least(0), "rank of the adapter that is trained; 0: none")),

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
@@ -18,6 +19,15 @@ namespace switchyard {
 // padding in inputs, and in targets a position without a target (padding, and the last token of a document).
 struct Batch {
   Tensor inputs, targets, inputs_position, inputs_segmentation, targets_segmentation;
+  // The number of each token's adapter, where texts have several (models/adapter.h). Undefined: none has one.
+  Tensor adapters = {};
+
+  // What a model reads that continues texts.
+  std::vector<const Tensor*> parts_to_continue() const {
+    std::vector<const Tensor*> parts{&inputs, &inputs_position, &inputs_segmentation};
+    if (adapters.defined()) parts.push_back(&adapters);
+    return parts;
+  }
 };
 
 class Dataset {

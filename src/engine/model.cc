@@ -49,6 +49,35 @@ ModelConfig model_for(const Config& config, ModelUse use) {
   return use != ModelUse::run || config.get_bool("mtp_draft") ? whole : without_predictions(whole);
 }
 
+AdapterPlaces places_of(const std::vector<NamedAdapter>& named) {
+  AdapterPlaces places;
+  for (const NamedAdapter& adapter : named) places.push_back(adapter.read);
+  return places;
+}
+
+// Error(usage) where texts of this model cannot have several adapters.
+void check_several_adapters(const ModelOnMesh& of) {
+  const std::string& text = of.config.get_string("adapter");
+  if (of.use != ModelUse::run)
+    fail_usage("[adapter] adapter={}: only `serve` has several adapters; expected one folder", text);
+  if (of.model.moe_layers().empty()) return;
+  if (!of.model.moe_execution.sparse)
+    fail_usage("[adapter] adapter={}: several adapters need sparse_matmul=true", text);
+  const int ranks = of.mesh.axis_size("expert");
+  if (of.model.moe().experts % ranks != 0)
+    fail_usage(
+        "[adapter] adapter={}: several adapters need a number of experts that the mesh divides, got {} "
+        "experts on {} ranks",
+        text, of.model.moe().experts, ranks);
+}
+
+void read_named_adapters(ModelOnMesh& of) {
+  check_several_adapters(of);
+  for (NamedAdapter& adapter : of.named)
+    adapter.read = read_text_adapter(adapter.folder, of.config, of.model);
+  of.model.adapter = adapters_together(places_of(of.named), of.model.dtype);
+}
+
 // Gives the model the adapter that the config names or asks to train. Returns the adapter whose parameters
 // stand in a file; null where they stand in none.
 std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
@@ -61,9 +90,15 @@ std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
   if (folder.empty()) return nullptr;
   if (of.model.compat)
     fail_usage("[adapter] adapter={}: expected compat=none, got {}", folder, of.config.get_string("compat"));
+  if (!trains_one) of.named = named_adapters(of.config);
+  if (!of.named.empty()) {
+    read_named_adapters(of);
+    return nullptr;
+  }
   PeftAdapter read = read_adapter(folder, of.config, of.model);
   const auto factor = static_cast<float>(of.config.get_float("adapter_scale"));
   for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
+  if (of.use == ModelUse::run) read.adapter.dtype = of.model.dtype;  // one cast in place of one for each call
   of.model.adapter = std::make_shared<const Adapter>(read.adapter);
   if (trains_one)
     for (std::string& line : adapter_lines(*of.model.adapter, of.model)) of.notes.push_back(std::move(line));
@@ -128,14 +163,17 @@ ModelOnRanks::ModelOnRanks(ModelOnMesh of, Processes* with, std::optional<Parame
       processes(with == nullptr ? own_process.get() : with) {
   require_ranks_fit(mesh, *processes);
   const bool on_gpu = device_of_run(config, mesh, *processes, &notes).is_gpu();
+  const auto with_adapters = [&](Parameters::FillBlock base) {
+    return named.empty() ? with_adapter_weights(std::move(base), adapter)
+                         : with_text_adapters(std::move(base), places_of(named));
+  };
   if (weights) {
-    fill = with_adapter_weights(*std::move(weights), adapter);
+    fill = with_adapters(*std::move(weights));
     return;
   }
   const bool changes = use == ModelUse::train || (use == ModelUse::train_or_run && !is_packed());
-  fill = with_adapter_weights(
-      initial_weights(config, model, specs, &notes, changes && !on_gpu ? WeightUse::train : WeightUse::run),
-      adapter);
+  fill = with_adapters(
+      initial_weights(config, model, specs, &notes, changes && !on_gpu ? WeightUse::train : WeightUse::run));
 }
 
 void ModelOnRanks::run(const std::function<void(Context&)>& body) const {

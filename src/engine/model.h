@@ -12,6 +12,7 @@
 
 #include "autograd/context.h"
 #include "config/config.h"
+#include "engine/text_adapters.h"
 #include "models/families/peft.h"
 #include "models/model_config.h"
 #include "models/parameters.h"
@@ -46,6 +47,7 @@ struct ModelOnMesh {
   ModelUse use;
   ModelConfig model;
   std::vector<std::string> notes;              // for people
+  std::vector<NamedAdapter> named;             // adapters of texts, by number; else one, or none
   std::shared_ptr<const PeftAdapter> adapter;  // null: none
   std::vector<ParameterSpec> specs;            // the weights of all stages
 };

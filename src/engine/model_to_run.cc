@@ -12,6 +12,9 @@ namespace {
 
 void refuse_keys(const std::string& command, const Config& config) {
   refuse_routing_key(config, "routing_replay", "`train` and `verify`");
+  if (command != "serve" && !named_adapters(config).empty())
+    fail_usage("[{}] adapter={}: only `serve` has several adapters; expected one folder", command,
+               config.get_string("adapter"));
   if (command != "eval") return;
   refuse_routing_key(config, "routing_record", "`train`, `generate` and `serve`");
   if (config.get_bool("mtp_draft"))

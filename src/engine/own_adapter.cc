@@ -18,8 +18,21 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFile = "adapter/form.json";
 
-// Hashes names, sizes, and the first and last MiB of the files of weights at `path`; "" without a path.
-std::string files_hash(const std::string& path) {
+nlohmann::json base_of(const Config& config, const ModelConfig& model) {
+  const std::string& path = config.get_string("load_parameters_path");
+  return {{"path", path},
+          {"architecture", architecture_hash(model)},
+          {"files", weights_hash(path)},
+          {"seed", path.empty() ? nlohmann::json(model.init_seed) : nlohmann::json()}};
+}
+
+nlohmann::json form_of(const CheckpointFolder& checkpoint) {
+  return read_json_file(checkpoint.path() + "/" + kFile);
+}
+
+}  // namespace
+
+std::string weights_hash(const std::string& path) {
   constexpr std::int64_t kEnd = std::int64_t{1} << 20;
   if (path.empty()) return "";
   std::vector<fs::path> files;
@@ -27,7 +40,9 @@ std::string files_hash(const std::string& path) {
   if (fs::is_directory(path, ignored)) {
     for (const auto& entry : fs::recursive_directory_iterator(path, ignored)) {
       const std::string type = entry.path().extension();
-      if (entry.is_regular_file() && (type == ".safetensors" || type == ".gguf"))
+      const std::string name = entry.path().filename();
+      const bool says_how = name == "adapter_config.json" || name == fs::path(kFile).filename();
+      if (entry.is_regular_file() && (type == ".safetensors" || type == ".gguf" || says_how))
         files.push_back(entry.path());
     }
   } else {
@@ -49,20 +64,6 @@ std::string files_hash(const std::string& path) {
   }
   return fmt::format("{:016x}", hash);
 }
-
-nlohmann::json base_of(const Config& config, const ModelConfig& model) {
-  const std::string& path = config.get_string("load_parameters_path");
-  return {{"path", path},
-          {"architecture", architecture_hash(model)},
-          {"files", files_hash(path)},
-          {"seed", path.empty() ? nlohmann::json(model.init_seed) : nlohmann::json()}};
-}
-
-nlohmann::json form_of(const CheckpointFolder& checkpoint) {
-  return read_json_file(checkpoint.path() + "/" + kFile);
-}
-
-}  // namespace
 
 bool holds_adapter(const CheckpointFolder& checkpoint) {
   return std::ranges::any_of(checkpoint.manifest().extras,

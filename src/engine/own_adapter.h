@@ -12,6 +12,9 @@
 
 namespace switchyard {
 
+// Hashes the files of weights at `path`, a folder or a file: their names and sizes, and the first and last
+// MiB of each, as 16 hexadecimal digits. "" for an empty path.
+std::string weights_hash(const std::string& path);
 // True when the checkpoint, or the newest one of the run, holds an adapter alone.
 bool holds_adapter(const CheckpointFolder& checkpoint);
 // Returns where the base's weights were when the adapter was trained; "" for weights that were drawn.

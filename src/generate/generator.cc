@@ -105,6 +105,9 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   groups_ = context_.mesh->product(split.dims[0]);
   first_here_ = local_offset(*context_.mesh, context_.rank, {slots}, split)[0];
   versions_.resize(static_cast<std::size_t>(slots));
+  adapters_.resize(versions_.size());
+  base_ = model_;
+  base_.adapter = nullptr;
   drafted_from_.assign(versions_.size(), -1);
   checkpoints_.assign(versions_.size(), std::vector<Checkpoint>(static_cast<std::size_t>(checkpoints)));
   for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
@@ -140,6 +143,11 @@ void Generator::follow_weights() {
   if (graphs_ != nullptr) graphs_->clear();  // a graph reads what was derived at its old address
 }
 
+void Generator::follow_adapters(std::shared_ptr<const Adapter> adapter) {
+  model_.adapter = std::move(adapter);
+  if (graphs_ != nullptr) graphs_->clear();
+}
+
 // Every group of slots gets as many batch rows as the group with most fed slots needs. Where a batch of that
 // size would be split otherwise than all slots are, every slot gets a row.
 Generator::BatchRows Generator::batch_rows(std::span<const SlotTokens> fed, std::int64_t least) const {
@@ -167,6 +175,7 @@ Batch Generator::batch_of(std::span<const SlotTokens> fed, const BatchRows& rows
   Batch batch;
   for (Tensor* const x : {&batch.inputs, &batch.inputs_position, &batch.inputs_segmentation})
     *x = Memory().zeros(DType::i32, shape);
+  if (any_adapted_) batch.adapters = Memory().zeros(DType::i32, shape);
   for (std::size_t n = 0; n < fed.size(); ++n) {
     const auto before = static_cast<std::int32_t>(model_slots_.lengths[fed[n].slot]);
     for (std::size_t i = 0; i < fed[n].tokens.size(); ++i) {
@@ -174,6 +183,7 @@ Batch Generator::batch_of(std::span<const SlotTokens> fed, const BatchRows& rows
       batch.inputs.span<std::int32_t>()[at] = fed[n].tokens[i];
       batch.inputs_position.span<std::int32_t>()[at] = before + static_cast<std::int32_t>(i);
       batch.inputs_segmentation.span<std::int32_t>()[at] = 1;
+      if (any_adapted_) batch.adapters.span<std::int32_t>()[at] = adapters_[fed[n].slot];
     }
   }
   batch.targets = batch.inputs;
@@ -247,6 +257,7 @@ Tensor Generator::run(std::span<const SlotTokens> fed, const CallKind& kind) {
     if (!kind.draft_of.defined()) drafted_from_[f.slot] = kind.drafted ? model_slots_.lengths[f.slot] : -1;
     caches_.from_beginning = caches_.from_beginning && model_slots_.lengths[f.slot] == 0;
   }
+  any_adapted_ = std::ranges::any_of(fed, [&](const SlotTokens& f) { return adapters_[f.slot] > 0; });
   const NoGrad no_grad(context_);
   const bool drafts = kind.draft_of.defined();
   const bool is_step = makes_graphs() && !caches_.from_beginning && !drafts && !kind.every_token &&
@@ -293,23 +304,25 @@ bool Generator::makes_graphs() const {
 Tensor Generator::logits_of_step(const Batch& batch) {
   const std::int64_t rows = batch.inputs.dim(0);
   std::vector<std::int32_t> numbers;
-  for (const Tensor* const x : {&batch.inputs, &batch.inputs_position, &batch.inputs_segmentation}) {
+  const std::vector<const Tensor*> parts = batch.parts_to_continue();
+  for (const Tensor* const x : parts) {
     const auto values = x->span<std::int32_t>();
     numbers.insert(numbers.end(), values.begin(), values.end());
   }
   const std::vector<std::int32_t> lists = begin_step(caches_);
   numbers.insert(numbers.end(), lists.begin(), lists.end());
-  Tensor& there = step_numbers_[rows];
+  Tensor& there = step_numbers_[any_adapted_ ? -rows : rows];
   if (!there.defined()) there = context_.empty(DType::i32, {std::ssize(numbers)});
   copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
-  caches_.numbers.step = step_lists(caches_, there.slice_rows(3 * rows, there.size()));
+  const std::int64_t of_batch = std::ssize(parts) * rows;
+  caches_.numbers.step = step_lists(caches_, there.slice_rows(of_batch, there.size()));
   const bool padded = std::ranges::find(caches_.slots, -1) != caches_.slots.end();
-  const std::string key =
-      fmt::format("{} rows{}{}", rows, padded ? ", padding" : "", keeps_loads_ ? ", loads" : "");
+  const std::string key = fmt::format("{} rows{}{}{}", rows, padded ? ", padding" : "",
+                                      keeps_loads_ ? ", loads" : "", any_adapted_ ? ", adapters" : "");
   const StepOutput out = graphs_->run<StepOutput>(key, [&] {
     const Shape& tokens = batch.inputs.shape();
-    const Tensor of_batch = there.slice_rows(0, 3 * rows).reshaped({3 * rows, 1});
-    Tensor logits = logits_of(tokens, [&] { return placed_tokens(context_, of_batch, tokens); }, {});
+    const Tensor placed = there.slice_rows(0, of_batch).reshaped({of_batch, 1});
+    Tensor logits = logits_of(tokens, [&] { return placed_tokens(context_, placed, tokens); }, {});
     return StepOutput{logits, loads_};
   });
   ran_graph_ = graphs_->last_way() != gpu::GraphCache::Way::eager;
@@ -335,10 +348,11 @@ Tensor Generator::logits_of(const Shape& tokens, const std::function<DeviceBatch
         const DeviceBatch batch = place();
         NextLogits out;
         if (drafts) {
-          out = draft_logits(context_, model_, parameters_, batch, caches_, kind.draft_of, kind.further);
+          out = draft_logits(context_, model_of_call(), parameters_, batch, caches_, kind.draft_of,
+                             kind.further);
           draft_trunk_ = out.trunk;
         } else {
-          out = next_logits(context_, model_, parameters_, batch, caches_,
+          out = next_logits(context_, model_of_call(), parameters_, batch, caches_,
                             {.block = pass.block, .input = input, .keep_hidden = kind.keep_hidden},
                             kind.every_token);
         }

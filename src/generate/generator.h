@@ -86,6 +86,12 @@ class Generator {
   // starts with fewer tokens or with another slot's. Does nothing without memory for checkpoints.
   void keep_checkpoint(std::size_t slot);
   void clear(std::size_t slot) { copy_prefix(slot, slot, 0); }
+  // Says which of the model's adapters reads the slot's tokens from now on: 1 .. Adapter::count, or 0 for
+  // none. What the slot has cached must be of the same adapter.
+  void use_adapter(std::size_t slot, std::int32_t number) { adapters_[slot] = number; }
+  // The parameters have other adapters now (models/adapter.h); slots that use none of them stay as they are.
+  // For one adapter of all texts raise the parameters' version, too.
+  void follow_adapters(std::shared_ptr<const Adapter> adapter);
   // False where the slot's tokens were read with weights that have changed since (Parameters::version()).
   // Then clear() the slot and feed its tokens again: it cannot be continued, nor be the start of a slot.
   bool is_current(std::size_t slot) const {
@@ -139,6 +145,10 @@ class Generator {
   Tensor run_prediction(std::span<const SlotTokens> next, Array before, bool further);
   // Drops what earlier weights gave.
   void follow_weights();
+  // The model that the running call needs: calls whose texts have none of several adapters do without them.
+  const ModelConfig& model_of_call() const {
+    return model_.adapter != nullptr && model_.adapter->count > 0 && !any_adapted_ ? base_ : model_;
+  }
   // The rows of a call's batch.
   struct BatchRows {
     std::int64_t count;
@@ -206,12 +216,15 @@ class Generator {
 
   Context& context_;
   ModelConfig model_;
+  ModelConfig base_;          // the model without its adapters, where there are several
+  bool any_adapted_ = false;  // a slot of the running call has one of several adapters
   const Parameters& parameters_;
   std::int64_t capacity_;
   Slots model_slots_;                       // on all ranks alike
   Slots draft_slots_;                       // of the prediction layer
   std::vector<std::int64_t> drafted_from_;  // each slot's tokens before its last call, if of drafts; -1
   std::vector<std::int64_t> versions_;      // the weights' version that each slot's tokens had
+  std::vector<std::int32_t> adapters_;      // the number of each slot's adapter
   std::int64_t derived_version_ = -1;       // the version of what is kept between calls
   std::vector<std::vector<Checkpoint>> checkpoints_;  // of each slot, on all ranks alike
   Array trunk_;                  // last layer's output of the last call, where there is a prediction layer
@@ -226,7 +239,8 @@ class Generator {
   };
   std::unique_ptr<gpu::GraphCache> graphs_;  // null: steps are calls as any other
   bool ran_graph_ = false;
-  std::map<std::int64_t, Tensor> step_numbers_;  // i32, of a step with so many rows
+  // i32, of a step with so many rows; with adapters under the negative number.
+  std::map<std::int64_t, Tensor> step_numbers_;
   std::vector<LayerLoad> loads_;
   bool keeps_loads_ = false, keeps_logits_there_ = false;
   std::vector<double> broken_;                      // values of each output that are not finite

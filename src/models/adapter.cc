@@ -1,5 +1,6 @@
 #include "models/adapter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -16,27 +17,33 @@ List joined(const List& x, std::size_t begin, std::size_t end) {
   return List(x.begin() + static_cast<std::ptrdiff_t>(begin), x.begin() + static_cast<std::ptrdiff_t>(end));
 }
 
-ParameterSpec of_adapter(const ParameterSpec& weight, std::string name) {
+ParameterSpec of_adapter(const ParameterSpec& weight, std::string name, const Adapter& adapter) {
   ParameterSpec spec = weight;
   spec.name = std::move(name);
-  spec.dtype = DType::f32;
+  spec.dtype = adapter.dtype;
   spec.trained = spec.counted = spec.of_adapter = true;
   spec.frozen = false;
   return spec;
 }
 
+// How many ranks of one adapter the rank dim of a weight's parameters has.
+std::int64_t ranks_of(const ParameterSpec& weight, const Adapter& adapter) {
+  return weight.matrix.stack > 0 ? 1 : std::max<std::int64_t>(1, adapter.count);
+}
+
 // [stack | inputs | r]
-ParameterSpec a_of(const ParameterSpec& weight, const AdaptedWeight& how, AdapterStart start) {
+ParameterSpec a_of(const ParameterSpec& weight, const AdaptedWeight& how, const Adapter& adapter) {
   const std::size_t inputs_end = weight.matrix.stack + weight.matrix.inputs;
-  ParameterSpec a = of_adapter(weight, lora_a_of(weight.name, how));
+  ParameterSpec a = of_adapter(weight, lora_a_of(weight.name, how), adapter);
   a.shape = joined(weight.shape, 0, inputs_end);
   a.dims = joined(weight.dims, 0, inputs_end);
   const std::int64_t inputs = num_elements(joined(a.shape, weight.matrix.stack, inputs_end));
-  a.shape.push_back(how.rank);
+  a.shape.push_back(how.rank * ranks_of(weight, adapter));
+  if (weight.matrix.stack > 0) a.shape[0] *= adapter.count + 1;
   a.dims.emplace_back(kRankDim);
   a.initializer = Initializer::uniform;
   a.deviation = 1 / std::sqrt(static_cast<double>(inputs));
-  if (start == AdapterStart::gaussian) {
+  if (adapter.start == AdapterStart::gaussian) {
     a.initializer = Initializer::normal;
     a.deviation = 1 / static_cast<double>(how.rank);
   }
@@ -44,12 +51,13 @@ ParameterSpec a_of(const ParameterSpec& weight, const AdaptedWeight& how, Adapte
 }
 
 // [stack | r | outputs]
-ParameterSpec b_of(const ParameterSpec& weight, const AdaptedWeight& how, AdapterStart start) {
+ParameterSpec b_of(const ParameterSpec& weight, const AdaptedWeight& how, const Adapter& adapter) {
   const std::size_t stack = weight.matrix.stack, inputs_end = stack + weight.matrix.inputs;
-  ParameterSpec b = of_adapter(weight, lora_b_of(weight.name));
+  ParameterSpec b = of_adapter(weight, lora_b_of(weight.name), adapter);
   b.shape = joined(weight.shape, 0, stack);
   b.dims = joined(weight.dims, 0, stack);
-  b.shape.push_back(how.rank);
+  b.shape.push_back(how.rank * ranks_of(weight, adapter));
+  if (stack > 0) b.shape[0] *= adapter.count + 1;
   b.dims.emplace_back(kRankDim);
   b.shape.insert(b.shape.end(), weight.shape.begin() + static_cast<std::ptrdiff_t>(inputs_end),
                  weight.shape.end());
@@ -57,8 +65,9 @@ ParameterSpec b_of(const ParameterSpec& weight, const AdaptedWeight& how, Adapte
                 weight.dims.end());
   b.matrix = {stack, 1};
   constexpr double kOfTests = 0.02;
-  b.initializer = start == AdapterStart::test ? Initializer::normal : Initializer::zeros;
-  b.deviation = start == AdapterStart::test ? kOfTests : 0;
+  const bool of_tests = adapter.start == AdapterStart::test;
+  b.initializer = of_tests ? Initializer::normal : Initializer::zeros;
+  b.deviation = of_tests ? kOfTests : 0;
   return b;
 }
 
@@ -107,9 +116,9 @@ std::vector<ParameterSpec> with_adapter(std::vector<ParameterSpec> specs, const 
     if (found == adapter.weights.end()) continue;
     const ParameterSpec weight = all.back();
     CHECK(weight.matrix.inputs > 0, "an adapter of {}, which is no matrix", weight.name);
-    ParameterSpec a = a_of(weight, found->second, adapter.start);
+    ParameterSpec a = a_of(weight, found->second, adapter);
     if (names.insert(a.name).second) all.push_back(std::move(a));
-    all.push_back(b_of(weight, found->second, adapter.start));
+    all.push_back(b_of(weight, found->second, adapter));
   }
   for (const auto& [name, how] : adapter.weights) CHECK(names.contains(name), "an adapter of {}", name);
   for (const std::string& name : adapter.whole) CHECK(names.contains(name), "an adapter of {}", name);

@@ -33,7 +33,12 @@ enum class AdapterStart { usual, gaussian, test };
 
 struct Adapter {
   std::map<std::string, AdaptedWeight> weights;  // by the weight's name
-  std::set<std::string> whole;                   // weights that the adapter has in place of the model's
+  // So many adapters stand side by side, and a token's number says which acts on it: 1 .. count, 0 for none.
+  // A weight without a stack then has A [inputs | count·r] and B [count·r | outputs], and experts have
+  // (count + 1) entries each, the first of which is 0. Count 0: one adapter, which acts on all tokens.
+  std::int64_t count = 0;
+  DType dtype = DType::f32;     // of its parameters: the activations' where nothing trains
+  std::set<std::string> whole;  // weights that the adapter has in place of the model's
   AdapterStart start = AdapterStart::usual;
 
   bool operator==(const Adapter&) const = default;

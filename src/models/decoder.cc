@@ -1,7 +1,6 @@
 #include "models/decoder.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "autograd/ahead.h"
@@ -111,6 +110,7 @@ class LayerRuns {
         result_(result),
         segments_(laid_out(batch.segments)),
         chunk_segments_(laid_out(batch.chunk_segments)),
+        adapters_(batch.adapters),
         places_{reshard(context, batch.positions,
                         attention_tokens(context, model, batch.inputs.shape()[0], batch.inputs.shape()[1])),
                 {},
@@ -150,6 +150,7 @@ class LayerRuns {
                    &places_};
     call.chunks_in_segments = chunked;
     call.flow = &flow_;
+    call.adapters = adapters_;
     HeadScores scores;
     scores.layer = i;
     if (work_.head_scores) call.scores = &scores;
@@ -253,7 +254,7 @@ class LayerRuns {
   const LayerWork work_;
   const RematPolicy policy_;
   BlockOutput& result_;
-  const Array segments_, chunk_segments_;  // DeviceBatch
+  const Array segments_, chunk_segments_, adapters_;  // DeviceBatch
   TokenPlaces places_;
   std::vector<RopeTables> ropes_, growths_;  // of each kind of attention
   RopeTables no_table_;
@@ -341,7 +342,7 @@ DeviceBatch place_tokens(Context& context, const Batch& whole) {
   const Sharding sharding = batch_sharding(context, shape);
   const Shape local = local_shape(*context.mesh, shape, sharding);
   const Shape offset{own.begin, local_offset(*context.mesh, context.rank, shape, sharding)[1]};
-  const std::array<const Tensor*, 3> parts{&whole.inputs, &whole.inputs_position, &whole.inputs_segmentation};
+  const std::vector<const Tensor*> parts = whole.parts_to_continue();
   const Tensor there = context.empty(DType::i32, {std::ssize(parts) * local[0], local[1]});
   if (!context.memory.device().is_abstract()) {
     const Tensor here(Memory(), DType::i32, there.shape());
@@ -356,12 +357,14 @@ DeviceBatch place_tokens(Context& context, const Batch& whole) {
 
 DeviceBatch placed_tokens(Context& context, const Tensor& there, const Shape& shape) {
   const Sharding sharding = batch_sharding(context, shape);
-  const std::int64_t rows = there.dim(0) / 3;
+  const std::int64_t rows = local_shape(*context.mesh, shape, sharding)[0];
   const auto part = [&](std::int64_t i) {
     return make_leaf(there.slice_rows(i * rows, (i + 1) * rows), shape, sharding, false);
   };
   const Array tokens = part(0), positions = part(1), segments = part(2);
-  return {tokens, positions, segments, tokens, segments, {}};
+  DeviceBatch batch{tokens, positions, segments, tokens, segments, {}};
+  if (there.dim(0) > 3 * rows) batch.adapters = part(3);
+  return batch;
 }
 
 Array output_logits(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& hidden) {

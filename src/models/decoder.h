@@ -21,14 +21,15 @@ struct DeviceBatch {
   // Segments that also end where a document's chunk ends, for layers that attend within chunks. Undefined
   // where the tokens' positions already tell the chunks.
   Array chunk_segments = {};
+  Array adapters = {};  // Batch::adapters
 };
 // Places a whole batch on the mesh. `predictions`: the number of prediction layers to place targets for.
 DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions = 0);
 // Places a batch whose targets are its inputs, as generation's, with one copy to the device. The targets
 // share the memory of the inputs.
 DeviceBatch place_tokens(Context& context, const Batch& whole);
-// Returns the batch whose tokens, positions and segments are on the device already: i32 [3B,S] of this rank.
-// `shape`: of the whole batch.
+// Returns the batch whose tokens, positions and segments, and numbers of adapters where there are any, are on
+// the device already: i32 [3B,S] or [4B,S] of this rank. `shape`: of the whole batch.
 DeviceBatch placed_tokens(Context& context, const Tensor& there, const Shape& shape);
 
 // The part of a batch of `shape` [B,S] that this rank holds: batch rows

@@ -311,6 +311,16 @@ Parameters Parameters::under(Context& context, const AxisRules& rules) const {
   return result;
 }
 
+void Parameters::replace(bool of_adapter, Parameters with) {
+  std::erase_if(all_, [&](const Parameter& own) { return own.spec.of_adapter == of_adapter; });
+  for (Parameter& other : with.all_) {
+    CHECK(other.spec.of_adapter == of_adapter, "{} is of the other kind", other.spec.name);
+    all_.push_back(std::move(other));
+  }
+  index_.clear();
+  for (std::size_t i = 0; i < all_.size(); ++i) index_[all_[i].spec.name] = i;
+}
+
 const Parameter& Parameters::parameter(const std::string& name) const {
   const auto at = index_.find(name);
   CHECK(at != index_.end(), "no parameter {}", name);

@@ -107,6 +107,10 @@ class Parameters {
   std::vector<Parameter>& all() { return all_; }
   const std::vector<Parameter>& all() const { return all_; }
 
+  // Puts the parameters of `with` in the place of those that an adapter has, or of those that none has
+  // (ParameterSpec::of_adapter). The version stays as it is.
+  void replace(bool of_adapter, Parameters with);
+
   // Grows with every change of the weights, in all copies of this object. What is computed from weights and
   // kept (merged weights, cached keys) is valid for one version.
   std::int64_t version() const { return *version_; }

@@ -10,6 +10,7 @@
 #include "moe/routing_tape.h"
 #include "ops/basic.h"
 #include "ops/reshard.h"
+#include "ops/row_adapters.h"
 
 namespace switchyard {
 
@@ -101,6 +102,36 @@ std::int64_t parts_of_overflow(const Context& context, const MoeConfig& config, 
   return parts;
 }
 
+// The numbers of the tokens' adapters, where the experts have several (LowRank).
+const LowRank* several_adapters(const MoeWeights& weights) {
+  for (const Linear* const of : {&weights.wi_0, &weights.wi_1, &weights.wo}) {
+    if (of->adapter && of->adapter->count > 0) return &*of->adapter;
+  }
+  return nullptr;
+}
+
+// Runs the experts. Where they have several adapters, each expert is dispatched in parts, one for each number
+// of an adapter: so the rows of one adapter stand together wherever they travel.
+DispatchResult run_experts(Context& context, const MoeConfig& config, const MoeExecution& execution,
+                           const Array& x, const Routing& routing, const MoeWeights& weights,
+                           const Sharding& layout) {
+  const LowRank* const adapters = several_adapters(weights);
+  if (adapters == nullptr) return in_chunks(context, {config, execution, x, routing, weights, layout});
+  const std::int64_t numbers = adapters->count + 1;
+  MoeConfig parted = config;
+  parted.experts *= numbers;
+  CHECK(execution.sparse && expert_axes(context, parted.experts) == expert_axes(context, config.experts),
+        "several adapters for {} experts", config.experts);
+  const Array parts = always_keep(part_experts(context, routing.ids, adapters->numbers, numbers));
+  DispatchResult result =
+      in_chunks(context, {parted, execution, x, {parts, routing.weights}, weights, layout});
+  std::vector<double> dropped(static_cast<std::size_t>(config.experts), 0.0);
+  for (std::size_t i = 0; i < result.dropped.size(); ++i)
+    dropped[i / static_cast<std::size_t>(numbers)] += result.dropped[i];
+  result.dropped = std::move(dropped);
+  return result;
+}
+
 }  // namespace
 
 bool is_first_of_repeats(const Context& context, const Sharding& tokens) {
@@ -138,7 +169,7 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
   DispatchResult result;
   {
     const PhaseMark mark(context.comm->position(), "dispatch");
-    result = in_chunks(context, {config, execution, x, out.routing, weights, x_in.sharding()});
+    result = run_experts(context, config, execution, x, out.routing, weights, x_in.sharding());
   }
   out.y = result.y;
   if (execution.balance_weight > 0) {

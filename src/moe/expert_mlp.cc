@@ -11,6 +11,7 @@
 #include "moe/expert_biases.h"
 #include "ops/basic.h"
 #include "ops/grouped_product.h"
+#include "ops/row_adapters.h"
 
 namespace switchyard {
 namespace {
@@ -206,8 +207,10 @@ struct UpProjections {
   Array gate, up, hidden;
 };
 
+// `of_adapters`: the sizes of the groups of rows that the adapters are stacked by (Linear::grouped_apply).
 UpProjections whole_up_projections(Context& context, const Array& x, const RowPlan& plan,
-                                   const Array& row_weights, const Linear& wi_0, const Linear& wi_1) {
+                                   const Array& of_adapters, const Array& row_weights, const Linear& wi_0,
+                                   const Linear& wi_1) {
   const bool planned = plan.tokens.defined(), weighted = row_weights.defined();
   std::vector<Array> inputs{wi_0.weight, wi_1.weight, plan.sizes, x};
   if (planned) inputs.insert(inputs.end(), {plan.tokens, plan.position});
@@ -223,17 +226,18 @@ UpProjections whole_up_projections(Context& context, const Array& x, const RowPl
   const Array rows = planned ? gather_rows(context, x, plan) : x;
   const auto low = [&](const Linear& linear) {
     if (!linear.adapter) return Array();
-    return grouped_product(context, rows, cast(context, linear.adapter->a, rows.dtype()), plan.sizes);
+    return grouped_product(context, rows, cast(context, linear.adapter->a, rows.dtype()), of_adapters);
   };
   const Array low_gate = low(wi_0), low_up = share_a(wi_0, wi_1) ? low_gate : low(wi_1);
-  return {wi_0.with_low_rank(context, out[0], low_gate, plan.sizes),
-          wi_1.with_low_rank(context, out[1], low_up, plan.sizes),
+  return {wi_0.with_low_rank(context, out[0], low_gate, of_adapters),
+          wi_1.with_low_rank(context, out[1], low_up, of_adapters),
           {}};
 }
 
 // The sums of the products of all chunks of x, each made as soon as its x is there.
 UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::int64_t chunks,
-                                     const RowPlan& plan, const Linear& wi_0, const Linear& wi_1) {
+                                     const RowPlan& plan, const Array& of_adapters, const Linear& wi_0,
+                                     const Linear& wi_1) {
   struct Sum {
     std::vector<Array> weights;  // of each chunk
     Array value;
@@ -250,25 +254,40 @@ UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::in
     for (Sum* sum : {&gate, &up, &low_gate, &low_up}) {
       if (sum->weights.empty()) continue;
       sum->value = add_grouped_product(context, rows, never_save(sum->weights[static_cast<std::size_t>(i)]),
-                                       plan.sizes, sum->value, i + 1 == chunks);
+                                       sum == &gate || sum == &up ? plan.sizes : of_adapters, sum->value,
+                                       i + 1 == chunks);
     }
   }
-  return {wi_0.with_low_rank(context, gate.value, low_gate.value, plan.sizes),
-          wi_1.with_low_rank(context, up.value, one_a ? low_gate.value : low_up.value, plan.sizes),
+  return {wi_0.with_low_rank(context, gate.value, low_gate.value, of_adapters),
+          wi_1.with_low_rank(context, up.value, one_a ? low_gate.value : low_up.value, of_adapters),
           {}};
+}
+
+// How many numbers the rows' adapters have: 1 without several adapters.
+std::int64_t adapter_numbers(const MoeWeights& weights) {
+  std::int64_t count = 0;
+  for (const Linear* const of : {&weights.wi_0, &weights.wi_1, &weights.wo}) {
+    if (of->adapter) count = std::max(count, of->adapter->count);
+  }
+  return count + 1;
 }
 
 }  // namespace
 
 Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, std::int64_t chunks,
-                 const RowPlan& plan, const Array& row_weights, const MoeWeights& local) {
+                 const RowPlan& dispatched, const Array& row_weights, const MoeWeights& local) {
+  // With several adapters the experts were dispatched in parts (block.cc).
+  const Array of_adapters = dispatched.sizes;
+  RowPlan plan = dispatched;
+  const std::int64_t numbers = adapter_numbers(local);
+  if (numbers > 1) plan.sizes = join_experts(context, of_adapters, numbers);
   const bool plain = config.plain_experts();
   const bool adapted = local.wi_0.adapter || local.wi_1.adapter || local.wo.adapter;
   const bool gates_with_products = plain && !adapted && chunks == 1 && row_weights.defined();
   auto [gate, up, hidden] =
-      chunks == 1 ? whole_up_projections(context, x(0), plan, gates_with_products ? row_weights : Array(),
-                                         local.wi_0, local.wi_1)
-                  : chunked_up_projections(context, x, chunks, plan, local.wi_0, local.wi_1);
+      chunks == 1 ? whole_up_projections(context, x(0), plan, of_adapters,
+                                         gates_with_products ? row_weights : Array(), local.wi_0, local.wi_1)
+                  : chunked_up_projections(context, x, chunks, plan, of_adapters, local.wi_0, local.wi_1);
   if (!gate.defined()) return grouped_product(context, hidden, local.wo.weight, plan.sizes);
   gate = checkpoint_name(gate, "moe_mlpwi_0");
   up = checkpoint_name(up, "moe_mlpwi_1");
@@ -282,7 +301,7 @@ Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, st
   else
     hidden =
         row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
-  Array y = local.wo.grouped_apply(context, hidden, plan.sizes);
+  Array y = local.wo.grouped_apply(context, hidden, plan.sizes, of_adapters);
   if (config.expert_bias)
     y = add_expert_bias(context, y, local.wo.bias, rows, local.wo.weight.sharding().dims[1]);
   return checkpoint_name(y, "moe_mlpwo");

@@ -7,6 +7,7 @@
 #include "ops/einsum.h"
 #include "ops/grouped_product.h"
 #include "ops/local_einsum.h"
+#include "ops/row_adapters.h"
 
 namespace switchyard {
 namespace {
@@ -68,9 +69,12 @@ Array Linear::with_adapter(Context& context, std::string_view spec, const Array&
   const std::string low_labels = labels_of_low(labels.a, of_weight);
   const Array low = einsum(context, labels.a + "," + of_weight.a() + "->" + low_labels, x,
                            cast(context, adapter->a, x.dtype()));
+  const Array own = adapter->count == 0
+                        ? low
+                        : keep_adapter(context, low, adapter->numbers, low.shape().back() / adapter->count);
   const Array added =
       einsum(context, low_labels + "," + of_weight.b() + "->" + labels.out,
-             scale(context, low, adapter->scale), cast(context, adapter->b, x.dtype()), &y.sharding());
+             scale(context, own, adapter->scale), cast(context, adapter->b, x.dtype()), &y.sharding());
   return add(context, y, added);
 }
 
@@ -88,11 +92,13 @@ Array Linear::apply(Context& context, std::string_view spec, const Array& x,
   return apply(context, spec, x, &want);
 }
 
-Array Linear::grouped_apply(Context& context, const Array& rows, const Array& sizes) const {
+Array Linear::grouped_apply(Context& context, const Array& rows, const Array& sizes,
+                            const Array& of_adapters) const {
   const Array y = grouped_product(context, rows, weight, sizes);
   if (!adapter) return y;
   return with_low_rank(context, y,
-                       grouped_product(context, rows, cast(context, adapter->a, rows.dtype()), sizes), sizes);
+                       grouped_product(context, rows, cast(context, adapter->a, rows.dtype()), of_adapters),
+                       of_adapters);
 }
 
 Array Linear::with_low_rank(Context& context, const Array& y, const Array& low, const Array& sizes) const {
@@ -104,6 +110,7 @@ Array Linear::with_low_rank(Context& context, const Array& y, const Array& low, 
 
 Array Linear::merged(Context& context) const {
   if (!adapter) return weight;
+  CHECK(adapter->count == 0, "{} adapters cannot be merged", adapter->count);
   std::string labels;
   for (std::size_t i = 0; i < weight.shape().size(); ++i) labels += static_cast<char>('A' + i);
   const WeightLabels of_weight(labels, *adapter);

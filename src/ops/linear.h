@@ -17,9 +17,14 @@ namespace switchyard {
 // and `b` [stack | r | outputs]; their numbers of dims tell which dims of W are which. Their type may be
 // wider than the activations'; both products use it. `a` is sharded as W's stack and inputs, `b` as W's stack
 // and outputs, r is whole. W may be packed, or require no gradient: `a` and `b` still get theirs.
+//
+// Several adapters may stand side by side (models/adapter.h), of which each token has one or none: `numbers`
+// i32 [B,S] says which of 1 .. count, 0: none. They have no gradients.
 struct LowRank {
   Array a, b;
   float scale = 1;
+  Array numbers = {};
+  std::int64_t count = 0;
 };
 
 struct Linear {
@@ -39,8 +44,10 @@ struct Linear {
   Array with_adapter(Context& context, std::string_view spec, const Array& x, const Array& y) const;
 
   // Rows [R,K] sorted by expert, with `sizes` i32 [G] rows each, times the experts' weights [G,K,N], plus the
-  // adapter's part; without the bias, which moe/expert_biases.h adds for experts.
-  Array grouped_apply(Context& context, const Array& rows, const Array& sizes) const;
+  // adapter's part; without the bias, which moe/expert_biases.h adds for experts. `of_adapters`: the sizes of
+  // the groups that a and b are stacked by, which are parts of the experts where there are several adapters.
+  Array grouped_apply(Context& context, const Array& rows, const Array& sizes,
+                      const Array& of_adapters) const;
   // y [R,N] + scale · low·b, where `low` [R,r] is rows·a; y itself without an adapter, which needs no `low`.
   Array with_low_rank(Context& context, const Array& y, const Array& low, const Array& sizes) const;
 

@@ -16,7 +16,7 @@ using chat::Json;
 
 ServedModel byte_model() {
   static const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("byte", "");
-  return {.name = "small", .tokenizer = tokenizer.get(), .vocab = 257, .capacity = 100, .fingerprint = "fp"};
+  return {.name = "small", .tokenizer = tokenizer.get(), .vocab = 257, .capacity = 100};
 }
 
 ChatRequest request_of(std::size_t choices, bool stream) {

@@ -20,6 +20,7 @@
 #include "serve/protocol/messages.h"
 #include "serve/protocol/messages_request.h"
 #include "serve/protocol/responses_paths.h"
+#include "serve/protocol/sampling_fields.h"
 #include "serve/protocol/token_paths.h"
 #include "serve/request_cost.h"
 
@@ -51,6 +52,7 @@ class HttpServer::Impl {
  public:
   Impl(const http::Options& options, const ServedModel& model, Inbox& queue, const Statistics& statistics)
       : model_(model),
+        has_keys_(!options.keys.empty()),
         queue_(queue),
         statistics_(statistics),
         started_(seconds_of_day()),
@@ -87,6 +89,9 @@ class HttpServer::Impl {
                                {"POST", "/tokenize", &Impl::tokens_of},
                                {"POST", "/detokenize", &Impl::text_of},
                                {"POST", "/apply-template", &Impl::prompt_of},
+                               {"POST", "/v1/load_lora_adapter", &Impl::load_adapter},
+                               {"POST", "/v1/unload_lora_adapter", &Impl::drop_adapter},
+                               {"POST", "/v1/weights", &Impl::replace_weights},
                                {"POST", "/v1/embeddings", &Impl::embed},
                                {"GET", "/", &Impl::page, Access::open}});
   }
@@ -126,19 +131,87 @@ class HttpServer::Impl {
   static std::string_view reasoning_name(const ChatModel& chat) {
     return chat.reads_reasoning ? chat::name_of(chat.format) : "none";
   }
+  json adapted_model(const TextAdapter& adapter) const {
+    json adapted = model();
+    adapted["id"] = adapter.name;
+    adapted["parent"] = model_.name;
+    adapted["meta"]["system_fingerprint"] = model_.weights->fingerprint(&adapter);
+    return adapted;
+  }
   Answer list_models(Request&) {
-    return json_response({{"object", "list"}, {"data", json::array({model()})}});
+    json all = json::array({model()});
+    for (const auto& adapter : model_.weights->adapters()) all.push_back(adapted_model(*adapter));
+    return json_response({{"object", "list"}, {"data", all}});
   }
   Answer show_model(Request& request) {
-    if (model_.is_named(request.name)) return json_response(model());
-    throw BadRequest("model", fmt::format("model: expected {}, got {}", model_.name, request.name),
-                     "model_not_found", 404);
+    const json name = request.name;
+    const std::shared_ptr<const TextAdapter> adapter = adapter_named(&name, model_);
+    return json_response(adapter == nullptr ? model() : adapted_model(*adapter));
+  }
+
+  // Requests that change what all texts are made with: nobody may send them without a key.
+  void require_keys() const {
+    if (has_keys_) return;
+    throw BadRequest("", "this server has no API keys: start it with --api-key-file to change its weights",
+                     "invalid_api_key", 401);
+  }
+  static std::string text_field(Fields& fields, const char* name, const char* otherwise = nullptr) {
+    const json* const value = fields.find(name);
+    if (value == nullptr && otherwise != nullptr) return otherwise;
+    if (value == nullptr || !value->is_string() || value->get_ref<const std::string&>().empty())
+      throw BadRequest(name, fmt::format("{}: expected a text, got {}", name,
+                                         value == nullptr ? "nothing" : Fields::shown(*value)));
+    return value->get<std::string>();
+  }
+  Answer load_adapter(Request& request) {
+    require_keys();
+    const json body = parse_object(request.body);
+    Fields fields(body);
+    const std::string name = text_field(fields, "lora_name"), path = text_field(fields, "lora_path");
+    const bool in_place = fields.boolean("load_inplace");
+    fields.refuse_others();
+    const auto adapter = model_.weights->load_adapter(name, path, in_place);
+    return json_response({{"object", "lora_adapter"},
+                          {"lora_name", name},
+                          {"hash", adapter->hash},
+                          {"system_fingerprint", model_.weights->fingerprint(adapter.get())}});
+  }
+  Answer drop_adapter(Request& request) {
+    require_keys();
+    const json body = parse_object(request.body);
+    Fields fields(body);
+    const std::string name = text_field(fields, "lora_name");
+    fields.refuse_others();
+    model_.weights->drop_adapter(name);
+    return json_response({{"object", "lora_adapter"}, {"lora_name", name}, {"deleted", true}});
+  }
+  Answer replace_weights(Request& request) {
+    require_keys();
+    const json body = parse_object(request.body);
+    Fields fields(body);
+    const std::string path = text_field(fields, "path"), mode = text_field(fields, "mode", "finish"),
+                      name = text_field(fields, "name", "");
+    fields.refuse_others();
+    constexpr std::array<std::pair<const char*, RunningTexts>, 3> kModes{{{"finish", RunningTexts::finish},
+                                                                          {"continue", RunningTexts::go_on},
+                                                                          {"abort", RunningTexts::abort}}};
+    const auto found = std::ranges::find(kModes, mode, [](const auto& row) { return row.first; });
+    if (found == kModes.end())
+      throw BadRequest("mode",
+                       fmt::format("mode: expected finish, continue or abort, got {}", Fields::shown(mode)));
+    const ServedWeights::Replaced done = model_.weights->replace(path, found->second, name);
+    return json_response({{"object", "weights"},
+                          {"path", path},
+                          {"model", done.adapter.empty() ? model_.name : done.adapter},
+                          {"hash", done.hash},
+                          {"system_fingerprint", done.fingerprint},
+                          {"seconds", done.seconds}});
   }
   Answer properties(Request&) {
     json all = model()["meta"];
     all["version"] = SWITCHYARD_VERSION;
     all["model"] = model_.name;
-    all["system_fingerprint"] = model_.fingerprint;
+    all["system_fingerprint"] = model_.weights->fingerprint();
     all["chat_template"] = model_.chat == nullptr ? json() : json(model_.chat->prompts.source().text);
     return json_response(all);
   }
@@ -255,6 +328,7 @@ class HttpServer::Impl {
 
   static constexpr std::size_t kMostSaid = 100, kLongestHeader = 2000;
   const ServedModel& model_;
+  const bool has_keys_;
   Inbox& queue_;
   const Statistics& statistics_;
   const std::int64_t started_;

@@ -85,6 +85,9 @@ TEST(Serve, RefusesInOneLine) {
     EXPECT_EQ(error["param"], field) << error;
     EXPECT_NE(error["message"].get<std::string>().find(words), std::string::npos) << error;
   };
+  const json unknown = service.ask({{"prompt", "a"}, {"model", "large"}}, 404)["error"];
+  EXPECT_EQ(unknown["code"], "model_not_found");
+  EXPECT_NE(unknown["message"].get<std::string>().find("expected small"), std::string::npos);
   refused(json::object(), "prompt", "expected a text");
   refused({{"prompt", ""}}, "prompt", "one token or more");
   refused({{"prompt", json::array()}}, "prompt", "expected a text");
@@ -118,7 +121,6 @@ TEST(Serve, RefusesInOneLine) {
   for (const char* token : {"257", "-1", "05", "5x", "", "99999999999"})
     refused({{"prompt", "a"}, {"logit_bias", {{token, 1}}}}, "logit_bias", "tokens of 0 to 256");
   refused({{"prompt", "a"}, {"suffix", "b"}}, "suffix", "nothing else");
-  refused({{"prompt", "a"}, {"model", "large"}}, "model", "expected small");
   refused({{"prompt", "a"}, {"stream_options", json::object()}}, "stream_options", "stream=true");
   refused({{"prompt", "a"}, {"stream", true}, {"stream_options", {{"x", 1}}}}, "x", "unknown");
   refused({{"prompt", "a"}, {"max_new_tokens", 5}}, "max_new_tokens", "unknown field");

@@ -12,6 +12,7 @@
 #include "chat/chat_template.h"
 #include "generate/sampling.h"
 #include "grammar/grammar.h"
+#include "serve/served_weights.h"
 #include "serve/token_memory.h"
 #include "tokenizer/tokenizer.h"
 
@@ -41,8 +42,9 @@ struct ServedModel {
   std::int64_t most_texts = 128;                 // of one request
   bool has_page = true;                          // for chats, at /
   std::vector<std::string> aliases = {};         // other names of the model
-  std::string fingerprint = {};                  // of the version and the weights
-  std::shared_ptr<const ChatModel> chat = {};    // null: the model has no chat template
+  std::shared_ptr<ServedWeights> weights =       // and the adapters
+      std::make_shared<ServedWeights>(ServedWeights::Model{});
+  std::shared_ptr<const ChatModel> chat = {};                  // null: the model has no chat template
   std::shared_ptr<const grammar::Vocabulary> vocabulary = {};  // null: this build has no grammars
   std::shared_ptr<TokenMemory> memory = {};  // null: answers that come back are encoded anew
   bool keys_share_prefixes = false;          // the cache has one domain for all keys
@@ -50,6 +52,10 @@ struct ServedModel {
 
   bool is_named(const std::string& other) const {
     return other == name || std::find(aliases.begin(), aliases.end(), other) != aliases.end();
+  }
+  // What an answer calls the model: its adapter's name, where it has one.
+  const std::string& name_with(const texts::TextAdapter* adapter) const {
+    return adapter == nullptr ? name : adapter->name;
   }
   // Returns whether a prompt's text has more bytes than any tokens that fit.
   bool cannot_hold(std::size_t text_bytes) const {

@@ -95,4 +95,10 @@ std::vector<std::int32_t> TokenMemory::encode(const CacheDomain& domain, const s
   return std::move(beginning.tokens);
 }
 
+void TokenMemory::clear() {
+  const std::lock_guard lock(mutex_);
+  chats_.clear();
+  bytes_ = 0;
+}
+
 }  // namespace switchyard::serve

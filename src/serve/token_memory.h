@@ -31,6 +31,8 @@ class TokenMemory {
   // used for text in `plain`.
   std::vector<std::int32_t> encode(const CacheDomain& domain, const std::string& text,
                                    std::span<const TextRange> plain);
+  // Forgets all chats.
+  void clear();
 
  private:
   struct Chat {

@@ -99,7 +99,7 @@ void AnswerGuide::add(std::int32_t token, const std::string& text, Piece& piece)
 void AnswerGuide::finish(const std::string& rest, Piece& piece) {
   piece.deltas = reader_->add(rest);
   if (reader_->is_over() && piece.finish == Finish::length) piece.finish = Finish::stop;
-  const auto end = piece.finish == Finish::length ? chat::TextEnd::length : chat::TextEnd::stop;
+  const auto end = is_cut(piece.finish) ? chat::TextEnd::length : chat::TextEnd::stop;
   for (chat::Delta& delta : reader_->finish(end)) piece.deltas.push_back(std::move(delta));
   piece.stop_word = reader_->stop_word();
 }

@@ -113,6 +113,14 @@ void Batcher::start(WantedText text, Call& call) {
   started.progress.checkpoint =
       slots_.checkpoint_in(started.request().prompt.size(), started.request().scores_prompt);
   call.copies.push_back(copy);
+  const TextAdapter* const adapter = started.request().adapter.get();
+  call.begun.push_back({copy.slot, adapter == nullptr ? 0 : adapter->number});
+}
+
+void Batcher::end_all(Finish how) {
+  for (std::size_t slot = 0; slot < texts_.size(); ++slot) {
+    if (texts_[slot] != nullptr) finish(slot, how);
+  }
 }
 
 // Empties a slot whose tokens were read with former weights. Its text, where it has one, reads them again.

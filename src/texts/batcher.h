@@ -14,9 +14,16 @@
 
 namespace switchyard::texts {
 
+// A slot whose text begins, and the number of the text's adapter (Generator::use_adapter).
+struct SlotAdapter {
+  std::size_t slot;
+  std::int32_t number;
+};
+
 // The next work of all ranks: first the copies, then the step.
 struct Call {
   std::vector<PrefixCopy> copies;
+  std::vector<SlotAdapter> begun;
   Step step;
 };
 
@@ -53,6 +60,8 @@ class Batcher {
   void accept_drafts(ThreadPool& pool, std::span<const SlotTokens> next, const Tensor& logits) {
     sampler_.accept_drafts(pool, next, texts_, logits);
   }
+  // Ends all texts that have a slot.
+  void end_all(Finish how);
   // The last draft of each slot, where a text wants another one behind it; else none.
   std::vector<SlotTokens> wanted_drafts(std::span<const SlotTokens> next) const;
 

@@ -86,7 +86,7 @@ std::optional<WantedText> Inbox::take() {
     waiting_.pop_front();
     observer_.ended(Finish::abandoned);
   }
-  if (waiting_.empty() || running_ == slots_) return {};
+  if (waiting_.empty() || running_ == slots_ || held_) return {};
   WantedText text = std::move(waiting_.front());
   waiting_.pop_front();
   ++running_;
@@ -97,6 +97,11 @@ void Inbox::finished(const WantedText& text) {
   const std::lock_guard lock(mutex_);
   leaves(text);
   --running_;
+}
+
+void Inbox::hold(bool held) {
+  const std::lock_guard lock(mutex_);
+  held_ = held;
 }
 
 bool Inbox::is_done() const {

@@ -37,6 +37,8 @@ class Inbox {
   // until finished(). Drops texts that nobody wants any more.
   std::optional<WantedText> take();
   void finished(const WantedText& text);
+  // While the inbox is held, take() returns nothing: so those texts that run come to an end.
+  void hold(bool held);
   // Returns whether the inbox is closed and no text is running.
   bool is_done() const;
 
@@ -50,7 +52,7 @@ class Inbox {
   std::deque<WantedText> waiting_;
   std::map<std::int64_t, std::int64_t> texts_of_key_;  // that run or wait
   std::int64_t running_ = 0;
-  bool closed_ = false;
+  bool closed_ = false, held_ = false;
 };
 
 }  // namespace switchyard::texts

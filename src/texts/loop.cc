@@ -24,6 +24,7 @@ struct Order {
   bool stop = false;
   bool wants_each = false;  // logits after every token
   bool drafted = false;
+  std::string task = {};  // where it is not empty, nothing else is done
 };
 
 std::vector<std::int32_t> to_words(const Order& order) {
@@ -32,7 +33,9 @@ std::vector<std::int32_t> to_words(const Order& order) {
                                   order.wants_each + 2 * order.drafted,
                                   static_cast<std::int32_t>(order.call.copies.size()),
                                   static_cast<std::int32_t>(order.call.step.fed.size()),
-                                  static_cast<std::int32_t>(order.call.step.kept.size())};
+                                  static_cast<std::int32_t>(order.call.step.kept.size()),
+                                  static_cast<std::int32_t>(order.call.begun.size()),
+                                  static_cast<std::int32_t>(order.task.size())};
   for (const PrefixCopy& copy : order.call.copies) {
     words.push_back(static_cast<std::int32_t>(copy.slot));
     words.push_back(static_cast<std::int32_t>(copy.source_slot));
@@ -44,12 +47,17 @@ std::vector<std::int32_t> to_words(const Order& order) {
     words.insert(words.end(), fed.tokens.begin(), fed.tokens.end());
   }
   for (const std::size_t slot : order.call.step.kept) words.push_back(static_cast<std::int32_t>(slot));
+  for (const SlotAdapter& of : order.call.begun) {
+    words.push_back(static_cast<std::int32_t>(of.slot));
+    words.push_back(of.number);
+  }
+  for (const char c : order.task) words.push_back(c);
   return words;
 }
 
 Order from_words(std::span<const std::int32_t> words) {
   Order order{{}, words[0] != 0, words[1] != 0, (words[2] & 1) != 0, (words[2] & 2) != 0};
-  std::size_t at = 6;
+  std::size_t at = 8;
   for (std::int32_t i = 0; i < words[3]; ++i, at += 3)
     order.call.copies.push_back(
         {static_cast<std::size_t>(words[at]), static_cast<std::size_t>(words[at + 1]), words[at + 2]});
@@ -61,6 +69,9 @@ Order from_words(std::span<const std::int32_t> words) {
   }
   for (std::int32_t i = 0; i < words[5]; ++i)
     order.call.step.kept.push_back(static_cast<std::size_t>(words[at++]));
+  for (std::int32_t i = 0; i < words[6]; ++i, at += 2)
+    order.call.begun.push_back({static_cast<std::size_t>(words[at]), words[at + 1]});
+  for (std::int32_t i = 0; i < words[7]; ++i) order.task.push_back(static_cast<char>(words[at++]));
   return order;
 }
 
@@ -91,13 +102,21 @@ struct Loop::Impl {
   const std::int64_t drafts;  // that the model makes, at most
   Observer* const observer;   // null on all ranks but 0
   std::optional<ExpertCounts> experts = {};
-  std::optional<Batcher> batcher = {};  // on rank 0
-  Inbox* inbox = nullptr;               // on rank 0
+  std::function<void(const std::string&)> run_task = {};
+  std::optional<Batcher> batcher = {};                        // on rank 0
+  std::function<std::optional<Loop::Task>()> next_task = {};  // on rank 0
+  Inbox* inbox = nullptr;                                     // on rank 0
   double summed = seconds_now();
   bool anything_new = false;  // since the experts' assignments were summed
 
   // Returns rank 0's next order.
   Order next(double idle_seconds, const std::vector<const Pieces*>* only) {
+    if (std::optional<Loop::Task> task = next_task ? next_task() : std::nullopt) {
+      if (task->ends_texts) batcher->end_all(Finish::aborted);
+      Order order;
+      order.task = std::move(task->what);
+      return order;
+    }
     Order order{batcher->next(idle_seconds, only), false, only != nullptr ? only->empty() : inbox->is_done()};
     order.wants_each = order.call.step.wants_each();
     order.drafted = order.call.step.drafted;
@@ -112,7 +131,7 @@ struct Loop::Impl {
   // Drafts the tokens after those that rank 0 has accepted. Collective.
   void draft_next(DraftCall call) {
     std::optional<Order> own;
-    if (batcher) own = Order{{std::move(call.truncated), {std::move(call.next)}}};
+    if (batcher) own = Order{{std::move(call.truncated), {}, {std::move(call.next)}}};
     const Order order = agree(context, std::move(own));
     for (const PrefixCopy& kept : order.call.copies) generator.truncate(kept.slot, kept.tokens);
     const Tensor logits = generator.draft(order.call.step.fed);
@@ -126,7 +145,7 @@ struct Loop::Impl {
     const auto has_room = [&](const SlotTokens& of) { return generator.can_draft_further(of.slot); };
     for (; calls + 1 < drafts && std::ranges::all_of(after, has_room); ++calls) {
       std::optional<Order> own;
-      if (batcher) own = Order{{{}, {batcher->wanted_drafts(after)}}};
+      if (batcher) own = Order{{{}, {}, {batcher->wanted_drafts(after)}}};
       const Order order = agree(context, std::move(own));
       if (order.call.step.fed.empty()) break;
       const Tensor logits = generator.draft_further(order.call.step.fed);
@@ -147,13 +166,16 @@ struct Loop::Impl {
   }
 };
 
-Loop::Loop(Generator& generator, const Limits& limits, const Head* head)
+Loop::Loop(Generator& generator, const Limits& limits, const Head* head,
+           std::function<void(const std::string& task)> run_task)
     : impl_(new Impl{generator, generator.context(), limits.drafts, head ? &head->observer : nullptr}) {
   if (limits.counts_experts) {
     impl_->experts.emplace(impl_->context, generator.model());
     generator.keep_loads();
   }
+  impl_->run_task = std::move(run_task);
   if (head == nullptr) return;
+  impl_->next_task = head->next_task;
   impl_->inbox = &head->inbox;
   impl_->batcher.emplace(head->tokenizer, limits, head->inbox, head->observer, head->on_finished);
   impl_->batcher->describe_cache(
@@ -170,9 +192,14 @@ bool Loop::step(double idle_seconds, const std::vector<const Pieces*>* only) {
   std::optional<Order> own;
   if (impl_->batcher) own = impl_->next(idle_seconds, only);
   const Order order = agree(impl_->context, std::move(own));
+  if (!order.task.empty()) {
+    impl_->run_task(order.task);
+    return true;
+  }
   if (order.sum_experts) impl_->experts->move_to(impl_->observer);
   for (const PrefixCopy& copy : order.call.copies)
     impl_->generator.copy_prefix(copy.slot, copy.source_slot, copy.tokens);
+  for (const SlotAdapter& of : order.call.begun) impl_->generator.use_adapter(of.slot, of.number);
   if (order.stop) return false;
   if (!order.call.step.fed.empty()) impl_->call_model(order.call.step, order.wants_each, order.drafted);
   return true;

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "generate/generator.h"
@@ -16,15 +18,23 @@ namespace switchyard::texts {
 
 class Loop {
  public:
+  // Work on the generator or its weights that all ranks do between two calls of the model.
+  struct Task {
+    std::string what;         // for run_task
+    bool ends_texts = false;  // that run, before it
+  };
   // Rank 0 alone has a head.
   struct Head {
     Inbox& inbox;
     const Tokenizer* tokenizer = nullptr;  // null: pieces have tokens, and no text
     Observer& observer = Observer::none();
     std::function<void(const FinishedText&)> on_finished = {};  // called at a text's end, too
+    std::function<std::optional<Task>()> next_task = {};        // asked between two calls of the model
   };
-  // `head` is null on all ranks but 0. The generator and what the head refers to must outlive the loop.
-  Loop(Generator& generator, const Limits& limits, const Head* head);
+  // `head` is null on all ranks but 0. `run_task` does rank 0's tasks on each rank. The generator and what
+  // the head refers to must outlive the loop.
+  Loop(Generator& generator, const Limits& limits, const Head* head,
+       std::function<void(const std::string& task)> run_task = {});
   // Closes the inbox, and abandons the texts that run.
   ~Loop();
   Loop(const Loop&) = delete;

@@ -16,6 +16,7 @@
 #include "generate/token_history.h"
 #include "grammar/grammar.h"
 #include "texts/cache_domain.h"
+#include "texts/text_adapter.h"
 
 namespace switchyard::texts {
 
@@ -53,10 +54,15 @@ struct TextRequest {
   // The token that may come first although the grammar does not allow it, and begins reasoning.
   std::optional<std::int32_t> reasoning_begin = {};
   CacheDomain domain = {};
+  std::shared_ptr<const TextAdapter> adapter = {};  // that reads and makes the text; null: none
 };
 
-// `failed`: the model's logits are not finite.
-enum class Finish { stop, length, abandoned, failed };
+// `failed`: the model's logits are not finite. `aborted`: other weights came, and the text was not to go on
+// with them.
+enum class Finish { stop, length, abandoned, failed, aborted };
+inline bool is_cut(std::optional<Finish> how) {
+  return how == Finish::length || how == Finish::aborted;
+}
 
 struct TokenLogProb {
   std::int32_t token = -1;

@@ -12,6 +12,7 @@
 #include "kernels/moe/ragged_rows.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
+#include "kernels/moe/row_adapters.h"
 
 namespace switchyard {
 
@@ -69,6 +70,10 @@ void expert_gate_backward(const ExpertGateBackwardArgs& args);
 void sum_groups(const SumGroupsArgs& args);
 void add_group_rows(const AddGroupRowsArgs& args);
 void group_row_products(const GroupRowProductsArgs& args);
+
+void keep_adapter(const KeepAdapterArgs& args);
+void part_experts(const PartExpertsArgs& args);
+void join_experts(const JoinExpertsArgs& args);
 
 }  // namespace gpu
 }  // namespace switchyard

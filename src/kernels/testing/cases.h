@@ -106,6 +106,7 @@ std::vector<KernelCases> index_kernels();
 std::vector<KernelCases> loop_kernels();  // those that are one loop
 std::vector<KernelCases> packed_weight_kernels();
 std::vector<KernelCases> ragged_rows_kernels();
+std::vector<KernelCases> row_adapters_kernels();
 std::vector<KernelCases> route_kernels();
 std::vector<KernelCases> rope_kernels();  // and its tables
 std::vector<KernelCases> router_bias_kernels();

@@ -16,7 +16,7 @@ std::optional<LowRank> adapter_of(const LayerCall& call, const std::string& name
   const auto found = call.model.adapter->weights.find(call.prefix + name);
   if (found == call.model.adapter->weights.end()) return std::nullopt;
   return LowRank{call.parameter(lora_a_of(name, found->second)), call.parameter(lora_b_of(name)),
-                 found->second.scale};
+                 found->second.scale, call.adapters, call.model.adapter->count};
 }
 
 Linear linear(const LayerCall& call, const std::string& name, bool biased) {

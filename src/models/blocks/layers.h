@@ -40,6 +40,7 @@ struct LayerCall {
   Array* indexer_loss = nullptr;
   Array* chosen_keys = nullptr;
   Flow* flow = nullptr;
+  Array adapters = {};  // i32 [B,S], where the model has several adapters: the number of each token's
 
   const AttentionKind& attention() const { return model.attention_of(layer); }
   const DeltaKind& delta() const { return model.delta_of(layer); }

@@ -16,7 +16,10 @@ std::string chat_text(const Json& value) {
 
 const char* finish_word(const ChatMessage& message) {
   if (message.ends_with_calls()) return "tool_calls";
-  return message.finish == Finish::length ? "length" : message.finish == Finish::failed ? "error" : "stop";
+  return message.finish == Finish::length    ? "length"
+         : message.finish == Finish::failed  ? "error"
+         : message.finish == Finish::aborted ? "abort"
+                                             : "stop";
 }
 
 Json delta_json(const Delta& delta) {
@@ -69,8 +72,8 @@ ChatAnswer::ChatAnswer(const ChatRequest& request, const ServedModel& model, con
       frame_{{"id", id},
              {"object", request.stream ? "chat.completion.chunk" : "chat.completion"},
              {"created", created},
-             {"model", model.name},
-             {"system_fingerprint", model.fingerprint}},
+             {"model", model.name_with(request.texts[0].adapter.get())},
+             {"system_fingerprint", model.weights->fingerprint(request.texts[0].adapter.get())}},
       stream_(request.stream),
       usage_at_end_(request.usage_at_end),
       usage_in_all_(request.usage_in_all),

@@ -281,7 +281,10 @@ ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model, std::int64
   if (model.chat->trusts_messages) plain.clear();
   const auto salt = body.find("cache_salt");
   const json given = salt == body.end() ? json() : json(*salt);
-  prompt.domain = cache_domain_of(given.is_null() ? nullptr : &given, key, model);
+  const auto named = body.find("model");
+  const json name = named == body.end() ? json() : json(*named);
+  prompt.adapter = adapter_named(name.is_null() ? nullptr : &name, model);
+  prompt.domain = cache_domain_of(given.is_null() ? nullptr : &given, key, model, prompt.adapter.get());
   prompt.tokens = model.memory != nullptr ? model.memory->encode(prompt.domain, prompt.rendered.text, plain)
                                           : model.tokenizer->encode_with_special(prompt.rendered.text, plain);
   for (const std::int32_t id : prompt.tokens) {
@@ -296,10 +299,7 @@ ChatPrompt prompt_of_chat(const Json& body, const ServedModel& model, std::int64
 ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t own_seed, std::int64_t key) {
   const json object = short_fields(body);
   Fields fields(object);
-  if (const json* const name = fields.find("model");
-      name != nullptr && !(name->is_string() && model.is_named(name->get<std::string>())))
-    throw BadRequest("model", fmt::format("model: expected {}, got {}", model.name, Fields::shown(*name)),
-                     "model_not_found", 404);
+  adapter_named(fields.find("model"), model);
   if (const std::size_t bytes = text_bytes_of(body); model.cannot_hold(bytes))
     throw BadRequest(
         "messages",
@@ -322,6 +322,7 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   TextRequest text;
   text.prompt = prompt.tokens;
   text.domain = prompt.domain;
+  text.adapter = prompt.adapter;
   text.sampling = sampling_of(fields, model);
   text.seed = static_cast<std::uint32_t>(fields.integer("seed", model.seed.value_or(own_seed),
                                                         std::numeric_limits<std::int64_t>::min(),

@@ -30,6 +30,7 @@ struct ChatPrompt {
   chat::Prompt rendered;
   std::vector<std::int32_t> tokens;
   CacheDomain domain = {};
+  std::shared_ptr<const TextAdapter> adapter = {};
 };
 
 // Parses a body in the order of its keys, at most 100 levels deep. BadRequest.

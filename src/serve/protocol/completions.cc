@@ -123,8 +123,7 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   const json object = parse_object(body);
   Fields fields(object);
   CompletionRequest request;
-  if (const json* const name = fields.find("model"); name != nullptr && *name != model.name)
-    throw BadRequest("model", fmt::format("model: expected {}, got {}", model.name, Fields::shown(*name)));
+  const std::shared_ptr<const TextAdapter> adapter = adapter_named(fields.find("model"), model);
   const std::vector<Prompt> prompts = prompts_of(fields, model);
   TextRequest text;
   text.sampling = sampling_of(fields, model);
@@ -141,7 +140,8 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   if (const json* const ids = fields.find("stop_token_ids")) text.ends = ends_of(*ids, model);
   if (fields.find("logprobs") != nullptr)
     text.log_probs = static_cast<int>(fields.integer("logprobs", 0, 0, kMostLogProbs));
-  text.domain = cache_domain_of(fields.find("cache_salt"), key, model);
+  text.adapter = adapter;
+  text.domain = cache_domain_of(fields.find("cache_salt"), key, model, adapter.get());
   const bool echo = fields.boolean("echo");
   text.scores_prompt = echo && text.log_probs;
   request.stream = fields.boolean("stream");
@@ -190,7 +190,11 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
 CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const ServedModel& model,
                                    const std::string& id, std::int64_t created)
     : ProtocolAnswer(request.texts.size()),
-      frame_{{"id", id}, {"object", "text_completion"}, {"created", created}, {"model", model.name}},
+      frame_{{"id", id},
+             {"object", "text_completion"},
+             {"created", created},
+             {"model", model.name_with(request.texts[0].adapter.get())},
+             {"system_fingerprint", model.weights->fingerprint(request.texts[0].adapter.get())}},
       stream_(request.stream),
       usage_at_end_(request.usage_at_end),
       with_log_probs_(request.texts[0].log_probs.has_value()),
@@ -239,9 +243,10 @@ std::string CompletionAnswer::add(const Piece& piece) {
     }
   }
   if (piece.finish) {
-    choice.finish = *piece.finish == Finish::stop     ? "stop"
-                    : *piece.finish == Finish::failed ? "error"
-                                                      : "length";
+    choice.finish = *piece.finish == Finish::stop      ? "stop"
+                    : *piece.finish == Finish::failed  ? "error"
+                    : *piece.finish == Finish::aborted ? "abort"
+                                                       : "length";
     choice.problem = piece.problem;
     shown["finish_reason"] = choice.finish;
     if (!choice.problem.empty()) shown["error"] = problem_json(choice.problem);

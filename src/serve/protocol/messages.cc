@@ -43,7 +43,7 @@ std::string messages_error(int status, const std::string& message, const std::st
 MessagesAnswer::MessagesAnswer(const ChatRequest& request, const ServedModel& model, const std::string& id)
     : ProtocolAnswer(request.texts.size()),
       id_(id),
-      model_(model.name),
+      model_(model.name_with(request.texts[0].adapter.get())),
       stream_(request.stream),
       shows_reasoning_(request.shows_reasoning),
       format_(request.format),
@@ -63,7 +63,7 @@ Json MessagesAnswer::usage() const {
 
 const char* MessagesAnswer::stop_reason() const {
   if (message_.ends_with_calls()) return "tool_use";
-  if (message_.finish == Finish::length) return "max_tokens";
+  if (is_cut(message_.finish)) return "max_tokens";
   return stop_word_.empty() ? "end_turn" : "stop_sequence";
 }
 

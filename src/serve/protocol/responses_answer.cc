@@ -201,7 +201,7 @@ std::string ResponsesAnswer::end() {
     if (!stream_) return http::error_response(500, message_.problem, "", "model_failed").body;
     return event("response.failed", {{"response", response("failed")}});
   }
-  const bool is_cut = message_.finish == Finish::length;
+  const bool is_cut = texts::is_cut(message_.finish);
   std::string events;
   // An answer without a word is a message, too: the conversation goes on behind it.
   if (!is_cut && message_.content.empty() && message_.calls.empty()) events += open_item({Kind::content, ""});

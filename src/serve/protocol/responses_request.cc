@@ -375,7 +375,7 @@ ChatRequest chat_of_responses(ResponsesRequest& request, const ServedModel& mode
     const SamplingConfig& sampling = chat.texts[0].sampling;
     using enum SamplingStrategy;
     const bool has_nucleus = sampling.strategy == nucleus || sampling.strategy == composite;
-    request.shown["model"] = model.name;
+    request.shown["model"] = model.name_with(chat.texts[0].adapter.get());
     request.shown["temperature"] = sampling.strategy == greedy ? 0 : sampling.temperature;
     request.shown["top_p"] = has_nucleus ? sampling.nucleus_p : 1;
     return chat;

@@ -73,8 +73,23 @@ SamplingConfig sampling_of(Fields& fields, const ServedModel& model) {
   return sampling;
 }
 
-CacheDomain cache_domain_of(const json* salt, std::int64_t key, const ServedModel& model) {
+std::shared_ptr<const TextAdapter> adapter_named(const json* name, const ServedModel& model) {
+  if (name == nullptr) return nullptr;
+  if (name->is_string()) {
+    const auto text = name->get<std::string>();
+    if (model.is_named(text)) return nullptr;
+    if (std::shared_ptr<const TextAdapter> adapter = model.weights->find(text)) return adapter;
+  }
+  std::string names = model.name;
+  for (const auto& adapter : model.weights->adapters()) names += ", " + adapter->name;
+  throw BadRequest("model", fmt::format("model: expected {}, got {}", names, Fields::shown(*name)),
+                   "model_not_found", 404);
+}
+
+CacheDomain cache_domain_of(const json* salt, std::int64_t key, const ServedModel& model,
+                            const TextAdapter* adapter) {
   CacheDomain domain{model.keys_share_prefixes ? kNobody : key};
+  if (adapter != nullptr) domain.adapter = adapter->version;
   if (salt == nullptr) return domain;
   if (!salt->is_string() || salt->get_ref<const std::string&>().empty())
     throw BadRequest("cache_salt", fmt::format("cache_salt: expected a text that is not empty, got {}",

@@ -12,6 +12,10 @@ namespace switchyard::serve {
 SamplingConfig sampling_of(Fields& fields, const ServedModel& model);
 
 // Whose cached tokens a request may use: those of its key and its cache_salt. `salt` may be null. BadRequest.
-CacheDomain cache_domain_of(const nlohmann::json* salt, std::int64_t key, const ServedModel& model);
+CacheDomain cache_domain_of(const nlohmann::json* salt, std::int64_t key, const ServedModel& model,
+                            const TextAdapter* adapter);
+// Returns the adapter that a request's `model` names; null: the model alone. BadRequest with status 404 for
+// a name of neither.
+std::shared_ptr<const TextAdapter> adapter_named(const nlohmann::json* name, const ServedModel& model);
 
 }  // namespace switchyard::serve
