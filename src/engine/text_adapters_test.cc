@@ -47,11 +47,23 @@ Keys latent_model() {
 
 // Experts with biases, whose gates are clamped: their products are not joined.
 Keys biased_model() {
-  return {{"vocab_size", kVocabulary},  {"base_emb_dim", 24},        {"base_mlp_dim", 12},
-          {"dtype", "float32"},         {"weight_dtype", "float32"}, {"num_experts", 4},
-          {"num_experts_per_tok", 2},   {"init_weights_seed", 3},    {"max_target_length", kCapacity},
-          {"decoder_block", "gpt_oss"}, {"sliding_window_size", 6},  {"base_num_decoder_layers", 2},
-          {"base_num_query_heads", 4},  {"base_num_kv_heads", 2},    {"head_dim", 6}};
+  return {{"vocab_size", kVocabulary},
+          {"base_emb_dim", 24},
+          {"base_mlp_dim", 12},
+          {"dtype", "float32"},
+          {"weight_dtype", "float32"},
+          {"num_experts", 4},
+          {"num_experts_per_tok", 2},
+          {"init_weights_seed", 3},
+          {"max_target_length", kCapacity},
+          {"decoder_block", "gpt_oss"},
+          {"sliding_window_size", 6},
+          {"mlp_activations", {"sigmoid", "linear"}},
+          {"mlp_activations_limit", 7.0},
+          {"base_num_decoder_layers", 2},
+          {"base_num_query_heads", 4},
+          {"base_num_kv_heads", 2},
+          {"head_dim", 6}};
 }
 
 // An adapter of every matrix of the layers whose name has `part`.
