@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "kernels/moe/route.h"
 
 namespace switchyard {
 namespace {
@@ -25,18 +27,24 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 64);
 
-constexpr char kMagic[] = "SYROUTE1";
+// Version 2 has a value for a slot without an expert; it is written where there is such a slot.
+constexpr char kMagic[] = "SYROUTE1", kMagicOfGaps[] = "SYROUTE2";
 constexpr std::uint64_t kHashBytes = 8, kMostTokens = std::uint64_t{1} << 32;
-constexpr std::uint32_t kMostLayers = 1 << 16, kMostExperts = 1 << 16;
+constexpr std::uint32_t kMostLayers = 1 << 16, kMostExperts = kNoExpert;
 
-std::uint64_t bytes_of_expert(std::uint64_t experts) {
-  return experts <= 256 ? 1 : 2;
+bool has_gaps(const RecordHeader& h) {
+  return std::memcmp(h.magic, kMagicOfGaps, sizeof h.magic) == 0;
+}
+
+// The largest value of the bytes stands for no expert.
+std::uint64_t bytes_of_expert(std::int64_t experts, bool has_gaps) {
+  return experts <= (has_gaps ? 255 : 256) ? 1 : 2;
 }
 
 // The bytes of a record; cannot overflow, since every factor is bounded.
 std::uint64_t bytes_of(const RecordHeader& h) {
-  const std::uint64_t body =
-      4ull * h.layers + 4 * h.tokens + bytes_of_expert(h.experts) * h.layers * h.slots * h.tokens;
+  const std::uint64_t body = 4ull * h.layers + 4 * h.tokens +
+                             bytes_of_expert(h.experts, has_gaps(h)) * h.layers * h.slots * h.tokens;
   return sizeof(RecordHeader) + (body + 7) / 8 * 8 + kHashBytes;
 }
 
@@ -46,7 +54,8 @@ struct HeaderFault {
   bool cut = false;  // the file ends inside the record
 };
 std::optional<HeaderFault> fault_of(const RecordHeader& h, std::uint64_t left) {
-  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0) return HeaderFault{"no record begins here"};
+  if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0 && !has_gaps(h))
+    return HeaderFault{"no record begins here"};
   const bool sizes = h.layers >= 1 && h.layers <= kMostLayers && h.experts >= 1 &&
                      h.experts <= kMostExperts && h.slots >= 1 && h.slots <= h.experts && h.tokens >= 1 &&
                      h.tokens <= kMostTokens;
@@ -68,7 +77,8 @@ std::string numbers(std::span<const std::int32_t> values) {
 std::string routing_record(const RoutedLayers& routed, const RoutingSource& source,
                            std::span<const std::int32_t> tokens, std::span<const std::uint16_t> experts) {
   RecordHeader h{};
-  std::memcpy(h.magic, kMagic, sizeof h.magic);
+  const bool gaps = std::ranges::find(experts, kNoExpert) != experts.end();
+  std::memcpy(h.magic, gaps ? kMagicOfGaps : kMagic, sizeof h.magic);
   h.kind = static_cast<std::uint32_t>(source.kind);
   h.layers = static_cast<std::uint32_t>(routed.layers.size());
   h.slots = static_cast<std::uint32_t>(routed.slots);
@@ -86,7 +96,7 @@ std::string routing_record(const RoutedLayers& routed, const RoutingSource& sour
   add(&h, sizeof h);
   add(routed.layers.data(), routed.layers.size() * sizeof(std::int32_t));
   add(tokens.data(), tokens.size_bytes());
-  if (bytes_of_expert(h.experts) == 1) {
+  if (bytes_of_expert(h.experts, gaps) == 1) {
     for (const std::uint16_t id : experts) bytes.push_back(static_cast<char>(id));
   } else {
     add(experts.data(), experts.size_bytes());
@@ -130,6 +140,7 @@ RoutingFile RoutingFile::open(const std::string& path, const RoutedLayers& route
     record.source = {static_cast<RoutingSource::Kind>(h.kind), h.step, h.row, h.first};
     record.tokens = {layers.data() + h.layers, static_cast<std::size_t>(h.tokens)};
     record.experts = reinterpret_cast<const std::byte*>(record.tokens.data() + h.tokens);
+    record.has_gaps = has_gaps(h);
     record.begin = static_cast<std::int64_t>(begin);
     std::vector<std::int32_t> ids(h.slots);
     for (std::int64_t l = 0; l < std::ssize(layers); ++l) {
@@ -166,14 +177,12 @@ std::int64_t RoutingFile::bytes_before(const std::string& path, std::int64_t ste
 void RoutingFile::experts(const Record& record, std::int64_t layer, std::int64_t token,
                           std::span<std::int32_t> ids) const {
   const auto first = static_cast<std::size_t>((layer * std::ssize(record.tokens) + token) * std::ssize(ids));
+  const std::uint64_t bytes = bytes_of_expert(routed_.experts, record.has_gaps);
+  const std::uint16_t none = bytes == 1 ? 0xff : kNoExpert;
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    if (bytes_of_expert(static_cast<std::uint64_t>(routed_.experts)) == 1) {
-      ids[k] = std::to_integer<std::int32_t>(record.experts[first + k]);
-    } else {
-      std::uint16_t id = 0;
-      std::memcpy(&id, record.experts + 2 * (first + k), sizeof id);
-      ids[k] = id;
-    }
+    std::uint16_t id = 0;
+    std::memcpy(&id, record.experts + bytes * (first + k), bytes);
+    ids[k] = record.has_gaps && id == none ? kUnusedChoice : id;
   }
 }
 

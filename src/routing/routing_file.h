@@ -30,7 +30,10 @@ struct RoutingSource {
   bool operator==(const RoutingSource&) const = default;
 };
 
-// The bytes of a record of tokens [S] and their experts [L,S,K], each below `routed.experts`.
+// The id in a record's experts [L,S,K] of a slot whose token goes to no expert.
+inline constexpr std::uint16_t kNoExpert = 0xffff;
+
+// The bytes of a record of tokens [S] and their experts [L,S,K], each below `routed.experts` or kNoExpert.
 std::string routing_record(const RoutedLayers& routed, const RoutingSource& source,
                            std::span<const std::int32_t> tokens, std::span<const std::uint16_t> experts);
 
@@ -39,7 +42,8 @@ class RoutingFile {
   struct Record {
     RoutingSource source;
     std::span<const std::int32_t> tokens;  // points into the mapped file
-    const std::byte* experts = nullptr;    // [L,S,K], one byte each when no layer has more than 256 experts
+    const std::byte* experts = nullptr;    // [L,S,K], each of one byte or two
+    bool has_gaps = false;                 // of version 2: slots may have no expert
     std::int64_t begin = 0;                // byte offset in the file
   };
 
@@ -52,7 +56,8 @@ class RoutingFile {
   const std::string& path() const { return path_; }
   const RoutedLayers& routed() const { return routed_; }
   const std::vector<Record>& records() const { return records_; }
-  // The experts [K] of token `token` in the layer with index `layer` in routed().layers.
+  // The experts [K] of token `token` in the layer with index `layer` in routed().layers, with kUnusedChoice
+  // (kernels/moe/route.h) where a slot has none.
   void experts(const Record& record, std::int64_t layer, std::int64_t token,
                std::span<std::int32_t> ids) const;
 

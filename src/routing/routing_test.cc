@@ -12,6 +12,7 @@
 #include "core/testing.h"
 #include "data/packing.h"
 #include "engine/model.h"
+#include "kernels/moe/route.h"
 #include "models/families/hub_source.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
@@ -177,6 +178,67 @@ TEST_F(Routings, ARecordOutweighsTheRouter) {
   EXPECT_NEAR(many.norms[1], one.norms[1], 1e-3 * one.norms[1]);
 }
 
+// The file's records, with no expert in some of their slots: each third token's last one, each ninth's all.
+std::string with_gaps(const RoutingFile& file) {
+  const RoutedLayers& routed = file.routed();
+  std::string records;
+  for (const RoutingFile::Record& record : file.records()) {
+    std::vector<std::uint16_t> experts;
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(routed.slots));
+    for (std::int64_t layer = 0; layer < std::ssize(routed.layers); ++layer) {
+      for (std::int64_t token = 0; token < std::ssize(record.tokens); ++token) {
+        file.experts(record, layer, token, ids);
+        if (token % 3 == 1) ids.back() = kNoExpert;
+        if (token % 9 == 1) std::ranges::fill(ids, kNoExpert);
+        experts.insert(experts.end(), ids.begin(), ids.end());
+      }
+    }
+    records += routing_record(routed, record.source, record.tokens, experts);
+  }
+  return records;
+}
+
+// Slots without an expert, as engines record that drop tokens, stay without one, and are recorded again so.
+TEST_F(Routings, SlotsWithoutAnExpertAreReplayed) {
+  const Batch batch = two_documents(8, 16);
+  const std::string whole = train({"per_device_batch_size=4"}, batch).records;
+  const std::string records = with_gaps(RoutingFile::open(write("whole", whole), {{0, 1}, 2, 4}));
+  EXPECT_TRUE(whole.starts_with("SYROUTE1"));
+  EXPECT_TRUE(records.starts_with("SYROUTE2"));
+  const std::string file = write("gaps", records);
+  std::optional<double> loss;
+  for (const Keys& layout :
+       {Keys{"per_device_batch_size=4"}, Keys{"per_device_batch_size=4", "device=cuda_emulated"},
+        Keys{"ranks=4", "per_device_batch_size=1", "ici_expert_parallelism=4"}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(layout, " ")));
+    const Stepped replayed = train(layout, batch, file);
+    EXPECT_EQ(replayed.records, records);
+    EXPECT_EQ(replayed.agreements[0].share(), 1);
+    EXPECT_EQ(replayed.agreements[0].replayed, 8 * (15 * 2 - (6 + 2)) * 2);  // of two documents, two layers
+    EXPECT_NEAR(replayed.losses[1], loss.value_or(replayed.losses[1]), 2e-5);
+    loss = replayed.losses[1];
+  }
+}
+
+TEST_F(Routings, TheValueOfNoExpertIsNoExperts) {
+  for (const std::int64_t experts : {4, 255, 256, 257, 1000}) {
+    const RoutedLayers routed{{3}, 2, experts};
+    const auto last = static_cast<std::uint16_t>(experts - 1);
+    const std::vector<std::int32_t> tokens{7, 8};
+    const auto read = [&](const std::vector<std::uint16_t>& given) {
+      const RoutingFile file =
+          RoutingFile::open(write("some", routing_record(routed, {}, tokens, given)), routed);
+      std::vector<std::int32_t> ids(4);
+      file.experts(file.records()[0], 0, 0, std::span(ids).first(2));
+      file.experts(file.records()[0], 0, 1, std::span(ids).last(2));
+      return ids;
+    };
+    EXPECT_EQ(read({last, 0, 1, last}), (std::vector<std::int32_t>{last, 0, 1, last}));
+    EXPECT_EQ(read({last, kNoExpert, kNoExpert, kNoExpert}),
+              (std::vector<std::int32_t>{last, kUnusedChoice, kUnusedChoice, kUnusedChoice}));
+  }
+}
+
 struct Written {
   std::vector<std::vector<std::int32_t>> texts;  // with the last tokens made, which were not fed
   std::string records;
@@ -330,6 +392,10 @@ TEST_F(Routings, OtherFilesAreRefused) {
   expect_refused(good, {{0, 1}, 2, 8}, "2 of 4 experts a token, expected the model's 2 of 8");
   expect_refused(routing_record(routed, {}, tokens, std::vector<std::uint16_t>(12, 4)), routed,
                  "expert 4 of token 0 in layer 0, expected less than 4");
+  std::vector<std::uint16_t> gaps(12, 3);
+  gaps[0] = kNoExpert, gaps[3] = 4;
+  expect_refused(routing_record(routed, {}, tokens, gaps), routed,
+                 "expert 4 of token 1 in layer 0, expected less than 4");
   for (std::size_t size = good.size() + 1; size < 2 * good.size(); size += 7)
     expect_refused(
         (good + good).substr(0, size), routed,

@@ -102,11 +102,12 @@ void StepRouting::compare(Context& context, std::int64_t step, std::int64_t laye
   const auto replayed = given.span<std::int32_t>(), chosen = own.span<std::int32_t>();
   const auto slots = static_cast<std::size_t>(config_.slots);
   for (std::size_t at = 0; at < replayed.size(); at += slots) {
-    if (replayed[at] < 0) continue;
     const auto of_token = chosen.subspan(at, slots);
-    for (const std::int32_t id : replayed.subspan(at, slots))
+    for (const std::int32_t id : replayed.subspan(at, slots)) {
+      if (id < 0) continue;  // the router chooses, or the slot has no expert
       agreed_ += std::ranges::find(of_token, id) != of_token.end();
-    replayed_ += config_.slots;
+      ++replayed_;
+    }
   }
 }
 
