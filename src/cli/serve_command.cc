@@ -68,6 +68,7 @@ long prompts are read in chunks between others' tokens.
   enable_prefix_caching=false       reads all of every prompt; without, not the beginning that a slot has cached.
                                     true: layers with windows or chunks keep whole texts for that, too
   routing_record=FILE        the experts of every token of each text that ends, for `train routing_replay=FILE`
+  return_routed_experts=true    requests may ask for those of their texts, by a field of this name
   ngram_draft=N, mtp_draft=true, mtp_draft_tokens=N   as for `generate`; how many drafts were right is among the metrics
   temperature=0.7 top_p= top_k= min_p= max_tokens= seed= stop= presence_penalty= frequency_penalty=
   repetition_penalty=        what a request leaves out; as in requests, in `generate` and in `chat`

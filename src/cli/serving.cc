@@ -22,6 +22,7 @@
 #include "routing/routing_keys.h"
 #include "serve/longest_token.h"
 #include "serve/protocol/sampling_fields.h"
+#include "serve/routing_recorder.h"
 #include "texts/loop.h"
 #include "train/step_cost.h"
 
@@ -214,6 +215,7 @@ Serving serving_of(const std::string& command, Processes& processes, ModelOnRank
   served.add_bos = config.get_bool("add_bos");
   served.add_eos = config.get_bool("add_eos");
   served.keys_share_prefixes = config.get_bool("share_prefixes_between_keys");
+  served.records_routing = records_routing(config, run.model);
   served.longest_token = serve::longest_token_bytes(*run.tokenizer, run.model.vocab);
   const auto vocab =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
@@ -256,19 +258,6 @@ Serving serving_of(const std::string& command, Processes& processes, ModelOnRank
       });
   served.weights = served_weights(run, options, served.name, changing, served.memory);
   return {std::move(run), limits, served, changing, evicts};
-}
-
-// Returns what writes the experts of each text that ends into a file.
-std::function<void(const texts::FinishedText&)> recorder(AppendFile& file, const ModelConfig& model,
-                                                         const Generator& generator) {
-  return [&file, &generator, routed = routed_layers(model),
-          recorded = std::int64_t{0}](const texts::FinishedText& text) mutable {
-    if (text.how != texts::Finish::stop && text.how != texts::Finish::length) return;
-    const RoutingSource source{RoutingSource::Kind::serve, recorded++,
-                               static_cast<std::int64_t>(text.request.choice)};
-    file.append(
-        routing_record(routed, source, text.cached, generator.routing(text.slot, std::ssize(text.cached))));
-  };
 }
 
 }  // namespace
@@ -326,13 +315,13 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
                           std::max({std::int64_t{1}, serving.limits.drafts, serving.limits.ngram_drafts}));
       generator.keep_logits_there();
       mark("cache");
-      if (!record.empty()) generator.record_routing();
+      if (serving.served.records_routing) generator.record_routing();
       catch_stop_signals();  // until here one ends the process at once
       std::optional<texts::Loop::Head> head;
       if (context.comm->rank() == 0) {
         head.emplace(texts::Loop::Head{inbox, serving.run.tokenizer.get(), observer});
         head->next_task = [&] { return serving.served.weights->next_task(inbox); };
-        if (routing.is_open()) head->on_finished = recorder(routing, serving.run.model, generator);
+        if (serving.served.records_routing) head->on_finished = serve::routing_recorder(routing, generator);
       }
       texts::Loop loop(generator, serving.limits, head ? &*head : nullptr, [&](const std::string& task) {
         const std::string problem =

@@ -141,7 +141,6 @@ std::vector<KeyDeclaration> strategy_keys() {
       inert(boolean_key("router_topk_matmul_vjp", false, "another way to the same gradient")),
       inert(boolean_key("defer_small_all_reduces", false,
                         "when the reference sums counts of tokens; the same sums")),
-      inert(boolean_key("return_routed_experts", false, "routing_record writes the chosen experts here")),
       inert(boolean_key("warmup_programs_in_init", false, "when the reference compiles")),
   };
 }

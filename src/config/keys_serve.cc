@@ -19,6 +19,8 @@ std::vector<KeyDeclaration> serve_keys() {
       boolean_key("strict_fields", false,
                   "`serve` refuses unknown fields of chats; false: it names them in the header "
                   "x-switchyard-ignored"),
+      boolean_key("return_routed_experts", false,
+                  "`serve` records the experts of each text, for requests with return_routed_experts"),
       boolean_key("page", true, "`serve` has a page for chats at /"),
       boolean_key("protect_metrics", false, "/metrics needs an API key where there is one"),
       text_key("tls_cert", "", "PEM file with the certificate with which `serve` speaks https; with tls_key"),

@@ -49,6 +49,8 @@ std::size_t routing_of_token(const RoutedLayers& routed) {
 std::vector<PickedToken> pick_there(ThreadPool& pool, const Tensor& logits,
                                     std::span<const TokenPick> picks) {
   if (picks.empty()) return {};
+  if (logits.view().on_gpu() && std::ranges::any_of(picks, &TokenPick::processed))
+    return pick_there(pool, to_host(logits), picks);
   std::vector<PickedToken> picked(picks.size());
   const Shape words{std::ssize(picks), kPickedWords};
   if (!logits.view().on_gpu()) {

@@ -17,6 +17,10 @@ struct RoutingFiles {
 // Error(usage) for a model without experts, for one file in both keys, and as RoutingFile::open.
 RoutingFiles routing_files(const Config& config, const ModelConfig& model);
 
+// Returns whether `serve` records experts, by routing_record or return_routed_experts. Error(usage) for a
+// model without experts.
+bool records_routing(const Config& config, const ModelConfig& model);
+
 // Error(usage) "[routing] KEY: …" when the key is set, for a command that does not support it.
 void refuse_routing_key(const Config& config, const std::string& key, const std::string& commands);
 

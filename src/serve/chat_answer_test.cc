@@ -7,6 +7,7 @@
 #include "serve/protocol/messages.h"
 #include "serve/protocol/tool_choice.h"
 #include "texts/answer_reader.h"
+#include "tokenizer/base64.h"
 
 namespace switchyard::serve {
 namespace {
@@ -131,6 +132,38 @@ TEST(ChatAnswer, StreamsJoinToTheWholeAnswer) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 6);
   EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
   EXPECT_FALSE(answer["choices"][1]["message"].contains("reasoning_content"));
+}
+
+// With the token that ended the answer, which has no text.
+TEST(ChatAnswer, TokensAndExpertsAreReturned) {
+  const ServedModel model = byte_model();
+  const std::vector<Piece> pieces{{.tokens = 1, .made = {72}, .deltas = {{Delta::Kind::content, "H"}}},
+                                  {.tokens = 1, .made = {195}},
+                                  {.tokens = 1, .end = 256},
+                                  {.finish = Finish::stop, .routing = "SYROUTE1 ..."}};
+  const auto answered = [&](bool stream, bool asked) {
+    ChatRequest request = request_of(1, stream);
+    request.texts[0].prompt = {5, 6};
+    request.texts[0].returns_token_ids = asked;
+    ChatAnswer answer(request, model, "chatcmpl-1", 5);
+    return bytes_of(answer, pieces);
+  };
+  const Json whole = Json::parse(answered(false, true));
+  EXPECT_EQ(whole["prompt_token_ids"], Json({5, 6}));
+  EXPECT_EQ(whole["choices"][0]["token_ids"], Json({72, 195, 256}));
+  EXPECT_EQ(from_base64(whole["choices"][0]["routed_experts"].get<std::string>()), "SYROUTE1 ...");
+  const std::vector<Json> events = events_of(answered(true, true));
+  EXPECT_EQ(events[0]["prompt_token_ids"], Json({5, 6}));
+  Json ids = Json::array();
+  for (const Json& event : events) {
+    if (event["choices"].empty()) continue;
+    const Json& choice = event["choices"][0];
+    for (const Json& id : choice.value("token_ids", Json::array())) ids.push_back(id);
+    EXPECT_EQ(choice.contains("routed_experts"), !choice["finish_reason"].is_null());
+  }
+  EXPECT_EQ(ids, Json({72, 195, 256}));
+  EXPECT_EQ(answered(false, false).find("token_ids"), std::string::npos);
+  EXPECT_EQ(answered(true, false).find("token_ids"), std::string::npos);
 }
 
 TEST(ChatAnswer, ContentIsNullBesideCallsAlone) {

@@ -13,6 +13,7 @@
 #include "serve/http/testing.h"
 #include "serve/http_server.h"
 #include "serve/protocol/completions.h"
+#include "serve/routing_recorder.h"
 #include "texts/generate.h"
 #include "texts/loop.h"
 
@@ -84,7 +85,8 @@ class Service {
                .tokenizer = tokenizer_.get(),
                .vocab = kVocabulary,
                .capacity = capacity,
-               .most_texts = limits.slots + limits.waiting};
+               .most_texts = limits.slots + limits.waiting,
+               .records_routing = config_.get_bool("return_routed_experts")};
     limits.counts_experts = true;
     inbox_ = std::make_unique<Inbox>(limits, statistics_);
     server_ = std::make_unique<HttpServer>(http::Options(), served_, *inbox_, statistics_);
@@ -100,7 +102,12 @@ class Service {
         }
         Generator generator(context, model_, parameters, limits.slots, capacity,
                             !config_.get_bool("enable_prefix_caching"), limits.checkpoints);
-        const Loop::Head head{*inbox_, tokenizer_.get(), statistics_};
+        AppendFile no_file;
+        Loop::Head head{*inbox_, tokenizer_.get(), statistics_};
+        if (served_.records_routing) {
+          generator.record_routing();
+          head.on_finished = routing_recorder(no_file, generator);
+        }
         Loop loop(generator, limits, context.comm->rank() == 0 ? &head : nullptr);
         while (loop.step(0.2)) {
         }

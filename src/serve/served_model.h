@@ -48,6 +48,7 @@ struct ServedModel {
   std::shared_ptr<const grammar::Vocabulary> vocabulary = {};  // null: this build has no grammars
   std::shared_ptr<TokenMemory> memory = {};  // null: answers that come back are encoded anew
   bool keys_share_prefixes = false;          // the cache has one domain for all keys
+  bool records_routing = false;              // of each text, for the requests that want it
   std::size_t longest_token = 0;             // LongestToken; 0: a token may stand for a text of any length
 
   bool is_named(const std::string& other) const {

@@ -8,7 +8,7 @@
 namespace switchyard::texts {
 
 Batcher::Batcher(const Tokenizer* tokenizer, const Limits& limits, Inbox& inbox, Observer& observer,
-                 std::function<void(const FinishedText&)> on_finished)
+                 OnFinished on_finished)
     : tokenizer_(tokenizer),
       inbox_(inbox),
       observer_(observer),
@@ -199,7 +199,7 @@ void Batcher::finish(std::size_t slot, Finish how) {
                               .seconds = steady_seconds() - text->text.asked,
                               .calls = text->guide.calls()};
   observer_.finished(finished);
-  if (on_finished_) on_finished_(finished);
+  if (on_finished_) on_finished_(finished, piece);
   if (piece.finish == Finish::failed) slots_.forget(slot);  // no text starts with what has no finite logits
   slots_.release(slot);
   tell_cache_use();

@@ -38,7 +38,7 @@ class Batcher {
  public:
   // Without a tokenizer texts have tokens alone. All arguments must outlive the batcher.
   Batcher(const Tokenizer* tokenizer, const Limits& limits, Inbox& inbox,
-          Observer& observer = Observer::none(), std::function<void(const FinishedText&)> on_finished = {});
+          Observer& observer = Observer::none(), OnFinished on_finished = {});
   // Closes the inbox and abandons all texts: the model makes no more tokens.
   ~Batcher();
   Batcher(const Batcher&) = delete;
@@ -78,7 +78,7 @@ class Batcher {
   const Tokenizer* tokenizer_;
   Inbox& inbox_;
   Observer& observer_;
-  std::function<void(const FinishedText&)> on_finished_;
+  OnFinished on_finished_;
   Slots slots_;
   Scheduler scheduler_;
   Sampler sampler_;

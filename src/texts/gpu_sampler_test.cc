@@ -24,6 +24,8 @@ std::vector<TextRequest> requests() {
   all[3].least_tokens = 4;
   all[3].log_probs = 20;
   all[4].sampling = {composite, 0.7, 0.8, 30, 0.01};
+  all[4].log_probs = 20;
+  all[4].processed_log_probs = true;
   all[5].sampling = {topk, 1, -1, 2};  // all but the ends have no chance
   all[5].ends = {'q', 'r'};
   all[5].least_tokens = 2;
@@ -116,7 +118,7 @@ TEST(GpuSampler, GivesClientsWhatTheHostDoes) {
     }
     EXPECT_EQ(there.drafts(logits, fed), here.drafts(logits, fed));
   }
-  EXPECT_EQ(compared, 3 * kSteps);
+  EXPECT_EQ(compared, 4 * kSteps);
 }
 
 TEST(GpuSampler, TellsOfLogitsThatAreNoNumbers) {

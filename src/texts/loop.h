@@ -28,8 +28,8 @@ class Loop {
     Inbox& inbox;
     const Tokenizer* tokenizer = nullptr;  // null: pieces have tokens, and no text
     Observer& observer = Observer::none();
-    std::function<void(const FinishedText&)> on_finished = {};  // called at a text's end, too
-    std::function<std::optional<Task>()> next_task = {};        // asked between two calls of the model
+    OnFinished on_finished = {};
+    std::function<std::optional<Task>()> next_task = {};  // asked between two calls of the model
   };
   // `head` is null on all ranks but 0. `run_task` does rank 0's tasks on each rank. The generator and what
   // the head refers to must outlive the loop.

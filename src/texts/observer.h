@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct FinishedText {
   double seconds;     // since it was asked for
   std::size_t calls;  // of tools that its answer has begun
 };
+
+// Called at the end of a text, before its last piece is sent, to which it may add.
+using OnFinished = std::function<void(const FinishedText&, Piece& last)>;
 
 class Observer {
  public:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "core/error.h"
@@ -61,6 +62,7 @@ TokenLogProb named_log_prob(Probable token, std::span<const Probable> most_proba
                       0};
   std::set<std::string> seen;
   for (const auto& [id, logit] : most_probable) {
+    if (std::isinf(logit)) break;  // the draw leaves it out, and all that follow
     const std::string text = text_of_token(tokenizer, id);
     result.most_probable.emplace_back(seen.insert(text).second ? text : name_of_id(id),
                                       static_cast<double>(logit) - log_sum);
@@ -296,7 +298,8 @@ std::vector<Sampler::Picked> Sampler::pick(ThreadPool& pool, const Step& step, c
                   .seen = text.history.seen(),
                   .uniform = draw_for(text),
                   .given = text.guide.forced(),
-                  .most_probable = request.log_probs.value_or(-1)};
+                  .most_probable = request.log_probs.value_or(-1),
+                  .processed = request.log_probs && request.processed_log_probs};
       const std::vector<std::int32_t> withheld = withheld_from(text);
       if (picks[n].given || (!text.guide.is_masking() && withheld.empty())) continue;
       none_allowed[n] = !text.guide.mask(static_cast<std::size_t>(vocab), withheld, bits[n]);
@@ -351,7 +354,10 @@ void Sampler::append(RunningText& text, Picked picked) const {
               .tokens = 1,
               .log_probs = std::move(picked.log_probs),
               .cached_tokens = text.tokens == 1 ? text.cached : 0};
-  if (!is_end_of_answer) piece.made.push_back(picked.token);
+  if (is_end_of_answer)
+    piece.end = picked.token;
+  else
+    piece.made.push_back(picked.token);
   if (text.request().answer) {
     text.guide.add(picked.token, added, piece);
   } else {

@@ -43,6 +43,7 @@ struct TextRequest {
   std::shared_ptr<const TokenHistory> history = {};
   std::vector<std::string> stop = {};   // the text ends before the first of these
   std::optional<int> log_probs = {};    // return log probabilities, and those of so many most probable tokens
+  bool processed_log_probs = false;     // they are of the draw (processed_logits()), not of the model
   bool ignore_end = false;              // goes on after the ids that end every text
   bool scores_prompt = false;           // return log probabilities of the prompt's tokens too
   std::vector<std::int32_t> ends = {};  // ids that end this text, beside those that end every text
@@ -55,6 +56,7 @@ struct TextRequest {
   std::optional<std::int32_t> reasoning_begin = {};
   CacheDomain domain = {};
   std::shared_ptr<const TextAdapter> adapter = {};  // that reads and makes the text; null: none
+  bool returns_token_ids = false, returns_routing = false;  // in the answer
 };
 
 // `failed`: the model's logits are not finite. `aborted`: other weights came, and the text was not to go on
@@ -96,7 +98,9 @@ struct Piece {
   std::optional<NotFinite> not_finite = {};  // the logits of a text that failed so
   // Prompt tokens that were cached and so not read again. Told once, with the text's first token.
   std::int64_t cached_tokens = 0;
-  std::vector<std::int32_t> made = {};  // the tokens, but for one that ends a chat's answer
+  std::vector<std::int32_t> made = {};   // the tokens, but for one that ends a chat's answer
+  std::optional<std::int32_t> end = {};  // that one
+  std::string routing = {};  // with the finish: the text's routing record, where the request wants it
   // The fields below are of a chat's answer.
   std::vector<chat::Delta> deltas = {};  // instead of `text`
   std::int64_t reasoning_tokens = 0;     // of `tokens`

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "kernels/sampling/likely_tokens.h"
@@ -31,50 +32,68 @@ void keep_from_part(double part, std::span<const float> logits, float top, doubl
   });
 }
 
-std::int32_t id_of(const Ranked::Found& found) {
-  return static_cast<std::int32_t>(found.token.id);
+bool has_top_k(const SamplingConfig& config, std::span<const float> logits) {
+  using enum SamplingStrategy;
+  return (config.strategy == topk || config.strategy == composite) && config.top_k < std::ssize(logits);
+}
+
+// The share of the weights that the kept tokens have; 1: all tokens are kept.
+double share_of(const SamplingConfig& config) {
+  using enum SamplingStrategy;
+  return config.strategy == nucleus || config.strategy == composite ? config.nucleus_p : 1;
+}
+
+// Leaves the tokens of which the strategy draws, with their weights in the draw, in the order of ids.
+void keep_tokens(const WeighedLogits& weighed, std::span<const float> logits, const SamplingConfig& config,
+                 double factor, std::vector<RankedToken>& tokens) {
+  const double p = share_of(config);
+  if (has_top_k(config, logits)) {
+    weighed.first(config.top_k, factor, tokens);
+    if (p < 1) keep_up_to(Ranked(tokens).above(before_share(p, sum_of(tokens))).token, tokens);
+  } else if (p < 1) {
+    const double own_factor = config.strategy == SamplingStrategy::nucleus ? 1 : factor;
+    const std::uint64_t sum = weighed.sum(own_factor), passed = before_share(p, sum);
+    weighed.up_to(passed, sum, own_factor, tokens);
+    keep_up_to(Ranked(tokens).above(passed).token, tokens);
+    if (own_factor != factor) weighed.weigh(tokens, factor);
+  } else {
+    weighed.from(weighed.below_top(-std::log(config.min_p), factor), factor, tokens);
+  }
+  if (config.min_p > 0) keep_from_part(config.min_p, logits, weighed.top(), factor, tokens);
 }
 
 // Picks one of the tokens that the strategy leaves, in the order of their logits.
 std::int32_t pick_by_rank(const WeighedLogits& weighed, std::span<const float> logits,
                           const SamplingConfig& config, double factor, float uniform) {
-  using enum SamplingStrategy;
   std::vector<RankedToken>& tokens = kept_tokens();
-  const double p = config.strategy == topk ? 1 : config.nucleus_p;
-  const bool is_nucleus = config.strategy == nucleus;
-  const bool has_top_k = !is_nucleus && config.top_k < std::ssize(logits);
-  if (!has_top_k && p >= 1 && config.min_p > 0) {
-    weighed.from(weighed.below_top(-std::log(config.min_p), factor), factor, tokens);
-  } else if (has_top_k) {
-    weighed.first(config.top_k, factor, tokens);
-    if (p < 1) keep_up_to(Ranked(tokens).above(before_share(p, sum_of(tokens))).token, tokens);
+  std::uint64_t passed = 0;
+  if (!has_top_k(config, logits) && share_of(config) >= 1 && !(config.min_p > 0)) {
+    const std::uint64_t sum = weighed.sum(factor);
+    passed = passed_of(uniform, sum);
+    weighed.up_to(passed, sum, factor, tokens);
   } else {
-    const double own_factor = is_nucleus && p < 1 ? 1 : factor;
-    const std::uint64_t sum = weighed.sum(own_factor);
-    const std::uint64_t passed = p < 1 ? before_share(p, sum) : passed_of(uniform, sum);
-    weighed.up_to(passed, sum, own_factor, tokens);
-    Ranked ranked(tokens);
-    const Ranked::Found last = ranked.above(passed);
-    if (p >= 1) return id_of(last);
-    if (own_factor == factor && !(config.min_p > 0))
-      return id_of(ranked.above(passed_of(uniform, last.before + last.token.weight)));
-    keep_up_to(last.token, tokens);
-    if (own_factor != factor) weighed.weigh(tokens, factor);
+    keep_tokens(weighed, logits, config, factor, tokens);
+    passed = passed_of(uniform, sum_of(tokens));
   }
-  if (config.min_p > 0) keep_from_part(config.min_p, logits, weighed.top(), factor, tokens);
-  return id_of(Ranked(tokens).above(passed_of(uniform, sum_of(tokens))));
+  return static_cast<std::int32_t>(Ranked(tokens).above(passed).token.id);
 }
 
-std::int32_t pick_weighted(const WeighedLogits& weighed, std::span<const float> logits, double min_p,
-                           double factor, float uniform) {
-  if (!(min_p > 0)) return weighed.pick_in_order(factor, uniform);
+std::int32_t pick_weighted(const WeighedLogits& weighed, std::span<const float> logits,
+                           const SamplingConfig& config, double factor, float uniform) {
+  if (!(config.min_p > 0)) return weighed.pick_in_order(factor, uniform);
   std::vector<RankedToken>& tokens = kept_tokens();
-  weighed.from(weighed.below_top(-std::log(min_p), factor), factor, tokens);
-  keep_from_part(min_p, logits, weighed.top(), factor, tokens);
+  keep_tokens(weighed, logits, config, factor, tokens);
   std::uint64_t passed = passed_of(uniform, sum_of(tokens));
   std::size_t at = 0;
   while (passed >= tokens[at].weight) passed -= tokens[at++].weight;
   return static_cast<std::int32_t>(tokens[at].id);
+}
+
+// Returns the token that every draw picks, if there is one. With -infinity alone any is as good as another.
+std::optional<std::int32_t> certain_token(const WeighedLogits& weighed, const SamplingConfig& config) {
+  if (config.strategy == SamplingStrategy::greedy || config.temperature == 0) return weighed.first_top();
+  if (std::isinf(weighed.top()) && weighed.sum(1) == 0) return 0;
+  return std::nullopt;
 }
 
 // Logits with penalties and biases, until its end.
@@ -122,12 +141,10 @@ double factor_of(double temperature) {
 
 std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform) {
   const WeighedLogits weighed(logits);
-  if (config.strategy == SamplingStrategy::greedy || config.temperature == 0) return weighed.first_top();
-  // With -infinity alone any token is as good as another.
-  if (std::isinf(weighed.top()) && weighed.sum(1) == 0) return 0;
+  if (const std::optional<std::int32_t> token = certain_token(weighed, config)) return *token;
   const double factor = factor_of(config.temperature);
   if (config.strategy == SamplingStrategy::weighted)
-    return pick_weighted(weighed, logits, config.min_p, factor, uniform);
+    return pick_weighted(weighed, logits, config, factor, uniform);
   return pick_by_rank(weighed, logits, config, factor, uniform);
 }
 
@@ -135,6 +152,23 @@ std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config,
                         std::span<const SeenToken> seen, float uniform) {
   const ChangedLogits changed(logits, config, seen);
   return pick_token(logits, config, uniform);
+}
+
+std::vector<float> processed_logits(std::span<float> logits, const SamplingConfig& config,
+                                    std::span<const SeenToken> seen) {
+  const ChangedLogits changed(logits, config, seen);
+  const WeighedLogits weighed(logits);
+  std::vector<float> processed(logits.size(), -std::numeric_limits<float>::infinity());
+  if (const std::optional<std::int32_t> token = certain_token(weighed, config)) {
+    processed[static_cast<std::size_t>(*token)] = 0;
+    return processed;
+  }
+  const double factor = factor_of(config.temperature), top = static_cast<double>(weighed.top());
+  std::vector<RankedToken>& tokens = kept_tokens();
+  keep_tokens(weighed, logits, config, factor, tokens);
+  for (const RankedToken& kept : tokens)
+    processed[kept.id] = static_cast<float>((static_cast<double>(logits[kept.id]) - top) * factor);
+  return processed;
 }
 
 std::optional<std::size_t> first_not_finite(std::span<const float> logits) {

@@ -63,6 +63,12 @@ std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& con
 std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config,
                         std::span<const SeenToken> seen, float uniform);
 
+// Returns the logits of the draw itself: with penalties, biases and temperature, -infinity for tokens that it
+// leaves out. Their softmax is the probability of each token to be picked. The logits are changed meanwhile
+// and restored.
+std::vector<float> processed_logits(std::span<float> logits, const SamplingConfig& config,
+                                    std::span<const SeenToken> seen);
+
 // Returns the factor of logits of a temperature above 0.
 double factor_of(double temperature);
 

@@ -48,14 +48,23 @@ PickedToken picked_from(std::span<float> logits, const TokenPick& pick) {
   const auto bad = first_not_finite(logits);
   picked.bad = bad ? static_cast<std::int32_t>(*bad) : -1;
   if (bad) picked.bad_logit = logits[*bad];
-  if (pick.given) {
-    picked.token = *pick.given;
-  } else {
-    const std::span<float> allowed = pick.bits.empty() ? logits : allowed_logits(logits, pick.bits);
-    picked.token = pick_token(allowed, *pick.config, pick.seen, pick.uniform);
+  const std::span<float> allowed =
+      pick.given || pick.bits.empty() ? logits : allowed_logits(logits, pick.bits);
+  picked.token = pick.given ? *pick.given : pick_token(allowed, *pick.config, pick.seen, pick.uniform);
+  const auto at = static_cast<std::size_t>(picked.token);
+  picked.logit = logits[at];
+  if (pick.most_probable < 0) return picked;
+  if (!pick.processed) {
+    add_log_probabilities(logits, pick.most_probable, picked);
+    return picked;
   }
-  picked.logit = logits[static_cast<std::size_t>(picked.token)];
-  if (pick.most_probable >= 0) add_log_probabilities(logits, pick.most_probable, picked);
+  std::vector<float> processed(logits.size(), -std::numeric_limits<float>::infinity());
+  if (pick.given)
+    processed[at] = 0;
+  else
+    processed = processed_logits(allowed, *pick.config, pick.seen);
+  picked.logit = processed[at];
+  add_log_probabilities(processed, pick.most_probable, picked);
   return picked;
 }
 

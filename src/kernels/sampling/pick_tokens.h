@@ -27,9 +27,11 @@ struct TokenPick {
   std::optional<std::int32_t> given = {};    // the token, which is not picked then
   // Log probabilities are wanted, and so many of the most probable tokens (0 to kMostProbable); -1: none.
   int most_probable = -1;
+  bool processed = false;  // log probabilities are of processed_logits(), a given token's is 0; not on a GPU
 };
 
-// PickedToken answers a TokenPick. Masks, penalties and biases change the token alone, no other number.
+// PickedToken answers a TokenPick. Without TokenPick::processed, masks, penalties and biases change
+// the token alone, no other number.
 struct PickedToken {
   std::int32_t token;
   float logit;       // of the token

@@ -188,6 +188,43 @@ TEST(PickTokens, AreTheHosts) {
   EXPECT_GT(compared.tokens.size(), 400u);
 }
 
+// A token's probability is the share of draws that pick it.
+TEST(PickTokens, ProcessedLogitsAreThoseOfTheDraw) {
+  constexpr std::int64_t kWidth = 40;
+  constexpr int kDraws = 2000;
+  Random random(5);
+  ThreadPool pool(1);
+  std::size_t left_out = 0;
+  for (int i = 0; i < 60; ++i) {
+    std::vector<float> values(kWidth);
+    for (std::size_t t = 0; t < values.size(); ++t) values[t] = logit_of_shape(i % 2, t, 0, random);
+    const Tensor logits = Tensor::of<float>({1, kWidth}, values);
+    const Wanted wanted = random_wanted(kWidth, random);
+    TokenPick pick{.vocab = kWidth,
+                   .config = &wanted.config,
+                   .seen = wanted.seen,
+                   .bits = wanted.bits,
+                   .most_probable = kMostProbable,
+                   .processed = true};
+    if (i == 7) pick.given = 3;
+    std::vector<TokenPick> picks(kDraws, pick);
+    for (int draw = 0; draw < kDraws; ++draw)
+      picks[static_cast<std::size_t>(draw)].uniform = (static_cast<float>(draw) + 0.5f) / kDraws;
+    std::vector<int> often(kWidth);
+    std::vector<double> probability(kWidth);
+    for (const PickedToken& found : picked_on(Memory(), logits, picks)) {
+      ++often[static_cast<std::size_t>(found.token)];
+      probability[static_cast<std::size_t>(found.token)] =
+          std::exp(static_cast<double>(found.logit) - log_sum_of(found, kWidth));
+      left_out += std::isinf(found.most_probable[kMostProbable - 1].logit);
+    }
+    for (std::size_t t = 0; t < often.size(); ++t)
+      EXPECT_NEAR(often[t], kDraws * probability[t], 1.5) << text_of(pick) << ", token " << t;
+    EXPECT_TRUE(std::ranges::equal(logits.span<float>(), values));
+  }
+  EXPECT_GT(left_out, 0u);
+}
+
 TEST(PickTokens, AreTheHostsInEveryOrderOfThreads) {
   for (const auto order : {gpu::emulator::Order::reverse, gpu::emulator::Order::random}) {
     gpu::emulator::set_order(order);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tokenizer/base64.h"
 #include "tokenizer/unicode.h"
 
 namespace switchyard::serve {
@@ -79,11 +80,14 @@ ChatAnswer::ChatAnswer(const ChatRequest& request, const ServedModel& model, con
       usage_in_all_(request.usage_in_all),
       shows_reasoning_(request.shows_reasoning),
       with_log_probs_(request.log_probs),
+      with_token_ids_(request.texts[0].returns_token_ids),
       format_(request.format),
       domain_(request.texts[0].domain),
       prompt_(request.texts[0].prompt),
       messages_(request.texts.size()),
-      log_probs_(request.texts.size(), Json::array()) {
+      log_probs_(request.texts.size(), Json::array()),
+      token_ids_(request.texts.size()),
+      routing_(request.texts.size()) {
   tokens_.prompt = request.prompt_tokens;
 }
 
@@ -105,8 +109,11 @@ std::string ChatAnswer::text_of(Json event) const {
 
 std::string ChatAnswer::begin() {
   std::string events;
-  for (std::size_t i = 0; stream_ && i < messages_.size(); ++i)
-    events += text_of(event(i, {{"role", "assistant"}, {"content", ""}}));
+  for (std::size_t i = 0; stream_ && i < messages_.size(); ++i) {
+    Json first = event(i, {{"role", "assistant"}, {"content", ""}});
+    if (with_token_ids_ && i == 0) first["prompt_token_ids"] = prompt_;
+    events += text_of(std::move(first));
+  }
   return events;
 }
 
@@ -133,16 +140,21 @@ std::string ChatAnswer::add(const Piece& piece) {
   tokens_.cached = std::max(tokens_.cached, piece.cached_tokens);
   Json log_probs = Json::array();
   for (const TokenLogProb& token : piece.log_probs) log_probs.push_back(log_prob(token));
+  std::vector<std::int32_t> ids = piece.made;
+  if (piece.end) ids.push_back(*piece.end);
+  if (!with_token_ids_) ids.clear();
   std::string events;
   const auto send = [&](Json delta) {
     if (!stream_) return;
     Json sent = event(piece.choice, std::move(delta));
+    if (!ids.empty()) sent["choices"][0]["token_ids"] = std::exchange(ids, {});
     if (!log_probs.empty()) {
       sent["choices"][0]["logprobs"] = {{"content", std::exchange(log_probs, Json::array())},
                                         {"refusal", nullptr}};
     }
     events += text_of(std::move(sent));
   };
+  if (!stream_) token_ids_[piece.choice].insert(token_ids_[piece.choice].end(), ids.begin(), ids.end());
   if (!stream_ && with_log_probs_) {
     for (Json& token : log_probs) log_probs_[piece.choice].push_back(std::move(token));
   }
@@ -150,10 +162,11 @@ std::string ChatAnswer::add(const Piece& piece) {
     message.apply(delta, format_, random_);
     if (delta.kind != Delta::Kind::reasoning || shows_reasoning_) send(delta_json(delta));
   }
-  if (stream_ && !log_probs.empty()) send(Json::object());
+  if (stream_ && (!log_probs.empty() || !ids.empty())) send(Json::object());
   if (!piece.finish || is_abandoned()) return is_abandoned() ? "" : events;
   message.finish = piece.finish;
   message.problem = piece.problem;
+  routing_[piece.choice] = to_base64(piece.routing);
   if (model_.memory != nullptr && piece.finish != Finish::failed)
     model_.memory->keep(domain_, prompt_, message.made);
   if (piece.finish == Finish::failed) {
@@ -164,6 +177,7 @@ std::string ChatAnswer::add(const Piece& piece) {
   if (stream_) {
     Json last = event(piece.choice, Json::object());
     last["choices"][0]["finish_reason"] = finish_word(message);
+    if (!piece.routing.empty()) last["choices"][0]["routed_experts"] = routing_[piece.choice];
     events += text_of(std::move(last));
   }
   return events;
@@ -211,7 +225,11 @@ std::string ChatAnswer::end() {
          {"message", message_json(messages_[i])},
          {"logprobs", with_log_probs_ ? Json{{"content", log_probs_[i]}, {"refusal", nullptr}} : Json()},
          {"finish_reason", finish_word(messages_[i])}});
+    Json& choice = whole["choices"].back();
+    if (with_token_ids_) choice["token_ids"] = token_ids_[i];
+    if (!routing_[i].empty()) choice["routed_experts"] = routing_[i];
   }
+  if (with_token_ids_) whole["prompt_token_ids"] = prompt_;
   whole["usage"] = usage();
   return chat_text(whole) + "\n";
 }

@@ -33,12 +33,14 @@ class ChatAnswer : public ProtocolAnswer {
 
   const ServedModel& model_;
   chat::Json frame_;  // fields that all events have in common
-  bool stream_, usage_at_end_, usage_in_all_, shows_reasoning_, with_log_probs_;
+  bool stream_, usage_at_end_, usage_in_all_, shows_reasoning_, with_log_probs_, with_token_ids_;
   chat::Format format_;
   CacheDomain domain_;
   std::vector<std::int32_t> prompt_;
-  std::vector<ChatMessage> messages_;  // by choice
-  std::vector<chat::Json> log_probs_;  // by choice
+  std::vector<ChatMessage> messages_;                 // by choice
+  std::vector<chat::Json> log_probs_;                 // by choice
+  std::vector<std::vector<std::int32_t>> token_ids_;  // by choice, where the request wants them
+  std::vector<std::string> routing_;                  // likewise, in base64
   ChatTokens tokens_;
   std::mt19937_64 random_{std::random_device{}()};
   bool failed_ = false;

@@ -332,6 +332,7 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, std::uint32_t
   text.ignore_end = fields.boolean("ignore_eos");
   text.ends = own_ends(fields, model);
   read_log_probs(fields, request, text);
+  read_training_fields(fields, model, text);
   read_stream(fields, request);
   request.shows_reasoning =
       fields.find("include_reasoning") == nullptr || fields.boolean("include_reasoning");

@@ -7,6 +7,7 @@
 
 #include "generate/token_text.h"
 #include "serve/protocol/sampling_fields.h"
+#include "tokenizer/base64.h"
 
 namespace switchyard::serve {
 namespace {
@@ -140,6 +141,7 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   if (const json* const ids = fields.find("stop_token_ids")) text.ends = ends_of(*ids, model);
   if (fields.find("logprobs") != nullptr)
     text.log_probs = static_cast<int>(fields.integer("logprobs", 0, 0, kMostLogProbs));
+  read_training_fields(fields, model, text);
   text.adapter = adapter;
   text.domain = cache_domain_of(fields.find("cache_salt"), key, model, adapter.get());
   const bool echo = fields.boolean("echo");
@@ -198,9 +200,12 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const Serve
       stream_(request.stream),
       usage_at_end_(request.usage_at_end),
       with_log_probs_(request.texts[0].log_probs.has_value()),
+      with_token_ids_(request.texts[0].returns_token_ids),
       prompt_tokens_(request.prompt_tokens) {
-  for (const std::string& echoed : request.echoed) {
+  for (std::size_t i = 0; i < request.texts.size(); ++i) {
+    const std::string& echoed = request.echoed[i];
     choices_.push_back({echoed, nullptr, "", characters_in(echoed)});
+    if (with_token_ids_) choices_.back().prompt = request.texts[i].prompt;
     if (with_log_probs_)
       choices_.back().log_probs = {{"tokens", json::array()},
                                    {"token_logprobs", json::array()},
@@ -219,7 +224,13 @@ json CompletionAnswer::event(std::size_t choice, const std::string& text) const 
 std::string CompletionAnswer::begin() {
   std::string events;
   for (std::size_t i = 0; stream_ && i < choices_.size(); ++i) {
-    if (!choices_[i].text.empty()) events += event_text(event(i, choices_[i].text));
+    if (choices_[i].text.empty() && !with_token_ids_) continue;
+    json first = event(i, choices_[i].text);
+    if (with_token_ids_) {
+      first["choices"][0]["prompt_token_ids"] = choices_[i].prompt;
+      first["choices"][0]["token_ids"] = json::array();
+    }
+    events += event_text(first);
   }
   return events;
 }
@@ -242,6 +253,11 @@ std::string CompletionAnswer::add(const Piece& piece) {
       (*list)["text_offset"].push_back(token.offset + (piece.of_prompt ? 0 : choice.echoed));
     }
   }
+  if (with_token_ids_) {
+    choice.token_ids.insert(choice.token_ids.end(), piece.made.begin(), piece.made.end());
+    shown["token_ids"] = piece.made;
+  }
+  if (!piece.routing.empty()) shown["routed_experts"] = choice.routing = to_base64(piece.routing);
   if (piece.finish) {
     choice.finish = *piece.finish == Finish::stop      ? "stop"
                     : *piece.finish == Finish::failed  ? "error"
@@ -251,7 +267,8 @@ std::string CompletionAnswer::add(const Piece& piece) {
     shown["finish_reason"] = choice.finish;
     if (!choice.problem.empty()) shown["error"] = problem_json(choice.problem);
   }
-  const bool nothing_new = piece.text.empty() && piece.log_probs.empty() && !piece.finish;
+  const bool nothing_new = piece.text.empty() && piece.log_probs.empty() && !piece.finish &&
+                           (!with_token_ids_ || piece.made.empty());
   return !stream_ || nothing_new || is_abandoned() ? "" : event_text(new_event);
 }
 
@@ -272,7 +289,10 @@ std::string CompletionAnswer::end() {
                                {"text", choice.text},
                                {"logprobs", choice.log_probs},
                                {"finish_reason", choice.finish}});
-    if (!choice.problem.empty()) last["choices"].back()["error"] = problem_json(choice.problem);
+    json& shown = last["choices"].back();
+    if (with_token_ids_) shown["prompt_token_ids"] = choice.prompt, shown["token_ids"] = choice.token_ids;
+    if (!choice.routing.empty()) shown["routed_experts"] = choice.routing;
+    if (!choice.problem.empty()) shown["error"] = problem_json(choice.problem);
   }
   return to_text(last) + "\n";
 }

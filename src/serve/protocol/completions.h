@@ -41,14 +41,16 @@ class CompletionAnswer final : public ProtocolAnswer {
     std::string text;
     nlohmann::json log_probs;
     std::string finish;
-    std::int64_t echoed;       // characters before the new text
-    std::string problem = {};  // of a text that failed
+    std::int64_t echoed;                                    // characters before the new text
+    std::string problem = {};                               // of a text that failed
+    std::vector<std::int32_t> prompt = {}, token_ids = {};  // where the request wants them
+    std::string routing = {};                               // likewise, in base64
   };
   nlohmann::json event(std::size_t choice, const std::string& text) const;
   nlohmann::json usage() const;
 
   nlohmann::json frame_;  // fields that all events have in common
-  bool stream_, usage_at_end_, with_log_probs_;
+  bool stream_, usage_at_end_, with_log_probs_, with_token_ids_;
   std::vector<Choice> choices_;
   std::int64_t prompt_tokens_, new_tokens_ = 0;
 };

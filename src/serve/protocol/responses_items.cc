@@ -1,7 +1,6 @@
 #include "serve/protocol/responses_items.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
@@ -298,12 +297,7 @@ std::shared_ptr<const StoredItem> stored_item(const Json& item) {
 }
 
 std::string sealed_reasoning(const std::string& text) {
-  std::string base64(4 * ((text.size() + 2) / 3) + 1, '\0');  // and a byte for the end that it writes
-  const int size =
-      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(base64.data()),
-                      reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
-  base64.resize(static_cast<std::size_t>(size));
-  return std::string(kSeal) + base64;
+  return std::string(kSeal) + to_base64(text);
 }
 
 }  // namespace switchyard::serve

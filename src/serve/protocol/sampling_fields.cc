@@ -73,6 +73,22 @@ SamplingConfig sampling_of(Fields& fields, const ServedModel& model) {
   return sampling;
 }
 
+void read_training_fields(Fields& fields, const ServedModel& model, TextRequest& text) {
+  if (const json* const mode = fields.find("logprobs_mode")) {
+    text.processed_log_probs = *mode == "processed_logprobs";
+    if (!text.processed_log_probs && *mode != "raw_logprobs")
+      throw BadRequest("logprobs_mode",
+                       fmt::format("logprobs_mode: expected raw_logprobs or processed_logprobs, got {}",
+                                   Fields::shown(*mode)));
+  }
+  text.returns_token_ids = fields.boolean("return_token_ids");
+  text.returns_routing = fields.boolean("return_routed_experts");
+  if (text.returns_routing && !model.records_routing)
+    throw BadRequest("return_routed_experts",
+                     "return_routed_experts: this server records no experts: start it with "
+                     "return_routed_experts=true");
+}
+
 std::shared_ptr<const TextAdapter> adapter_named(const json* name, const ServedModel& model) {
   if (name == nullptr) return nullptr;
   if (name->is_string()) {

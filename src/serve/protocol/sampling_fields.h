@@ -4,12 +4,17 @@
 #include "generate/sampling.h"
 #include "serve/protocol/fields.h"
 #include "serve/served_model.h"
+#include "serve/texts.h"
 
 namespace switchyard::serve {
 
 // Reads temperature, top_p, top_k, min_p, the penalties and logit_bias; what the request does not say is the
 // command line's. BadRequest.
 SamplingConfig sampling_of(Fields& fields, const ServedModel& model);
+
+// Reads logprobs_mode, return_token_ids and return_routed_experts: what programs want that train on answers.
+// BadRequest, also where the server records no experts.
+void read_training_fields(Fields& fields, const ServedModel& model, TextRequest& text);
 
 // Whose cached tokens a request may use: those of its key and its cache_salt. `salt` may be null. BadRequest.
 CacheDomain cache_domain_of(const nlohmann::json* salt, std::int64_t key, const ServedModel& model,

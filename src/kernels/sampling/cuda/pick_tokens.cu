@@ -333,6 +333,7 @@ void pick_tokens(const PickTokensArgs& a) {
   std::int64_t vocab = 0;
   bool log_probs = false, changes = false;
   for (const TokenPick& pick : a.picks) {
+    CHECK(!pick.processed, "[pick_tokens] processed logits on a GPU");
     vocab = std::max(vocab, pick.vocab);
     log_probs = log_probs || pick.most_probable >= 0;
     changes =
