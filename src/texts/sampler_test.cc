@@ -30,9 +30,10 @@ class OneText {
   Accepted read_prompt(std::int32_t next) { return accept({.fed = {{0, {'b'}}}}, {next}); }
   std::optional<Finish> finish() const { return sampler_.finish_of(*texts_[0]); }
   RunningText& text() { return *texts_[0]; }
+  std::vector<Piece> take() { return pieces_->take(0); }
   std::string given() {
     std::string all;
-    for (const Piece& piece : pieces_->take(0)) all += piece.text;
+    for (const Piece& piece : take()) all += piece.text;
     return all + Sampler::last_piece(text(), Finish::length).text;
   }
 
@@ -66,6 +67,20 @@ TEST(Sampler, EndsAtAWordAnEndOrALength) {
     EXPECT_EQ(end.finish(), Finish::length);
     EXPECT_EQ(end.given(), "ef");
   }
+}
+
+// A chat's client gets the token that ended its answer apart from those with a text.
+TEST(Sampler, TellsTheEndOfAnAnswerApart) {
+  OneText chat({.prompt = kPrompt, .most_tokens = 5, .answer = std::make_shared<AnswerForm>()},
+               {.vocab = 257, .ends = {'e'}});
+  chat.read_prompt('x');
+  chat.accept({.fed = {{0, {'x'}}}}, {'e'});
+  const std::vector<Piece> pieces = chat.take();
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].made, std::vector<std::int32_t>{'x'});
+  EXPECT_FALSE(pieces[0].end);
+  EXPECT_TRUE(pieces[1].made.empty());
+  EXPECT_EQ(pieces[1].end, 'e');
 }
 
 // The model's own tokens decide: an accepted draft gives a second token, a rejected one leaves the cache.
