@@ -203,23 +203,11 @@ double allowed_for(const std::string& path) {
 
 // Writes the adapter of a run as a folder of PEFT.
 void export_adapter(const ConvertOptions& options) {
-  const std::string& source = options.request.source;
-  const CheckpointFolder checkpoint = open_checkpoint(source, nullptr);
-  if (!holds_adapter(checkpoint))
-    fail_usage("[convert] --export-adapter {}: expected a run that trained an adapter (lora_rank)", source);
-  if (std::filesystem::exists(options.request.destination))
-    fail_usage("[convert] {}: exists; expected a new folder", options.request.destination);
-  Config config = config_of_stored(checkpoint.manifest().config, checkpoint.path());
-  const std::string base_path = base_path_of(checkpoint);
-  config.set("load_parameters_path", base_path, "the run");
-  ModelConfig model = model_config(config);
-  model.adapter = nullptr;
-  const PeftAdapter adapter = read_own_adapter(source, config, model);
-  const AdapterBase base = adapter_base(config, model);
-  write_peft(options.request.destination, adapter.adapter, adapter.tensors, model, *base.family,
-             base.hub_config, options.form.value_or(PeftForm::fused), base_path);
-  fmt::print("{} -> {} (PEFT): {} weights adapted\n", source, options.request.destination,
-             adapter.adapter.weights.size());
+  const std::string &source = options.request.source, &destination = options.request.destination;
+  if (std::filesystem::exists(destination))
+    fail_usage("[convert] {}: exists; expected a new folder", destination);
+  const std::size_t weights = write_as_peft(source, destination, options.form.value_or(PeftForm::fused));
+  fmt::print("{} -> {} (PEFT): {} weights adapted\n", source, destination, weights);
 }
 
 // One line; 0 or 3.

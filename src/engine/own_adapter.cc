@@ -10,6 +10,7 @@
 #include "core/json_file.h"
 #include "engine/initial_weights.h"
 #include "models/parameters.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {
@@ -122,6 +123,26 @@ PeftAdapter read_own_adapter(const std::string& path, const Config& config, cons
     read.tensors[spec.name] = values;
   }
   return read;
+}
+
+bool has_peft_names(const Config& config, const ModelConfig& model) {
+  return is_hub_source(config.get_string("load_parameters_path")) ||
+         find_family_to_write(config, model) != nullptr;
+}
+
+std::size_t write_as_peft(const std::string& path, const std::string& folder, PeftForm form) {
+  const CheckpointFolder checkpoint = open_checkpoint(path, nullptr);
+  if (!holds_adapter(checkpoint))
+    fail_usage("[convert] --export-adapter {}: expected a run that trained an adapter (lora_rank)", path);
+  Config config = config_of_stored(checkpoint.manifest().config, checkpoint.path());
+  const std::string base_path = base_path_of(checkpoint);
+  config.set("load_parameters_path", base_path, "the run");
+  ModelConfig model = model_config(config);
+  model.adapter = nullptr;
+  const PeftAdapter adapter = read_own_adapter(path, config, model);
+  const AdapterBase base = adapter_base(config, model);
+  write_peft(folder, adapter.adapter, adapter.tensors, model, *base.family, base.hub_config, form, base_path);
+  return adapter.adapter.weights.size();
 }
 
 }  // namespace switchyard

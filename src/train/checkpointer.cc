@@ -216,6 +216,7 @@ BackgroundSave::Work Checkpointer::commit_work(std::vector<WrittenChunk> chunks)
     if (notes.first) notes.first();
     commit(saver->files(), place, saver->layout(), notes.manifest, one_process ? saver->chunks() : chunks,
            notes.extras);
+    if (notes.last) notes.last(place.final());
     if (is_of_run) prune(saver->files(), place.parent, keep);
   };
 }

@@ -43,6 +43,7 @@ class Checkpointer {
     Manifest manifest;
     std::vector<ExtraFile> extras;
     BackgroundSave::Work first;  // runs before the checkpoint is valid; may overlap with the next steps
+    std::function<void(const std::string& path)> last = {};  // the same, once it is
   };
   // Saves the state after `step` steps, once the previous save is done. With async_checkpointing it returns
   // when the state is copied. Error(runtime) when this save or the last one failed.

@@ -157,6 +157,7 @@ struct Setup {
   std::shared_ptr<AppendFile> routing_record = {};  // of process 0, where experts are recorded
   ResumePoint resume = {};
   std::vector<ExtraFile> extras = {};
+  bool writes_peft = false;  // each checkpoint's folder adapter/ is one of PEFT
   SamplingConfig sampling = {SamplingStrategy::weighted, 0.7};  // of the paragraph at the end
   double peak = 0;
   Startup startup = Startup();  // until the ranks begin
@@ -308,6 +309,10 @@ class RankRun {
                              {"bad_steps", to_json(trainer_.bad_steps().state())}};
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
       notes.extras = setup_.extras;
+      if (setup_.writes_peft)
+        notes.last = [](const std::string& path) {
+          write_as_peft(path, path + "/adapter", PeftForm::fused);
+        };
       notes.first = [writer = writer_, record = setup_.routing_record, path = setup_.folder + "/summary.json",
                      text = summary().dump(1) + "\n"] {
         writer->sync();
@@ -437,8 +442,12 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   check_prompt(config, setup.model().vocab, setup.data.tokenizer.get());
   if (setup.plan.enabled && processes.index() == 0)
     setup.extras = carried_extras(config, setup.resume, setup.data, notes);
-  if (setup.plan.enabled && setup.model().adapter != nullptr)
+  if (setup.plan.enabled && setup.model().adapter != nullptr) {
     setup.extras.push_back(adapter_file(config, setup.model(), *setup.model().adapter));
+    setup.writes_peft = has_peft_names(config, setup.model());
+    if (!setup.writes_peft)
+      notes->push_back("checkpoints are no folders of PEFT: the base has no form of Hugging Face");
+  }
   startup.mark("data");
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;
