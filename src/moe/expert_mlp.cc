@@ -11,7 +11,6 @@
 #include "moe/expert_biases.h"
 #include "ops/basic.h"
 #include "ops/grouped_product.h"
-#include "ops/row_adapters.h"
 
 namespace switchyard {
 namespace {
@@ -37,13 +36,17 @@ std::vector<Tensor> gated_backward(Context& c, const Tensor& gate, const Tensor&
 // and with row weights the gated rows, which the kernel makes while the sums are hot. Inputs: wi_0, wi_1
 // [G,M,H], sizes [G], x; `planned`: x is in token order, and tokens [R] and position [T·K] follow, else x
 // holds the rows [R,M]; `weighted`: row weights [R]. `alone`: no gradients are wanted, and the gated rows are
-// all that the op returns.
+// all that the op returns. Behind all these, where adapters change the products, the sizes [A] of the groups
+// of adapters, and for each of `adapters` its a [A,M,r] and a b [A,r,H] for each product that it changes.
 //
 // The gated rows are data: their consumer differentiates them through gate and up (GatedDownOp), which
 // backward may have kept, so that it keeps no third tensor.
 class GateUpOp : public Op {
  public:
-  GateUpOp(bool planned, bool weighted, bool alone) : planned_(planned), weighted_(weighted), alone_(alone) {}
+  using Products = std::vector<std::size_t>;  // 0: gate, 1: up
+
+  GateUpOp(bool planned, bool weighted, bool alone, std::vector<Products> adapters)
+      : planned_(planned), weighted_(weighted), alone_(alone), adapters_(std::move(adapters)) {}
   std::string_view name() const override { return "gate_up"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return std::vector<ArrayInfo>(outputs(), ragged_info(in[3].dtype, 2));
@@ -51,42 +54,91 @@ class GateUpOp : public Op {
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const Tensor &x = in[3], index = planned_ ? in[4] : Tensor(),
-                 row_weights = weighted_ ? in.back() : Tensor();
+                 row_weights = weighted_ ? in[sizes_of_adapters() - 1] : Tensor();
     const Shape shape{planned_ ? index.size() : x.dim(0), outputs_of(in[0])};
+    // An adapter changes gate and up before the activation, also where they are not wanted.
+    const bool adapted = !adapters_.empty(), stores_both = !alone_ || adapted;
     std::vector<Tensor> out;
-    for (std::size_t i = 0; i < outputs(); ++i) out.push_back(c.empty(x.dtype(), shape));
+    const std::size_t made = !stores_both ? 1 : weighted_ ? 3 : 2;
+    for (std::size_t i = 0; i < made; ++i) out.push_back(c.empty(x.dtype(), shape));
     gmm_pair(*c.pool, {.x = matrix_of(x),
                        .index = index.view(),
                        .rhs_0 = in[0].view(),
                        .rhs_1 = in[1].view(),
                        .group_sizes = in[2].view(),
-                       .out_0 = alone_ ? TensorView() : out[0].view(),
-                       .out_1 = alone_ ? TensorView() : out[1].view(),
+                       .out_0 = stores_both ? out[0].view() : TensorView(),
+                       .out_1 = stores_both ? out[1].view() : TensorView(),
                        .row_weights = row_weights.view(),
-                       .hidden = weighted_ ? out.back().view() : TensorView()});
+                       .hidden = weighted_ && !adapted ? out.back().view() : TensorView()});
+    if (!adapted) return out;
+    for_each_adapter([&](const Products& products, std::size_t at) {
+      low_rank(products, at, [&](std::size_t i) {
+        return in[i];
+      }).add_to(c, as_matrix(x), index, of_products(products, out[0], out[1]));
+    });
+    if (weighted_)
+      switchyard::swiglu(*c.pool, {out[0].view(), out[1].view(), row_weights.view(), out[2].view()});
+    if (alone_) return {out[2]};
     return out;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor dgate = whole(c, call, 0), dup = whole(c, call, 1);
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) gradients_of_weights(c, call, dgate, dup, grads);
+    Tensor drows;
     if (call.wanted(3)) {
       const Tensor wi_0 = call.input(0), wi_1 = call.input(1), sizes = call.input(2);
-      const Tensor drows = c.empty(dgate.dtype(), {dgate.dim(0), inputs_of(wi_0)});
+      drows = c.empty(dgate.dtype(), {dgate.dim(0), inputs_of(wi_0)});
       gmm_dlhs_pair(*c.pool, {.dy_0 = dgate.view(),
                               .dy_1 = dup.view(),
                               .rhs_0 = wi_0.view(),
                               .rhs_1 = wi_1.view(),
                               .group_sizes = sizes.view(),
                               .dlhs = drows.view()});
-      grads[3] = planned_ ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
     }
+    for_each_adapter([&](const Products& products, std::size_t at) {
+      const Tensor x = as_matrix(call.input(3)), index = planned_ ? call.input(4) : Tensor();
+      std::ranges::move(low_rank(products, at, [&](std::size_t i) { return call.input(i); })
+                            .backward(c, x, index, of_products(products, dgate, dup), call.wanted(at), drows),
+                        grads.begin() + static_cast<std::ptrdiff_t>(at));
+    });
+    if (drows.defined())
+      grads[3] = planned_ ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
     return grads;
   }
-  std::uint32_t needs_inputs() const override { return planned_ ? 0x3f : 0xf; }
+  std::uint32_t needs_inputs() const override {
+    return (planned_ ? 0x3f : 0xf) | (adapters_.empty() ? 0 : ~0u << sizes_of_adapters());
+  }
 
  private:
   std::size_t outputs() const { return alone_ ? 1 : weighted_ ? 3 : 2; }
+  std::size_t sizes_of_adapters() const {
+    return 4u + (planned_ ? 2 : 0) + (weighted_ ? 1 : 0);
+  }  // the input
+  // Calls body(products, the input that is its a) for each adapter.
+  template <typename Body>
+  void for_each_adapter(const Body& body) const {
+    std::size_t at = sizes_of_adapters() + 1;
+    for (const Products& products : adapters_) {
+      body(products, at);
+      at += 1 + products.size();
+    }
+  }
+  template <typename Input>
+  GroupedLowRank low_rank(const Products& products, std::size_t at, const Input& input) const {
+    GroupedLowRank part{input(sizes_of_adapters()), input(at), {}};
+    for (std::size_t i = 1; i <= products.size(); ++i) part.b.push_back(input(at + i));
+    return part;
+  }
+  static std::vector<Tensor> of_products(const Products& products, const Tensor& gate, const Tensor& up) {
+    std::vector<Tensor> some;
+    for (const std::size_t product : products) some.push_back(product == 0 ? gate : up);
+    return some;
+  }
+  static Tensor as_matrix(const Tensor& x) {
+    const std::int64_t columns = x.shape().back();
+    return x.reshaped({columns == 0 ? 0 : x.size() / columns, columns});
+  }
   // The gradient of an output, zeros where none came.
   static Tensor whole(Context& c, const BackwardCall& call, std::size_t output) {
     if (call.grad(output).defined()) return call.grad(output);
@@ -114,6 +166,7 @@ class GateUpOp : public Op {
   }
 
   bool planned_, weighted_, alone_;
+  std::vector<Products> adapters_;
 };
 
 class WeightedSwigluOp : public Op {
@@ -133,7 +186,8 @@ class WeightedSwigluOp : public Op {
 
 // The down projection of gated rows: (silu(gate) ⊙ up ⊙ weight of the row) · wo.
 // Inputs: gate, up [R,H], row weights [R], wo [G,H,M], sizes [G], and the gated rows, which GateUpOp made:
-// forward reads them, backward makes them again from gate and up.
+// forward reads them, backward makes them again from gate and up. Where an adapter changes wo: the sizes [A]
+// of the adapters' groups, a [A,H,r] and b [A,r,M].
 class GatedDownOp : public Op {
  public:
   std::string_view name() const override { return "gated_down"; }
@@ -142,27 +196,36 @@ class GatedDownOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    return {grouped_product(c, in[5], in[3], in[4])};
+    const Tensor y = grouped_product(c, in[5], in[3], in[4]);
+    if (in.size() > kAdapter) GroupedLowRank{in[6], in[7], {in[8]}}.add_to(c, in[5], {}, {&y, 1});
+    return {y};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor sizes = call.input(4);
+    const bool adapted = call.inputs() > kAdapter, of_adapter = adapted && (call.wanted(7) || call.wanted(8));
     std::vector<Tensor> grads(call.inputs());
     Tensor dy = call.take_grad(0), dhidden;
-    if (call.wanted(0) && call.wanted(1) && call.wanted(2) && call.wanted(3) && fused(c, call, dy, grads))
+    if (!adapted && call.wanted(0) && call.wanted(1) && call.wanted(2) && fused(c, call, dy, grads))
       return grads;
     if (call.wanted(0) || call.wanted(1) || call.wanted(2))
       dhidden = gradient_of_rows(c, dy, call.input(3), sizes);
     const Tensor gate = call.input(0), up = call.input(1), row_weights = call.input(2);
-    if (call.wanted(3))
-      grads[3] = gradient_of_weights(c, gated(c, gate, up, row_weights), dy, sizes, call.input_info(3));
-    dy = {};  // before the gradients of gate and up are made
+    Tensor hidden;
+    if (call.wanted(3) || of_adapter) hidden = gated(c, gate, up, row_weights);
+    if (call.wanted(3)) grads[3] = gradient_of_weights(c, hidden, dy, sizes, call.input_info(3));
+    if (adapted) {
+      const GroupedLowRank low_rank{call.input(6), call.input(7), {call.input(8)}};
+      std::ranges::move(low_rank.backward(c, hidden, {}, {&dy, 1}, of_adapter, dhidden), grads.begin() + 7);
+    }
+    dy = hidden = {};  // before the gradients of gate and up are made
     if (dhidden.defined())
       std::ranges::move(gated_backward(c, gate, up, row_weights, dhidden), grads.begin());
     return grads;
   }
-  std::uint32_t needs_inputs() const override { return 0x1f; }
+  std::uint32_t needs_inputs() const override { return 0x1df; }
 
  private:
+  static constexpr std::size_t kAdapter = 6;  // its first input
   // All gradients with one kernel before the product for wo's; false where there is none.
   static bool fused(Context& c, const BackwardCall& call, const Tensor& dy, std::vector<Tensor>& grads) {
     const Tensor gate = call.input(0), up = call.input(1), row_weights = call.input(2), wo = call.input(3),
@@ -188,7 +251,7 @@ class GatedDownOp : public Op {
     args.drow_weights = grads[2].view();
     args.hidden = hidden.view();
     gated_down_backward(*c.pool, args);
-    grads[3] = gradient_of_weights(c, hidden, dy, sizes, call.input_info(3));
+    if (call.wanted(3)) grads[3] = gradient_of_weights(c, hidden, dy, sizes, call.input_info(3));
     return true;
   }
 };
@@ -207,37 +270,40 @@ struct UpProjections {
   Array gate, up, hidden;
 };
 
-// `of_adapters`: the sizes of the groups of rows that the adapters are stacked by (Linear::grouped_apply).
 UpProjections whole_up_projections(Context& context, const Array& x, const RowPlan& plan,
-                                   const Array& of_adapters, const Array& row_weights, const Linear& wi_0,
-                                   const Linear& wi_1) {
+                                   const Array& row_weights, const Linear& wi_0, const Linear& wi_1) {
   const bool planned = plan.tokens.defined(), weighted = row_weights.defined();
   std::vector<Array> inputs{wi_0.weight, wi_1.weight, plan.sizes, x};
   if (planned) inputs.insert(inputs.end(), {plan.tokens, plan.position});
   if (weighted) inputs.push_back(row_weights);
+  std::vector<GateUpOp::Products> adapters;
+  if (wi_0.adapter || wi_1.adapter) inputs.push_back(plan.sizes);
+  const auto adapt = [&](const Linear& layer, std::size_t product, bool has_a) {
+    if (!layer.adapter) return;
+    if (has_a) {
+      adapters.back().push_back(product);
+    } else {
+      adapters.push_back({product});
+      inputs.push_back(layer.adapter->a_in(context, x.dtype()));
+    }
+    inputs.push_back(layer.adapter->b_in(context, x.dtype()));
+  };
+  adapt(wi_0, 0, false);
+  adapt(wi_1, 1, share_a(wi_0, wi_1));
   const bool alone = weighted && !context.grad_enabled;
-  const auto out = apply(context, std::make_shared<GateUpOp>(planned, weighted, alone), inputs);
+  const auto op = std::make_shared<GateUpOp>(planned, weighted, alone, std::move(adapters));
+  const auto out = apply(context, op, inputs);
   if (alone) return {{}, {}, out[0]};
   if (weighted) {
     never_save(out[2]).value()->requires_grad = false;
     return {out[0], out[1], out[2]};
   }
-  if (!wi_0.adapter && !wi_1.adapter) return {out[0], out[1], {}};
-  const Array rows = planned ? gather_rows(context, x, plan) : x;
-  const auto low = [&](const Linear& linear) {
-    if (!linear.adapter) return Array();
-    return grouped_product(context, rows, cast(context, linear.adapter->a, rows.dtype()), of_adapters);
-  };
-  const Array low_gate = low(wi_0), low_up = share_a(wi_0, wi_1) ? low_gate : low(wi_1);
-  return {wi_0.with_low_rank(context, out[0], low_gate, of_adapters),
-          wi_1.with_low_rank(context, out[1], low_up, of_adapters),
-          {}};
+  return {out[0], out[1], {}};
 }
 
 // The sums of the products of all chunks of x, each made as soon as its x is there.
 UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::int64_t chunks,
-                                     const RowPlan& plan, const Array& of_adapters, const Linear& wi_0,
-                                     const Linear& wi_1) {
+                                     const RowPlan& plan, const Linear& wi_0, const Linear& wi_1) {
   struct Sum {
     std::vector<Array> weights;  // of each chunk
     Array value;
@@ -248,51 +314,48 @@ UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::in
   for (std::int64_t i = 0; i < chunks; ++i) {
     const Array piece = x(i), rows = plan.tokens.defined() ? gather_rows(context, piece, plan) : piece;
     if (i == 0) {
-      if (wi_0.adapter) low_gate = sum_of(cast(context, wi_0.adapter->a, rows.dtype()));
-      if (wi_1.adapter && !one_a) low_up = sum_of(cast(context, wi_1.adapter->a, rows.dtype()));
+      if (wi_0.adapter) low_gate = sum_of(wi_0.adapter->a_in(context, rows.dtype()));
+      if (wi_1.adapter && !one_a) low_up = sum_of(wi_1.adapter->a_in(context, rows.dtype()));
     }
-    for (Sum* sum : {&gate, &up, &low_gate, &low_up}) {
-      if (sum->weights.empty()) continue;
-      sum->value = add_grouped_product(context, rows, never_save(sum->weights[static_cast<std::size_t>(i)]),
-                                       sum == &gate || sum == &up ? plan.sizes : of_adapters, sum->value,
-                                       i + 1 == chunks);
-    }
+    const auto add_chunk = [&](Sum& sum, bool last) {
+      if (sum.weights.empty()) return;
+      sum.value = add_grouped_product(context, rows, never_save(sum.weights[static_cast<std::size_t>(i)]),
+                                      plan.sizes, sum.value, last);
+    };
+    const bool last = i + 1 == chunks;
+    add_chunk(gate, last && !wi_0.adapter);
+    add_chunk(up, last && !wi_1.adapter);
+    for (Sum* low : {&low_gate, &low_up}) add_chunk(*low, last);
   }
-  return {wi_0.with_low_rank(context, gate.value, low_gate.value, of_adapters),
-          wi_1.with_low_rank(context, up.value, one_a ? low_gate.value : low_up.value, of_adapters),
+  const auto with_adapter = [&](const Linear& layer, const Array& low, const Array& sum) {
+    if (!layer.adapter) return sum;
+    return add_grouped_product(context, low, layer.adapter->b_in(context, low.dtype()), plan.sizes, sum,
+                               true);
+  };
+  return {with_adapter(wi_0, low_gate.value, gate.value),
+          with_adapter(wi_1, one_a ? low_gate.value : low_up.value, up.value),
           {}};
-}
-
-// How many numbers the rows' adapters have: 1 without several adapters.
-std::int64_t adapter_numbers(const MoeWeights& weights) {
-  std::int64_t count = 0;
-  for (const Linear* const of : {&weights.wi_0, &weights.wi_1, &weights.wo}) {
-    if (of->adapter) count = std::max(count, of->adapter->count);
-  }
-  return count + 1;
 }
 
 }  // namespace
 
 Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, std::int64_t chunks,
-                 const RowPlan& dispatched, const Array& row_weights, const MoeWeights& local) {
-  // With several adapters the experts were dispatched in parts (block.cc).
-  const Array of_adapters = dispatched.sizes;
-  RowPlan plan = dispatched;
-  const std::int64_t numbers = adapter_numbers(local);
-  if (numbers > 1) plan.sizes = join_experts(context, of_adapters, numbers);
+                 const RowPlan& plan, const Array& row_weights, const MoeWeights& local) {
   const bool plain = config.plain_experts();
-  const bool adapted = local.wi_0.adapter || local.wi_1.adapter || local.wo.adapter;
-  const bool gates_with_products = plain && !adapted && chunks == 1 && row_weights.defined();
+  const bool gates_with_products = plain && chunks == 1 && row_weights.defined();
   auto [gate, up, hidden] =
-      chunks == 1 ? whole_up_projections(context, x(0), plan, of_adapters,
-                                         gates_with_products ? row_weights : Array(), local.wi_0, local.wi_1)
-                  : chunked_up_projections(context, x, chunks, plan, of_adapters, local.wi_0, local.wi_1);
-  if (!gate.defined()) return grouped_product(context, hidden, local.wo.weight, plan.sizes);
+      chunks == 1 ? whole_up_projections(context, x(0), plan, gates_with_products ? row_weights : Array(),
+                                         local.wi_0, local.wi_1)
+                  : chunked_up_projections(context, x, chunks, plan, local.wi_0, local.wi_1);
+  if (!gate.defined()) return local.wo.grouped_apply(context, hidden, plan.sizes);
   gate = checkpoint_name(gate, "moe_mlpwi_0");
   up = checkpoint_name(up, "moe_mlpwi_1");
   if (gates_with_products) {
-    const Array down[] = {gate, up, row_weights, local.wo.weight, plan.sizes, hidden};
+    std::vector<Array> down{gate, up, row_weights, local.wo.weight, plan.sizes, hidden};
+    if (const auto& adapter = local.wo.adapter) {
+      down.insert(down.end(), {plan.sizes, adapter->a_in(context, hidden.dtype()),
+                               adapter->b_in(context, hidden.dtype())});
+    }
     return checkpoint_name(apply(context, std::make_shared<GatedDownOp>(), down).front(), "moe_mlpwo");
   }
   const GroupedRows rows{plan.sizes, row_weights};
@@ -301,7 +364,7 @@ Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, st
   else
     hidden =
         row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
-  Array y = local.wo.grouped_apply(context, hidden, plan.sizes, of_adapters);
+  Array y = local.wo.grouped_apply(context, hidden, plan.sizes);
   if (config.expert_bias)
     y = add_expert_bias(context, y, local.wo.bias, rows, local.wo.weight.sharding().dims[1]);
   return checkpoint_name(y, "moe_mlpwo");

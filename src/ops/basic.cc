@@ -12,9 +12,15 @@
 namespace switchyard {
 namespace {
 
+Tensor scaled(Context& c, const Tensor& x, float factor) {
+  const Tensor out = c.empty(x.dtype(), x.shape());
+  switchyard::scale(*c.pool, x.view(), factor, out.view());
+  return out;
+}
+
 class CastOp : public Op {
  public:
-  explicit CastOp(DType to) : to_(to) {}
+  CastOp(DType to, float factor) : to_(to), factor_(factor) {}
   std::string_view name() const override { return "cast"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -24,6 +30,7 @@ class CastOp : public Op {
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     const Tensor& x = in[0];
+    if (factor_ != 1) return {converted(*c.pool, scaled(c, x, factor_), to_)};
     const Axes& shared = infos[0].shared;
     if (x.bytes() < kWorthSharing || c.abstract() || c.mesh->product(shared) == 1)
       return {converted(*c.pool, x, to_)};
@@ -34,13 +41,16 @@ class CastOp : public Op {
     return {made_together(c, shared, to_, x.shape(), part)};
   }
   // The gradient keeps its own type: the code that adds or stores it converts it.
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override { return {call.grad(0)}; }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {factor_ == 1 ? call.grad(0) : scaled(c, call.grad(0), factor_)};
+  }
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
   static constexpr std::size_t kWorthSharing =
       512 * 1024;  // the meeting of ranks takes as long as to cast it
   DType to_;
+  float factor_;
 };
 
 class AddBiasOp : public Op {
@@ -101,19 +111,14 @@ class ScaleOp : public Op {
   std::string_view name() const override { return "scale"; }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    return {scaled(c, in[0])};
+    return {scaled(c, in[0], factor_)};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    return {scaled(c, call.grad(0))};
+    return {scaled(c, call.grad(0), factor_)};
   }
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  Tensor scaled(Context& c, const Tensor& x) const {
-    const Tensor out = c.empty(x.dtype(), x.shape());
-    switchyard::scale(*c.pool, x.view(), factor_, out.view());
-    return out;
-  }
   float factor_;
 };
 
@@ -348,9 +353,9 @@ class ConcatSequenceOp : public Op {
 
 }  // namespace
 
-Array cast(Context& context, const Array& x, DType dtype) {
-  if (x.dtype() == dtype || is_packed(x.dtype())) return x;
-  Array y = apply_one(context, std::make_shared<CastOp>(dtype), {x});
+Array cast(Context& context, const Array& x, DType dtype, float factor) {
+  if ((x.dtype() == dtype && factor == 1) || is_packed(x.dtype())) return x;
+  Array y = apply_one(context, std::make_shared<CastOp>(dtype, factor), {x});
   y.value()->weight = x.value()->weight;
   return x.value()->never_save ? never_save(y) : y;
 }

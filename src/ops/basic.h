@@ -9,7 +9,8 @@
 
 namespace switchyard {
 
-Array cast(Context& context, const Array& x, DType dtype);  // x itself when it already has the dtype
+// x · factor, rounded to the dtype once; x itself when it already has the dtype and the factor is 1.
+Array cast(Context& context, const Array& x, DType dtype, float factor = 1);
 // Both have the same shape and sharding; either both are partial sums or neither is
 // (CHECK that the shardings agree).
 Array add(Context& context, const Array& a, const Array& b);

@@ -12,39 +12,85 @@
 namespace switchyard {
 namespace {
 
-// Inputs: a, and one b or several, each of which has an output.
+// The low-rank part of some outputs.
+struct LowRankForm {
+  EinsumSpec to_low, from_low;
+  std::vector<std::size_t> outputs;  // that have one
+};
+
+// Inputs: a, and one b or several, each of which has an output; behind them the low-rank part's `a` of each
+// output that has one, then each `b`.
 class EinsumOp : public Op {
  public:
-  explicit EinsumOp(EinsumSpec spec) : spec_(std::move(spec)) {}
+  EinsumOp(EinsumSpec spec, LowRankForm low_rank) : spec_(std::move(spec)), low_rank_(std::move(low_rank)) {}
   std::string_view name() const override { return "einsum"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     std::vector<ArrayInfo> results;
-    for (const ArrayInfo& b : in.subspan(1)) results.push_back(infer_one(in[0], b));
+    for (const ArrayInfo& b : in.subspan(1, outputs(in.size()))) results.push_back(infer_one(in[0], b));
     return results;
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    return local_einsums(c, spec_, in[0], in.subspan(1), in[0].dtype());
+    const DType dtype = in[0].dtype();
+    const std::size_t first = 1 + outputs(in.size()), count = low_rank_.outputs.size();
+    const std::vector<Tensor> results = local_einsums(c, spec_, in[0], in.subspan(1, first - 1), dtype);
+    if (count == 0) return results;
+    const std::vector<Tensor> low =
+        local_einsums(c, low_rank_.to_low, in[0], in.subspan(first, count), dtype);
+    for (std::size_t i = 0; i < count; ++i)
+      local_einsum(c, low_rank_.from_low, low[i], in[first + count + i], dtype,
+                   results[low_rank_.outputs[i]]);
+    return results;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(call.inputs());
+    const std::size_t first = 1 + outputs(call.inputs());
     if (call.wanted(0)) grads[0] = gradient_of_a(c, call);
+    add_low_rank_gradients(c, call, grads);
     std::vector<Tensor> dys;
-    for (std::size_t i = 1; i < call.inputs(); ++i)
+    for (std::size_t i = 1; i < first; ++i)
       if (has_gradient(call, i)) dys.push_back(call.grad(i - 1));
     if (dys.empty()) return grads;
     const Tensor a = call.input(0);
     const std::vector<Tensor> of_weights = local_einsums(c, {spec_.a, spec_.out, spec_.b}, a, dys, a.dtype());
     auto next = of_weights.begin();
-    for (std::size_t i = 1; i < call.inputs(); ++i)
+    for (std::size_t i = 1; i < first; ++i)
       if (has_gradient(call, i)) grads[i] = *next++;
     return grads;
   }
 
  private:
+  std::size_t outputs(std::size_t inputs) const { return inputs - 1 - 2 * low_rank_.outputs.size(); }
   static bool has_gradient(const BackwardCall& call, std::size_t input) {
     return call.wanted(input) && call.grad(input - 1).defined();
+  }
+
+  void add_low_rank_gradients(Context& c, const BackwardCall& call, std::vector<Tensor>& grads) const {
+    const auto& [to_low, from_low, outputs_with] = low_rank_;
+    const std::size_t count = outputs_with.size(), first = 1 + outputs(call.inputs());
+    std::vector<Tensor> of_a, dlow;
+    std::vector<std::size_t> inputs_a;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Tensor& dy = call.grad(outputs_with[i]);
+      const std::size_t at_a = first + i, at_b = at_a + count;
+      if (!dy.defined()) continue;
+      if (call.wanted(at_b)) {
+        const Tensor low = local_einsum(c, to_low, call.input(0), call.input(at_a), dy.dtype());
+        grads[at_b] = local_einsum(c, {from_low.a, from_low.out, from_low.b}, low, dy, dy.dtype());
+      }
+      if (!call.wanted(0) && !call.wanted(at_a)) continue;
+      const Tensor of_low =
+          local_einsum(c, {from_low.out, from_low.b, from_low.a}, dy, call.input(at_b), dy.dtype());
+      if (call.wanted(0))
+        local_einsum(c, {to_low.out, to_low.b, to_low.a}, of_low, call.input(at_a), dy.dtype(), grads[0]);
+      if (!call.wanted(at_a)) continue;
+      dlow.push_back(of_low);
+      inputs_a.push_back(at_a);
+    }
+    if (dlow.empty()) return;
+    of_a = local_einsums(c, {to_low.a, to_low.out, to_low.b}, call.input(0), dlow, dlow.front().dtype());
+    for (std::size_t i = 0; i < of_a.size(); ++i) grads[inputs_a[i]] = of_a[i];
   }
 
   // Gradients are added from the last output to the first, as autograd adds those of ops. Packed weights are
@@ -59,7 +105,7 @@ class EinsumOp : public Op {
       else
         sum = term;
     };
-    for (std::size_t i = call.inputs(); i-- > 1;) {
+    for (std::size_t i = 1 + outputs(call.inputs()); i-- > 1;) {
       const Tensor& dy = call.grad(i - 1);
       if (!dy.defined()) continue;
       const Tensor b = call.input(i);
@@ -97,6 +143,7 @@ class EinsumOp : public Op {
   }
 
   EinsumSpec spec_;
+  LowRankForm low_rank_;
 };
 
 // The mesh axes assigned to each of some labels.
@@ -147,9 +194,13 @@ class LabelPlan {
     output(want);
     contracted_on_one_side();
   }
+  // A label that neither side has, which is a low-rank part's, is whole.
   Sharding sharding_for(const std::string& labels) const {
     Sharding s;
-    for (char l : labels) s.dims.push_back(chosen_.at(l));
+    for (char l : labels) {
+      const Axes* const axes = chosen_.find(l);
+      s.dims.push_back(axes == nullptr ? Axes{} : *axes);
+    }
     return s;
   }
 
@@ -283,8 +334,12 @@ Array einsum(Context& context, std::string_view spec, const Array& a, const Arra
 }
 
 std::vector<Array> einsums(Context& context, std::string_view spec_text, const Array& a,
-                           std::span<const Array> b, std::span<const Sharding* const> want) {
+                           std::span<const Array> b, std::span<const Sharding* const> want,
+                           const LowRankEinsum* low_rank) {
   const EinsumSpec spec = parse_einsum(spec_text);
+  LowRankForm form;
+  if (low_rank != nullptr) form = {parse_einsum(low_rank->to_low), parse_einsum(low_rank->from_low), {}};
+  std::vector<std::array<Sharding, 2>> parts;
   CHECK(!b.empty() && b.size() == want.size(), "einsum {}: {} weights, {} layouts", spec_text, b.size(),
         want.size());
   std::vector<Sharding> of_a, of_b;
@@ -294,16 +349,32 @@ std::vector<Array> einsums(Context& context, std::string_view spec_text, const A
     const LabelPlan plan(context, spec, a, b[i], want[i]);
     of_a.push_back(plan.sharding_for(spec.a));
     of_b.push_back(plan.sharding_for(spec.b));
+    if (low_rank == nullptr || !low_rank->a[i].defined()) continue;
+    form.outputs.push_back(i);
+    parts.push_back({plan.sharding_for(form.to_low.b), plan.sharding_for(form.from_low.b)});
   }
   std::vector<Array> results;
   if (std::ranges::any_of(of_a, [&](const Sharding& s) { return s != of_a.front(); })) {
-    for (std::size_t i = 0; i < b.size(); ++i)
-      results.push_back(einsum(context, spec_text, a, b[i], want[i]));
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      LowRankEinsum one;
+      if (low_rank != nullptr)
+        one = {low_rank->to_low, low_rank->from_low, {low_rank->a[i]}, {low_rank->b[i]}};
+      results.push_back(einsums(context, spec_text, a, b.subspan(i, 1), want.subspan(i, 1),
+                                low_rank == nullptr ? nullptr : &one)
+                            .front());
+    }
     return results;
   }
   std::vector<Array> inputs{aligned(context, spec_text, a, of_a.front())};
   for (std::size_t i = 0; i < b.size(); ++i) inputs.push_back(aligned(context, spec_text, b[i], of_b[i]));
-  const std::vector<Array> products = apply(context, std::make_shared<EinsumOp>(spec), inputs);
+  for (const std::size_t part : {0, 1}) {
+    for (std::size_t i = 0; i < form.outputs.size(); ++i) {
+      const std::vector<Array>& of_weights = part == 0 ? low_rank->a : low_rank->b;
+      inputs.push_back(aligned(context, spec_text, of_weights[form.outputs[i]], parts[i][part]));
+    }
+  }
+  const auto op = std::make_shared<EinsumOp>(spec, std::move(form));
+  const std::vector<Array> products = apply(context, op, inputs);
   for (std::size_t i = 0; i < b.size(); ++i)
     results.push_back(laid_out(context, spec_text, products[i], want[i]));
   return results;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,7 +26,19 @@ Array einsum(Context& context, std::string_view spec, const Array& a, const Arra
 // einsum() of one `a` with several weights, as q, k and v are made: one op, whose products run together,
 // where all of them need `a` laid out alike. A label that only the weights have may have another size in
 // each. The gradient of `a` is one sum.
+//
+// `low_rank`, where given, adds (a·low_rank.a)·low_rank.b to the product of each weight that has them. Both
+// are laid out as the weight whose labels they have, and the label that it lacks is whole. So a·low_rank.a is
+// a partial sum where the product is one, and both have one reduction. It is made again for backward.
+struct LowRankEinsum {
+  std::string to_low, from_low;  // "BSM,Mr->BSr" and "BSr,rH->BSH" for "BSM,MH->BSH"
+  std::vector<Array> a, b;       // for each weight, of the type of einsum's `a`; undefined: none
+  // Of `count` parts side by side along that label, a row of `a` has the one that its number in i32 [B,S]
+  // names, or none for 0: labels of a·low_rank.a begin with these two. Count 0: one part, of all rows.
+  Array numbers = {};
+  std::int64_t count = 0;
+};
 std::vector<Array> einsums(Context& context, std::string_view spec, const Array& a, std::span<const Array> b,
-                           std::span<const Sharding* const> want);
+                           std::span<const Sharding* const> want, const LowRankEinsum* low_rank = nullptr);
 
 }  // namespace switchyard

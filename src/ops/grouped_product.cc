@@ -1,5 +1,7 @@
 #include "ops/grouped_product.h"
 
+#include <algorithm>
+
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/product/grouped_matmul.h"
 
@@ -15,6 +17,7 @@ std::vector<Tensor> gradients_of_product(Context& c, const BackwardCall& call, c
   return grads;
 }
 
+// Inputs: rows, weights, sizes; where there is a low-rank part its sizes, a and b.
 class GroupedProductOp : public Op {
  public:
   std::string_view name() const override { return "gmm"; }
@@ -23,10 +26,19 @@ class GroupedProductOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    return {grouped_product(c, in[0], in[1], in[2])};
+    const Tensor y = grouped_product(c, in[0], in[1], in[2]);
+    if (in.size() > 3) GroupedLowRank{in[3], in[4], {in[5]}}.add_to(c, in[0], {}, {&y, 1});
+    return {y};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    return gradients_of_product(c, call, call.grad(0));
+    const Tensor dy = call.grad(0);
+    std::vector<Tensor> grads = gradients_of_product(c, call, dy);
+    if (call.inputs() == 3) return grads;
+    const GroupedLowRank low_rank{call.input(3), call.input(4), {call.input(5)}};
+    std::ranges::move(
+        low_rank.backward(c, call.input(0), {}, {&dy, 1}, call.wanted(4) || call.wanted(5), grads[0]),
+        grads.begin() + 4);
+    return grads;
   }
 };
 
@@ -95,8 +107,59 @@ Tensor gradient_of_weights(Context& c, const Tensor& rows, const Tensor& dy, con
   return dweights;
 }
 
+void GroupedLowRank::add_to(Context& c, const Tensor& rows, const Tensor& index,
+                            std::span<const Tensor> y) const {
+  const Tensor low = low_of(c, rows, index);
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    gmm(*c.pool, {.lhs = low.view(),
+                  .rhs = b[i].view(),
+                  .bias = {},
+                  .group_sizes = sizes.view(),
+                  .out = y[i].view(),
+                  .accumulate = true});
+  }
+}
+
+Tensor GroupedLowRank::low_of(Context& c, const Tensor& rows, const Tensor& index) const {
+  const Tensor low = c.empty(rows.dtype(), {index.defined() ? index.size() : rows.dim(0), a.dim(2)});
+  gmm(*c.pool, {.lhs = rows.view(),
+                .rhs = a.view(),
+                .bias = {},
+                .group_sizes = sizes.view(),
+                .out = low.view(),
+                .index = index.view()});
+  return low;
+}
+
+std::vector<Tensor> GroupedLowRank::backward(Context& c, const Tensor& rows, const Tensor& index,
+                                             std::span<const Tensor> dy, bool of_weights,
+                                             const Tensor& drows) const {
+  std::vector<Tensor> grads;
+  if (!of_weights && !drows.defined()) return grads;
+  const Tensor dlow = c.empty(dy[0].dtype(), {dy[0].dim(0), a.dim(2)});
+  if (b.size() == 1)
+    gmm_dlhs(*c.pool, {dy[0].view(), b[0].view(), sizes.view(), dlow.view()});
+  else
+    gmm_dlhs_pair(*c.pool, {dy[0].view(), dy[1].view(), b[0].view(), b[1].view(), sizes.view(), dlow.view()});
+  if (drows.defined()) gmm_dlhs(*c.pool, {dlow.view(), a.view(), sizes.view(), drows.view(), true});
+  if (!of_weights) return grads;
+  grads.push_back(c.empty(a.dtype(), a.shape()));
+  for (const Tensor& one : b) grads.push_back(c.empty(one.dtype(), one.shape()));
+  gmm_drhs(*c.pool, {rows.view(), dlow.view(), sizes.view(), grads[0].view(), index.view()});
+  const Tensor low = low_of(c, rows, index);
+  for (std::size_t i = 0; i < b.size(); ++i)
+    gmm_drhs(*c.pool, {low.view(), dy[i].view(), sizes.view(), grads[1 + i].view()});
+  return grads;
+}
+
 Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes) {
   return apply_one(context, std::make_shared<GroupedProductOp>(), {rows, weights, sizes});
+}
+
+Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes,
+                      const Array& sizes_of_adapters, const Array& a, const Array& b) {
+  return apply_one(context, std::make_shared<GroupedProductOp>(),
+                   {rows, weights, sizes, sizes_of_adapters, a, b});
 }
 
 Array add_grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes,

@@ -6,12 +6,19 @@
 // that requires no gradient.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "autograd/op.h"
 
 namespace switchyard {
 
 // rows [R,K], weights [G,K,N], sizes i32 [G] -> [R,N].
 Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes);
+// The same plus (rows·a)·b, with a [A,K,r], b [A,r,N] and groups of their own, whose sizes i32 [A] are
+// `sizes_of_adapters`.
+Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes,
+                      const Array& sizes_of_adapters, const Array& a, const Array& b);
 
 // Adds one more grouped product to `sum`: used for a product with a long K that is cut into several. `sum`
 // [R,N] is float32, and undefined for the first; the last one returns the rows' type.
@@ -27,5 +34,22 @@ Tensor grouped_product(Context& context, const Tensor& rows, const Tensor& weigh
 Tensor gradient_of_rows(Context& context, const Tensor& dy, const Tensor& weights, const Tensor& sizes);
 Tensor gradient_of_weights(Context& context, const Tensor& rows, const Tensor& dy, const Tensor& sizes,
                            const ArrayInfo& weights);
+
+// A low-rank part of one or two grouped products of the same rows: (rows·a)·b_i is added to product i.
+struct GroupedLowRank {
+  Tensor sizes;           // i32 [G]
+  Tensor a;               // [G,K,r]
+  std::vector<Tensor> b;  // [G,r,N]
+
+  // `index`: row r of the products is row index[r] of `rows`; undefined: row r.
+  void add_to(Context& context, const Tensor& rows, const Tensor& index, std::span<const Tensor> y) const;
+  // Gradients of a and of each b, for those of the products. They are empty unless `of_weights`. Adds those
+  // of the rows to `drows` [R,K], unless it is undefined; with an index too, its rows are the products'.
+  std::vector<Tensor> backward(Context& context, const Tensor& rows, const Tensor& index,
+                               std::span<const Tensor> dy, bool of_weights, const Tensor& drows) const;
+
+ private:
+  Tensor low_of(Context& context, const Tensor& rows, const Tensor& index) const;
+};
 
 }  // namespace switchyard

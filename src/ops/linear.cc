@@ -7,7 +7,6 @@
 #include "ops/einsum.h"
 #include "ops/grouped_product.h"
 #include "ops/local_einsum.h"
-#include "ops/row_adapters.h"
 
 namespace switchyard {
 namespace {
@@ -58,24 +57,16 @@ Sharding layout_of(const Context& context, std::string_view spec, const Array& x
 
 }  // namespace
 
-Array Linear::project(Context& context, std::string_view spec, const Array& x, const Sharding* want) const {
-  return with_adapter(context, spec, x, einsum(context, spec, x, weight, want));
+Array LowRank::a_in(Context& context, DType dtype) const {
+  return cast(context, a, dtype);
 }
 
-Array Linear::with_adapter(Context& context, std::string_view spec, const Array& x, const Array& y) const {
-  if (!adapter) return y;
-  const EinsumSpec labels = parse_einsum(spec);
-  const WeightLabels of_weight(labels.b, *adapter);
-  const std::string low_labels = labels_of_low(labels.a, of_weight);
-  const Array low = einsum(context, labels.a + "," + of_weight.a() + "->" + low_labels, x,
-                           cast(context, adapter->a, x.dtype()));
-  const Array own = adapter->count == 0
-                        ? low
-                        : keep_adapter(context, low, adapter->numbers, low.shape().back() / adapter->count);
-  const Array added =
-      einsum(context, low_labels + "," + of_weight.b() + "->" + labels.out,
-             scale(context, own, adapter->scale), cast(context, adapter->b, x.dtype()), &y.sharding());
-  return add(context, y, added);
+Array LowRank::b_in(Context& context, DType dtype) const {
+  return cast(context, b, dtype, scale);
+}
+
+Array Linear::project(Context& context, std::string_view spec, const Array& x, const Sharding* want) const {
+  return project_each(context, spec, x, {this, 1}, {&want, 1}).front();
 }
 
 Array Linear::with_bias(Context& context, const Array& y) const {
@@ -94,18 +85,9 @@ Array Linear::apply(Context& context, std::string_view spec, const Array& x,
 
 Array Linear::grouped_apply(Context& context, const Array& rows, const Array& sizes,
                             const Array& of_adapters) const {
-  const Array y = grouped_product(context, rows, weight, sizes);
-  if (!adapter) return y;
-  return with_low_rank(context, y,
-                       grouped_product(context, rows, cast(context, adapter->a, rows.dtype()), of_adapters),
-                       of_adapters);
-}
-
-Array Linear::with_low_rank(Context& context, const Array& y, const Array& low, const Array& sizes) const {
-  if (!adapter) return y;
-  return add(context, y,
-             grouped_product(context, scale(context, low, adapter->scale),
-                             cast(context, adapter->b, low.dtype()), sizes));
+  if (!adapter) return grouped_product(context, rows, weight, sizes);
+  return grouped_product(context, rows, weight, sizes, of_adapters, adapter->a_in(context, rows.dtype()),
+                         adapter->b_in(context, rows.dtype()));
 }
 
 Array Linear::merged(Context& context) const {
@@ -127,10 +109,24 @@ std::vector<Array> project_each(Context& context, std::string_view spec, const A
                                 std::span<const Linear> layers, std::span<const Sharding* const> want) {
   std::vector<Array> weights;
   for (const Linear& layer : layers) weights.push_back(layer.weight);
-  std::vector<Array> results = einsums(context, spec, x, weights, want);
-  for (std::size_t i = 0; i < layers.size(); ++i)
-    results[i] = layers[i].with_adapter(context, spec, x, results[i]);
-  return results;
+  const auto adapted =
+      std::ranges::find_if(layers, [](const Linear& layer) { return layer.adapter.has_value(); });
+  if (adapted == layers.end()) return einsums(context, spec, x, weights, want);
+  const EinsumSpec labels = parse_einsum(spec);
+  const WeightLabels of_weight(labels.b, *adapted->adapter);
+  const std::string low = labels_of_low(labels.a, of_weight);
+  LowRankEinsum low_rank{.to_low = labels.a + "," + of_weight.a() + "->" + low,
+                         .from_low = low + "," + of_weight.b() + "->" + labels.out,
+                         .a = std::vector<Array>(layers.size()),
+                         .b = std::vector<Array>(layers.size()),
+                         .numbers = adapted->adapter->numbers,
+                         .count = adapted->adapter->count};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!layers[i].adapter) continue;
+    low_rank.a[i] = layers[i].adapter->a_in(context, x.dtype());
+    low_rank.b[i] = layers[i].adapter->b_in(context, x.dtype());
+  }
+  return einsums(context, spec, x, weights, want, &low_rank);
 }
 
 std::vector<Array> apply_each(Context& context, std::string_view spec, const Array& x,

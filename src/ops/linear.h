@@ -25,6 +25,10 @@ struct LowRank {
   float scale = 1;
   Array numbers = {};
   std::int64_t count = 0;
+
+  // Both for a product of rows of a type: in it, `b` with the scale.
+  Array a_in(Context& context, DType dtype) const;
+  Array b_in(Context& context, DType dtype) const;
 };
 
 struct Linear {
@@ -40,16 +44,12 @@ struct Linear {
   Array apply(Context& context, std::string_view spec, const Array& x,
               std::initializer_list<std::string_view> logical_dims) const;
   Array with_bias(Context& context, const Array& y) const;
-  // y, which is x·W, plus the adapter's part.
-  Array with_adapter(Context& context, std::string_view spec, const Array& x, const Array& y) const;
 
   // Rows [R,K] sorted by expert, with `sizes` i32 [G] rows each, times the experts' weights [G,K,N], plus the
   // adapter's part; without the bias, which moe/expert_biases.h adds for experts. `of_adapters`: the sizes of
   // the groups that a and b are stacked by, which are parts of the experts where there are several adapters.
   Array grouped_apply(Context& context, const Array& rows, const Array& sizes,
                       const Array& of_adapters) const;
-  // y [R,N] + scale · low·b, where `low` [R,r] is rows·a; y itself without an adapter, which needs no `low`.
-  Array with_low_rank(Context& context, const Array& y, const Array& low, const Array& sizes) const;
 
   // W + scale · a·b in W's dtype; W itself without an adapter. W must not be packed.
   Array merged(Context& context) const;

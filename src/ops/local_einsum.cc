@@ -276,15 +276,19 @@ Shape label_sizes_of_b(const EinsumSpec& spec, DType dtype, const Shape& b) {
 }
 
 Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
-                    DType out_dtype) {
+                    DType out_dtype, const Tensor& onto) {
   ThreadPool& pool = *context.pool;
   const Products of(context, spec, a, b);
   const DType raw_dtype = of.plan.sum_loops.empty() ? out_dtype : DType::f32;  // terms add up in fp32
-  Tensor out = context.empty(raw_dtype, shape_of(of.out, of.sizes));
-  bool first = true;
+  const bool in_place = onto.defined() && of.out == spec.out && raw_dtype == out_dtype;
+  const Tensor out = in_place ? onto : context.empty(raw_dtype, shape_of(of.out, of.sizes));
+  bool first = !in_place;
   run_sums(pool, of.plan, 0, of.sizes, {of.x.labels, of.x.data.view()}, {of.y.labels, of.y.data.view()},
            {of.out, out.view()}, first);
-  return converted(pool, permuted(context, out, of.out, spec.out), out_dtype);
+  const Tensor result = converted(pool, permuted(context, out, of.out, spec.out), out_dtype);
+  if (!onto.defined() || in_place) return result;
+  add(pool, onto.view(), result.view(), onto.view());
+  return onto;
 }
 
 std::vector<Tensor> local_einsums(Context& context, const EinsumSpec& spec, const Tensor& a,

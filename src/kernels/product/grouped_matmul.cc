@@ -36,7 +36,7 @@ struct Sizes {
     k = weights.dim(1) * (packed ? block_inputs(weight_dtype) : 1);
     n = weights.dim(2) * (packed ? kBlockOutputs : 1);
   }
-  // The left operand of a pair of products.
+  // A left operand whose rows may be looked up.
   void check_looked_up(const TensorView& x, const TensorView& index) const {
     CHECK(x.rank() == 2, "[{}] x has {} dims", op, x.rank());
     check_view(op, "x", x, dtype, {index.defined() ? x.dim(0) : rows, k});
@@ -51,13 +51,13 @@ struct Sizes {
 }  // namespace
 
 void gmm(ThreadPool& pool, const GmmArgs& args) {
-  CHECK(args.lhs.rank() == 2, "[gmm] lhs has {} dims", args.lhs.rank());
-  const Sizes s("gmm", args.lhs, args.rhs, args.group_sizes, args.lhs.dim(0));
-  check_view("gmm", "lhs", args.lhs, s.dtype, {s.rows, s.k});
+  CHECK(args.out.rank() == 2, "[gmm] out has {} dims", args.out.rank());
+  const Sizes s("gmm", args.lhs, args.rhs, args.group_sizes, args.out.dim(0));
+  s.check_looked_up(args.lhs, args.index);
   check_view("gmm", "rhs", args.rhs, s.weight_dtype, s.of_weights);
   check_optional_view("gmm", "bias", args.bias, s.dtype, {s.groups, s.n});
   check_view("gmm", "out", args.out, args.out.dtype(), {s.rows, s.n});
-  const Product::Term term{args.lhs, args.rhs};
+  const Product::Term term{args.lhs, args.rhs, args.index};
   multiply(pool, {.op = "gmm",
                   .terms = {&term, 1},
                   .c = args.out,
@@ -79,16 +79,17 @@ void gmm_dlhs(ThreadPool& pool, const GmmDlhsArgs& args) {
                   .c = args.dlhs,
                   .group_sizes = args.group_sizes,
                   .groups = Groups::rows,
-                  .transpose_b = true});
+                  .transpose_b = true,
+                  .accumulate = args.accumulate});
 }
 
 void gmm_drhs(ThreadPool& pool, const GmmDrhsArgs& args) {
-  CHECK(args.lhs.rank() == 2, "[gmm_drhs] lhs has {} dims", args.lhs.rank());
-  const Sizes s("gmm_drhs", args.lhs, args.drhs, args.group_sizes, args.lhs.dim(0));
-  check_view("gmm_drhs", "lhs", args.lhs, s.dtype, {s.rows, s.k});
+  CHECK(args.dy.rank() == 2, "[gmm_drhs] dy has {} dims", args.dy.rank());
+  const Sizes s("gmm_drhs", args.lhs, args.drhs, args.group_sizes, args.dy.dim(0));
+  s.check_looked_up(args.lhs, args.index);
   check_view("gmm_drhs", "dy", args.dy, s.dtype, {s.rows, s.n});
   check_view("gmm_drhs", "drhs", args.drhs, args.drhs.dtype(), s.of_weights);
-  const Product::Term term{args.lhs, args.dy};
+  const Product::Term term{args.lhs, args.dy, args.index};
   multiply(pool, {.op = "gmm_drhs",
                   .terms = {&term, 1},
                   .c = args.drhs,

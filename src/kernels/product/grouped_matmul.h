@@ -17,32 +17,36 @@
 
 namespace switchyard {
 
-// out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)], plus out[r,:] when `accumulate`.
+// out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)], plus out[r,:] when `accumulate`. Row r of the left operand is
+// row index[r] of lhs where `index` is defined.
 struct GmmArgs {
-  TensorView lhs;          // [R,k]
+  TensorView lhs;          // [R,k]; [*,k] with `index`
   TensorView rhs;          // [G,k,n]
   TensorView bias;         // [G,n]; undefined: none
   TensorView group_sizes;  // [G] i32
   TensorView out;          // [R,n] f32 or bf16
   bool accumulate = false;
+  TensorView index = {};  // [R] i32
 };
 void gmm(ThreadPool& pool, const GmmArgs& args);
 
-// Gradient of gmm for lhs: dlhs[r,:] = dy[r,:] · rhs[g(r)]ᵀ.
+// Gradient of gmm for lhs: dlhs[r,:] = dy[r,:] · rhs[g(r)]ᵀ, plus dlhs[r,:] when `accumulate`.
 struct GmmDlhsArgs {
   TensorView dy;           // [R,n]
   TensorView rhs;          // [G,k,n]
   TensorView group_sizes;  // [G] i32
   TensorView dlhs;         // [R,k]
+  bool accumulate = false;
 };
 void gmm_dlhs(ThreadPool& pool, const GmmDlhsArgs& args);
 
 // Gradient of gmm for rhs: drhs[g] = lhs_gᵀ · dy_g over the rows of group g, zero for an empty group.
 struct GmmDrhsArgs {
-  TensorView lhs;          // [R,k]
+  TensorView lhs;          // [R,k]; [*,k] with `index`
   TensorView dy;           // [R,n]
   TensorView group_sizes;  // [G] i32
   TensorView drhs;         // [G,k,n] f32 or bf16
+  TensorView index = {};   // [R] i32, as in GmmArgs
 };
 void gmm_drhs(ThreadPool& pool, const GmmDrhsArgs& args);
 
