@@ -21,6 +21,21 @@ bool bit(std::uint32_t mask, std::size_t i) {
   return i < 32 && ((mask >> i) & 1u) != 0;
 }
 
+const Value& value_of(const Array& x) {
+  return *x.value();
+}
+const Value& value_of(const ValuePtr& x) {
+  return *x;
+}
+
+// The inputs that need a gradient.
+std::uint32_t wanted_of(const auto& inputs) {
+  std::uint32_t wanted = 0;
+  for (std::size_t i = 0; i < std::min<std::size_t>(32, inputs.size()); ++i)
+    wanted |= value_of(inputs[i]).requires_grad ? 1u << i : 0;
+  return wanted;
+}
+
 Tensor alive(const Value& value) {
   auto buffer = value.buffer.lock();
   if (!buffer) return {};
@@ -32,10 +47,11 @@ std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std
   node->id = context.next_node++;
   if (context.comm != nullptr) node->layer = context.comm->position().layer;
   node->op = std::move(op);
+  const std::uint32_t read = node->op->needs_inputs(wanted_of(inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     // A value that cannot be recomputed is held even if only a recomputation reads it.
     const Value& value = *inputs[i].value();
-    const bool keep = value.producer == nullptr || (bit(node->op->needs_inputs(), i) && !value.never_save);
+    const bool keep = value.producer == nullptr || (bit(read, i) && !value.never_save);
     node->inputs.push_back(inputs[i].value());
     node->saved_inputs.push_back(keep ? inputs[i].tensor() : Tensor());
   }
@@ -178,7 +194,8 @@ Tensor BackwardCall::take_grad(std::size_t output) const {
 }
 
 Tensor BackwardCall::input(std::size_t i) const {
-  CHECK(bit(node_.op->needs_inputs(), i), "[{}] input {} was not announced", node_.op->name(), i);
+  const std::uint32_t wanted = wanted_of(node_.inputs);
+  CHECK(bit(node_.op->needs_inputs(wanted), i), "[{}] input {} was not announced", node_.op->name(), i);
   return node_.saved_inputs[i].defined() ? node_.saved_inputs[i] : materialize(context_, node_.inputs[i]);
 }
 

@@ -69,8 +69,9 @@ class Op {
   // that is differentiable().
   virtual std::vector<Tensor> backward(Context& context, const BackwardCall& call) const;
 
-  // Bit i set: backward reads input (output) i.
-  virtual std::uint32_t needs_inputs() const { return ~0u; }
+  // Bit i set: backward reads input (output) i where the inputs whose bits are set in `wanted` need a
+  // gradient.
+  virtual std::uint32_t needs_inputs([[maybe_unused]] std::uint32_t wanted) const { return ~0u; }
   virtual std::uint32_t needs_outputs() const { return 0; }
   virtual bool differentiable() const { return true; }
   // True where the result of a weight, and what is made of that alone, is made again for the backward pass

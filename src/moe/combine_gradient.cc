@@ -27,7 +27,7 @@ class RoundGradientOp : public Op {
     round_to_e5m2(*c.pool, {matrix_of(g), matrix_of(rounded), bound_});
     return {rounded};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   float bound_;

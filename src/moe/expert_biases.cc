@@ -130,7 +130,7 @@ class AddExpertBiasOp : public Op {  // inputs: y, bias, sizes, weights
     }
     return grads;
   }
-  std::uint32_t needs_inputs() const override { return ~1u; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return ~1u; }
 
  private:
   RowInputs rows_;

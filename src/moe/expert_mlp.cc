@@ -97,17 +97,23 @@ class GateUpOp : public Op {
                               .dlhs = drows.view()});
     }
     for_each_adapter([&](const Products& products, std::size_t at) {
-      const Tensor x = as_matrix(call.input(3)), index = planned_ ? call.input(4) : Tensor();
+      bool trains = false;
+      for (std::size_t i = at; i <= at + products.size(); ++i) trains = trains || call.wanted(i);
+      const Tensor x = trains ? as_matrix(call.input(3)) : Tensor(),
+                   index = trains && planned_ ? call.input(4) : Tensor();
       std::ranges::move(low_rank(products, at, [&](std::size_t i) { return call.input(i); })
-                            .backward(c, x, index, of_products(products, dgate, dup), call.wanted(at), drows),
+                            .backward(c, x, index, of_products(products, dgate, dup), drows),
                         grads.begin() + static_cast<std::ptrdiff_t>(at));
     });
     if (drows.defined())
       grads[3] = planned_ ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
     return grads;
   }
-  std::uint32_t needs_inputs() const override {
-    return (planned_ ? 0x3f : 0xf) | (adapters_.empty() ? 0 : ~0u << sizes_of_adapters());
+  std::uint32_t needs_inputs(std::uint32_t wanted) const override {
+    const std::uint32_t adapters = adapters_.empty() ? 0 : ~0u << sizes_of_adapters();
+    const bool reads_x = (wanted & (3u | adapters)) != 0, reads_weights = (wanted & 8u) != 0;
+    return 4u | adapters | (reads_x ? planned_ ? 0x18u : 8u : 0u) |
+           (reads_weights ? planned_ ? 0x23u : 3u : 0u);
   }
 
  private:
@@ -215,14 +221,17 @@ class GatedDownOp : public Op {
     if (call.wanted(3)) grads[3] = gradient_of_weights(c, hidden, dy, sizes, call.input_info(3));
     if (adapted) {
       const GroupedLowRank low_rank{call.input(6), call.input(7), {call.input(8)}};
-      std::ranges::move(low_rank.backward(c, hidden, {}, {&dy, 1}, of_adapter, dhidden), grads.begin() + 7);
+      const Tensor rows = of_adapter ? hidden : Tensor();
+      std::ranges::move(low_rank.backward(c, rows, {}, {&dy, 1}, dhidden), grads.begin() + 7);
     }
     dy = hidden = {};  // before the gradients of gate and up are made
     if (dhidden.defined())
       std::ranges::move(gated_backward(c, gate, up, row_weights, dhidden), grads.begin());
     return grads;
   }
-  std::uint32_t needs_inputs() const override { return 0x1df; }
+  std::uint32_t needs_inputs(std::uint32_t wanted) const override {
+    return 0x1d7u | ((wanted & 7u) != 0 ? 8u : 0u);
+  }
 
  private:
   static constexpr std::size_t kAdapter = 6;  // its first input

@@ -137,7 +137,7 @@ class GatherRowsOp : public Op {  // inputs: x, tokens, position
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {sum_rows(c, call.grad(0), call.input(2), call.input_info(0).local), Tensor(), Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return 4; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 4; }
 };
 
 class CombineRowsOp : public Op {  // inputs: rows, tokens, position
@@ -154,7 +154,7 @@ class CombineRowsOp : public Op {  // inputs: rows, tokens, position
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {fan_out(c, call.grad(0), call.input(1)), Tensor(), Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return 2; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 2; }
 
  private:
   ArrayInfo result_;
@@ -210,7 +210,7 @@ class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows, posit
                                    .out = dweights.view().reshaped({position.size(), 1})});
     return {dweights, Tensor(), Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return 4; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 4; }
 };
 
 }  // namespace

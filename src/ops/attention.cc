@@ -57,7 +57,7 @@ class RopeOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {rotated(c, call.grad(0), call.input(1), call.input(2), true), Tensor(), Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return 6; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 6; }
 
  private:
   Tensor rotated(Context& c, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {

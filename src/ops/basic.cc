@@ -44,7 +44,7 @@ class CastOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {factor_ == 1 ? call.grad(0) : scaled(c, call.grad(0), factor_)};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   static constexpr std::size_t kWorthSharing =
@@ -78,7 +78,7 @@ class AddBiasOp : public Op {
     sum_over_dim(*c.pool, grad.view().reshaped({rows, pieces[0], pieces[1]}), 0, sum.view().reshaped(pieces));
     return {grad, sum};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   static constexpr std::int64_t kColumnsOfAPiece = 64;  // the sums of a bias's gradient go to several cores
@@ -102,7 +102,7 @@ class AddOp : public Op {
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
     return {call.grad(0), call.grad(0)};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 };
 
 class ScaleOp : public Op {
@@ -116,7 +116,7 @@ class ScaleOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {scaled(c, call.grad(0), factor_)};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   float factor_;
@@ -189,7 +189,7 @@ class SplitLastOp : public Op {
     }
     return {dx};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   std::vector<std::int64_t> widths_;
@@ -222,7 +222,7 @@ class JoinLastOp : public Op {
     }
     return parts;
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 };
 
 class LastTokensOp : public Op {
@@ -279,7 +279,7 @@ class MlaKeyValueOp : public Op {
     if (const Tensor& dv = call.grad(1); dv.defined()) put_in(c, dv, dkv, 3, nope_);
     return {dkv, drope};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   std::int64_t nope_;
@@ -315,7 +315,7 @@ class ChunkSequenceOp : public Op {
     }
     return {dx};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   std::int64_t n_;
@@ -348,7 +348,7 @@ class ConcatSequenceOp : public Op {
     }
     return grads;
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 };
 
 }  // namespace

@@ -22,19 +22,20 @@ struct LowRankForm {
 // output that has one, then each `b`.
 class EinsumOp : public Op {
  public:
-  EinsumOp(EinsumSpec spec, LowRankForm low_rank) : spec_(std::move(spec)), low_rank_(std::move(low_rank)) {}
+  EinsumOp(EinsumSpec spec, std::size_t outputs, LowRankForm low_rank)
+      : spec_(std::move(spec)), outputs_(outputs), low_rank_(std::move(low_rank)) {}
   std::string_view name() const override { return "einsum"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     std::vector<ArrayInfo> results;
-    for (const ArrayInfo& b : in.subspan(1, outputs(in.size()))) results.push_back(infer_one(in[0], b));
+    for (const ArrayInfo& b : in.subspan(1, outputs_)) results.push_back(infer_one(in[0], b));
     return results;
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const DType dtype = in[0].dtype();
-    const std::size_t first = 1 + outputs(in.size()), count = low_rank_.outputs.size();
-    const std::vector<Tensor> results = local_einsums(c, spec_, in[0], in.subspan(1, first - 1), dtype);
+    const std::size_t first = 1 + outputs_, count = low_rank_.outputs.size();
+    const std::vector<Tensor> results = local_einsums(c, spec_, in[0], in.subspan(1, outputs_), dtype);
     if (count == 0) return results;
     const std::vector<Tensor> low =
         local_einsums(c, low_rank_.to_low, in[0], in.subspan(first, count), dtype);
@@ -45,30 +46,33 @@ class EinsumOp : public Op {
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(call.inputs());
-    const std::size_t first = 1 + outputs(call.inputs());
     if (call.wanted(0)) grads[0] = gradient_of_a(c, call);
     add_low_rank_gradients(c, call, grads);
     std::vector<Tensor> dys;
-    for (std::size_t i = 1; i < first; ++i)
+    for (std::size_t i = 1; i <= outputs_; ++i)
       if (has_gradient(call, i)) dys.push_back(call.grad(i - 1));
     if (dys.empty()) return grads;
     const Tensor a = call.input(0);
     const std::vector<Tensor> of_weights = local_einsums(c, {spec_.a, spec_.out, spec_.b}, a, dys, a.dtype());
     auto next = of_weights.begin();
-    for (std::size_t i = 1; i < first; ++i)
+    for (std::size_t i = 1; i <= outputs_; ++i)
       if (has_gradient(call, i)) grads[i] = *next++;
     return grads;
   }
+  // Weights are read for the gradient of a, which is read for theirs; the low-rank parts for both.
+  std::uint32_t needs_inputs(std::uint32_t wanted) const override {
+    const std::uint32_t low_rank = ~1u << outputs_;
+    return ((wanted & ~1u) != 0 ? 1u : 0u) | ((wanted & 1u) != 0 ? ~1u : low_rank);
+  }
 
  private:
-  std::size_t outputs(std::size_t inputs) const { return inputs - 1 - 2 * low_rank_.outputs.size(); }
   static bool has_gradient(const BackwardCall& call, std::size_t input) {
     return call.wanted(input) && call.grad(input - 1).defined();
   }
 
   void add_low_rank_gradients(Context& c, const BackwardCall& call, std::vector<Tensor>& grads) const {
     const auto& [to_low, from_low, outputs_with] = low_rank_;
-    const std::size_t count = outputs_with.size(), first = 1 + outputs(call.inputs());
+    const std::size_t count = outputs_with.size(), first = 1 + outputs_;
     std::vector<Tensor> of_a, dlow;
     std::vector<std::size_t> inputs_a;
     for (std::size_t i = 0; i < count; ++i) {
@@ -105,7 +109,7 @@ class EinsumOp : public Op {
       else
         sum = term;
     };
-    for (std::size_t i = 1 + outputs(call.inputs()); i-- > 1;) {
+    for (std::size_t i = 1 + outputs_; i-- > 1;) {
       const Tensor& dy = call.grad(i - 1);
       if (!dy.defined()) continue;
       const Tensor b = call.input(i);
@@ -143,6 +147,7 @@ class EinsumOp : public Op {
   }
 
   EinsumSpec spec_;
+  std::size_t outputs_;
   LowRankForm low_rank_;
 };
 
@@ -373,7 +378,7 @@ std::vector<Array> einsums(Context& context, std::string_view spec_text, const A
       inputs.push_back(aligned(context, spec_text, of_weights[form.outputs[i]], parts[i][part]));
     }
   }
-  const auto op = std::make_shared<EinsumOp>(spec, std::move(form));
+  const auto op = std::make_shared<EinsumOp>(spec, b.size(), std::move(form));
   const std::vector<Array> products = apply(context, op, inputs);
   for (std::size_t i = 0; i < b.size(); ++i)
     results.push_back(laid_out(context, spec_text, products[i], want[i]));

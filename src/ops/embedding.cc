@@ -33,7 +33,7 @@ class EmbeddingOp : public Op {
     embedding_backward(*c.pool, {call.grad(0).view(), tokens.view(), sum.view(), first_id(c, table)});
     return {sum, Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return 2; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 2; }
 
  private:
   static std::int64_t first_id(const Context& c, const ArrayInfo& table) {

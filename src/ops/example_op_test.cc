@@ -31,7 +31,7 @@ class SoftCapOp : public Op {
     switchyard::soft_cap_backward(*c.pool, cap_, y.view(), dy.view(), dx.view());
     return {dx};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
   std::uint32_t needs_outputs() const override { return 1; }
 
  private:

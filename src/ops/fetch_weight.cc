@@ -32,7 +32,7 @@ class FetchWeight : public Op {
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
     return {call.take_grad(0)};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
   bool fetches() const override { return true; }
 };
 

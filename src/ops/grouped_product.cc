@@ -17,6 +17,11 @@ std::vector<Tensor> gradients_of_product(Context& c, const BackwardCall& call, c
   return grads;
 }
 
+// Rows for the gradients of all that is multiplied with them, weights for the rows'.
+std::uint32_t read_by_product(std::uint32_t wanted) {
+  return 4u | ((wanted & ~1u) != 0 ? 1u : 0u) | ((wanted & 1u) != 0 ? 2u : 0u);
+}
+
 // Inputs: rows, weights, sizes; where there is a low-rank part its sizes, a and b.
 class GroupedProductOp : public Op {
  public:
@@ -35,11 +40,11 @@ class GroupedProductOp : public Op {
     std::vector<Tensor> grads = gradients_of_product(c, call, dy);
     if (call.inputs() == 3) return grads;
     const GroupedLowRank low_rank{call.input(3), call.input(4), {call.input(5)}};
-    std::ranges::move(
-        low_rank.backward(c, call.input(0), {}, {&dy, 1}, call.wanted(4) || call.wanted(5), grads[0]),
-        grads.begin() + 4);
+    const Tensor rows = call.wanted(4) || call.wanted(5) ? call.input(0) : Tensor();
+    std::ranges::move(low_rank.backward(c, rows, {}, {&dy, 1}, grads[0]), grads.begin() + 4);
     return grads;
   }
+  std::uint32_t needs_inputs(std::uint32_t wanted) const override { return read_by_product(wanted) | 0x38; }
 };
 
 class AddGroupedProductOp : public Op {
@@ -68,7 +73,7 @@ class AddGroupedProductOp : public Op {
     if (call.inputs() == 4) grads[3] = converted(*c.pool, dy, DType::f32);
     return grads;
   }
-  std::uint32_t needs_inputs() const override { return 7; }
+  std::uint32_t needs_inputs(std::uint32_t wanted) const override { return read_by_product(wanted & 3); }
 
  private:
   bool last_;
@@ -132,17 +137,16 @@ Tensor GroupedLowRank::low_of(Context& c, const Tensor& rows, const Tensor& inde
 }
 
 std::vector<Tensor> GroupedLowRank::backward(Context& c, const Tensor& rows, const Tensor& index,
-                                             std::span<const Tensor> dy, bool of_weights,
-                                             const Tensor& drows) const {
+                                             std::span<const Tensor> dy, const Tensor& drows) const {
   std::vector<Tensor> grads;
-  if (!of_weights && !drows.defined()) return grads;
+  if (!rows.defined() && !drows.defined()) return grads;
   const Tensor dlow = c.empty(dy[0].dtype(), {dy[0].dim(0), a.dim(2)});
   if (b.size() == 1)
     gmm_dlhs(*c.pool, {dy[0].view(), b[0].view(), sizes.view(), dlow.view()});
   else
     gmm_dlhs_pair(*c.pool, {dy[0].view(), dy[1].view(), b[0].view(), b[1].view(), sizes.view(), dlow.view()});
   if (drows.defined()) gmm_dlhs(*c.pool, {dlow.view(), a.view(), sizes.view(), drows.view(), true});
-  if (!of_weights) return grads;
+  if (!rows.defined()) return grads;
   grads.push_back(c.empty(a.dtype(), a.shape()));
   for (const Tensor& one : b) grads.push_back(c.empty(one.dtype(), one.shape()));
   gmm_drhs(*c.pool, {rows.view(), dlow.view(), sizes.view(), grads[0].view(), index.view()});

@@ -43,10 +43,10 @@ struct GroupedLowRank {
 
   // `index`: row r of the products is row index[r] of `rows`; undefined: row r.
   void add_to(Context& context, const Tensor& rows, const Tensor& index, std::span<const Tensor> y) const;
-  // Gradients of a and of each b, for those of the products. They are empty unless `of_weights`. Adds those
-  // of the rows to `drows` [R,K], unless it is undefined; with an index too, its rows are the products'.
+  // Gradients of a and of each b, for those of the products; none without `rows`. Adds those of the rows to
+  // `drows`, where it is defined: a row for each of the products'.
   std::vector<Tensor> backward(Context& context, const Tensor& rows, const Tensor& index,
-                               std::span<const Tensor> dy, bool of_weights, const Tensor& drows) const;
+                               std::span<const Tensor> dy, const Tensor& drows) const;
 
  private:
   Tensor low_of(Context& context, const Tensor& rows, const Tensor& index) const;

@@ -289,7 +289,7 @@ class DetachOp : public Op {
                               std::span<const ArrayInfo>) const override {
     return {in[0]};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
   bool differentiable() const override { return false; }
 };
 
@@ -303,7 +303,7 @@ class SubtractMeanOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {centred(c, call.grad(0))};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   static Tensor centred(Context& c, const Tensor& x) {

@@ -43,7 +43,7 @@ class SpreadHeadsOp : public Op {
     strided_copy(*c.pool, part.view(), grad.view().slice(dim, head_of(c, whole), 1));
     return {grad};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   // The head that belongs to this rank's part.

@@ -159,7 +159,7 @@ class LinearCrossEntropyOp : public Op {
                                             .dweight = dhead.view()});
     return {dhidden, dhead, Tensor(), Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return with_gradients_ ? 0 : ~0u; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return with_gradients_ ? 0 : ~0u; }
   std::uint32_t needs_outputs() const override { return with_gradients_ ? (trained_ ? 24 : 8) : 4; }
 
  private:
@@ -271,7 +271,7 @@ class SoftCapOp : public Op {
     soft_cap_backward(*c.pool, cap_, y.view(), call.grad(0).view(), dx.view());
     return {dx};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
   std::uint32_t needs_outputs() const override { return 1; }
 
  private:

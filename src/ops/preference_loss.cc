@@ -137,7 +137,7 @@ class PreferenceOp : public Op {
     copy(by_token.view(), out.view());
     return gradients;
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
   std::uint32_t needs_outputs() const override { return 16; }
 
  private:

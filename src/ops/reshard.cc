@@ -227,7 +227,7 @@ class ReshardOp : public Op {
         return {sum_over(c, dy, step_.axes)};
     }
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   Tensor gathered(Context& c, const Tensor& x, std::size_t dim) const {

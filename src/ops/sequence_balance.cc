@@ -61,7 +61,7 @@ class MoveChunksOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {move(c, call.grad(0), call.input_info(0).sharding.dims[1], to_, from_)};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   static Tensor move(Context& c, const Tensor& x, const Axes& axes, ChunkOrder from, ChunkOrder to) {

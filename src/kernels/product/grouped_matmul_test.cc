@@ -184,6 +184,22 @@ PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::i
                        .group_sizes = of_groups,
                        .drhs_0 = r.drhs_0.view(of_weights),
                        .drhs_1 = r.drhs_1.view(of_weights)});
+  if (fractions) return r;
+  // Sums of integers are exact: each product of a pair is the one alone.
+  Array alone(dtype, rows * n), drhs(DType::f32, groups * k * n);
+  gmm(pool, {.lhs = x.view(of_x),
+             .rhs = rhs_0.view(of_weights),
+             .bias = {},
+             .group_sizes = of_groups,
+             .out = alone.view(shape),
+             .index = index_view});
+  gmm_drhs(pool, {x.view(of_x), dy_0.view(shape), of_groups, drhs.view(of_weights), index_view});
+  EXPECT_TRUE(same(alone, r.out_0) && same(drhs, r.drhs_0));
+  if (dtype != DType::f32) return r;
+  Array dlhs(dtype, rows * k);
+  gmm_dlhs(pool, {dy_0.view(shape), rhs_0.view(of_weights), of_groups, dlhs.view({rows, k})});
+  gmm_dlhs(pool, {dy_1.view(shape), rhs_1.view(of_weights), of_groups, dlhs.view({rows, k}), true});
+  EXPECT_TRUE(same(dlhs, r.dlhs));
   return r;
 }
 

@@ -120,7 +120,7 @@ class ExchangeRowsOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {move(c, call.grad(0), !back_)};
   }
-  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 0; }
 
  private:
   // Rows on their way: `from` and `to` are [rows] in (source, expert) order away, in the order

@@ -63,7 +63,7 @@ class MoveRowsOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {moved(c, call.grad(0), call.input(2), call.input_info(0).local), Tensor(), Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return 4; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 4; }
 
  private:
   Tensor moved(Context& c, const Tensor& x, const Tensor& from, const Shape& shape) const {

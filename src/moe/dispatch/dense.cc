@@ -45,7 +45,7 @@ class ScatterWeightsOp : public Op {
         {.ids = matrix_of(ids), .dout = as_table(call.grad(0).view()), .dweights = matrix_of(dweights)});
     return {Tensor(), dweights};
   }
-  std::uint32_t needs_inputs() const override { return 1; }
+  std::uint32_t needs_inputs(std::uint32_t) const override { return 1; }
 
  private:
   // [E,B,S] as [E, tokens].
