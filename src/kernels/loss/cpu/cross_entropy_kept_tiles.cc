@@ -23,7 +23,7 @@ struct Sizes {
   Sizes(const Fused& f, const CrossEntropyProblem& args)
       : block(std::min(f.rows, args.rows_at_once)),
         entries(round_up(args.vocab, kVocabTile)),
-        dweight(block < f.rows ? entries * f.emb : 0) {}
+        dweight(args.weight_trains && block < f.rows ? entries * f.emb : 0) {}
   std::int64_t block;    // most rows at a time
   std::int64_t entries;  // of the vocabulary, padded
   std::int64_t dweight;  // floats that wait
@@ -54,7 +54,7 @@ class ChunkGradients {
   void add(std::int64_t chunk, float* dhidden, float* waiting, Word* dweight) const {
     Buffer weight_transposed = word_buffer(kVocabTile * f_.emb);
     Buffer plain = word_buffer(kVocabTile * kRowTile), paired = word_buffer(kVocabTile * kRowTile);
-    Buffer tile = float_buffer(waiting == nullptr ? kVocabTile * f_.emb : 0);
+    Buffer tile = float_buffer(f_.args.weight_trains && waiting == nullptr ? kVocabTile * f_.emb : 0);
     const GradientTiles g{words(plain), words(paired)};
     const TileSession session;
     const std::int64_t begin = chunk * f_.chunk, end = std::min(f_.args.vocab, begin + f_.chunk);
@@ -65,11 +65,11 @@ class ChunkGradients {
       for (std::int64_t r = rows_.begin; r < rows_.end; r += kRowTile) {
         const std::int64_t row_end = std::min(rows_.end, r + kRowTile);
         make_gradients(v, count, r, row_end, g);
-        add_dweight(f_, g.plain, count, r, row_end, sums);
+        if (f_.args.weight_trains) add_dweight(f_, g.plain, count, r, row_end, sums);
         add_dhidden(f_, words(weight_transposed), g.paired, count, r - rows_.begin, row_end - rows_.begin,
                     v > begin, dhidden);
       }
-      if (rows_.end == f_.rows) store_dweight(f_, sums, v, count, dweight);
+      if (f_.args.weight_trains && rows_.end == f_.rows) store_dweight(f_, sums, v, count, dweight);
     }
   }
 

@@ -85,7 +85,8 @@ void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& cons
                     Word* dweight) {
   Buffer weight = word_buffer(kVocabTile * f.emb), weight_transposed = word_buffer(kVocabTile * f.emb);
   Buffer plain = word_buffer(kVocabTile * kRowTile), paired = word_buffer(kVocabTile * kRowTile);
-  Buffer dweight_tile = float_buffer(kVocabTile * f.emb);
+  const bool trains = f.args.weight_trains;
+  Buffer dweight_tile = float_buffer(trains ? kVocabTile * f.emb : 0);
   const TileSession session;
   const std::int64_t begin = chunk * f.chunk, end = std::min(f.args.vocab, begin + f.chunk);
   for (std::int64_t v = begin; v < end; v += kVocabTile) {
@@ -95,10 +96,10 @@ void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& cons
     for (std::int64_t r = 0; r < f.rows; r += kRowTile) {
       const std::int64_t row_end = std::min(f.rows, r + kRowTile);
       gradient_tile(f, words(weight), v, count, constants, r, row_end, {words(plain), words(paired)});
-      add_dweight(f, words(plain), count, r, row_end, floats(dweight_tile));
+      if (trains) add_dweight(f, words(plain), count, r, row_end, floats(dweight_tile));
       add_dhidden(f, words(weight_transposed), words(paired), count, r, row_end, v > begin, dhidden);
     }
-    store_dweight(f, floats(dweight_tile), v, count, dweight);
+    if (trains) store_dweight(f, floats(dweight_tile), v, count, dweight);
   }
 }
 
