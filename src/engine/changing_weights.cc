@@ -69,17 +69,13 @@ ChangingWeights::Ready ChangingWeights::read(const WeightChange& change) const {
   if (change.kind == WeightChange::Kind::weights) return read_weights(change);
   Ready ready{.serial = change.serial, .places = places_};
   if (change.kind == WeightChange::Kind::only_adapter) {
-    ModelConfig base = run_.model;
-    base.adapter = nullptr;
-    PeftAdapter read = read_adapter(change.path, run_.config, base);
-    const auto factor = static_cast<float>(run_.config.get_float("adapter_scale"));
-    for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
+    PeftAdapter read = read_adapter_to_run(change.path, run_.config, run_.model);
     if (read.adapter.whole != run_.model.adapter->whole)
       fail_usage("[weights] {}: has other whole weights than the adapter that runs", change.path);
-    read.adapter.dtype = run_.model.adapter->dtype;
     ready.adapter = std::make_shared<const Adapter>(read.adapter);
     ready.fill = fill_of_adapter(std::make_shared<const PeftAdapter>(std::move(read)));
   } else {
+    check_several_adapters(run_.mesh, run_.model);
     const auto place = static_cast<std::size_t>(change.number - 1);
     ready.places.resize(std::max(ready.places.size(), place + 1));
     ready.places[place] = change.kind == WeightChange::Kind::drop_adapter

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -55,24 +56,11 @@ AdapterPlaces places_of(const std::vector<NamedAdapter>& named) {
   return places;
 }
 
-// Error(usage) where texts of this model cannot have several adapters.
-void check_several_adapters(const ModelOnMesh& of) {
-  const std::string& text = of.config.get_string("adapter");
-  if (of.use != ModelUse::run)
-    fail_usage("[adapter] adapter={}: only `serve` has several adapters; expected one folder", text);
-  if (of.model.moe_layers().empty()) return;
-  if (!of.model.moe_execution.sparse)
-    fail_usage("[adapter] adapter={}: several adapters need sparse_matmul=true", text);
-  const int ranks = of.mesh.axis_size("expert");
-  if (of.model.moe().experts % ranks != 0)
-    fail_usage(
-        "[adapter] adapter={}: several adapters need a number of experts that the mesh divides, got {} "
-        "experts on {} ranks",
-        text, of.model.moe().experts, ranks);
-}
-
 void read_named_adapters(ModelOnMesh& of) {
-  check_several_adapters(of);
+  if (of.use != ModelUse::run)
+    fail_usage("[adapter] adapter={}: only `serve` has several adapters; expected one folder",
+               of.config.get_string("adapter"));
+  check_several_adapters(of.mesh, of.model);
   for (NamedAdapter& adapter : of.named)
     adapter.read = read_text_adapter(adapter.folder, of.config, of.model);
   of.model.adapter = adapters_together(places_of(of.named), of.model.dtype);
@@ -95,10 +83,8 @@ std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
     read_named_adapters(of);
     return nullptr;
   }
-  PeftAdapter read = read_adapter(folder, of.config, of.model);
-  const auto factor = static_cast<float>(of.config.get_float("adapter_scale"));
-  for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
-  if (of.use == ModelUse::run) read.adapter.dtype = of.model.dtype;  // one cast in place of one for each call
+  PeftAdapter read = of.use == ModelUse::run ? read_adapter_to_run(folder, of.config, of.model)
+                                             : read_adapter(folder, of.config, of.model);
   of.model.adapter = std::make_shared<const Adapter>(read.adapter);
   if (trains_one)
     for (std::string& line : adapter_lines(*of.model.adapter, of.model)) of.notes.push_back(std::move(line));

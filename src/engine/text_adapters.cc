@@ -36,8 +36,7 @@ void fill_experts(const Tensor& out, const AdapterPlaces& places, const std::str
     const float* const source = values.data<float>() + entry / numbers * rows * columns;
     float* const to = out.data<float>() + (entry - begin) * size;
     for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t i = 0; i < columns; ++i)
-        to[row * width + i] = source[row * columns + i] * (is_a ? 1.0f : how->second.scale);
+      for (std::int64_t i = 0; i < columns; ++i) to[row * width + i] = source[row * columns + i];
     }
   }
 }
@@ -58,8 +57,7 @@ void fill_matrix(const Tensor& out, const AdapterPlaces& places, const std::stri
         if (is_a)
           out.data<float>()[i * outer + n * rank + k] = values.data<float>()[i * how->second.rank + k];
         else
-          out.data<float>()[(n * rank + k) * other + i] =
-              values.data<float>()[k * other + i] * how->second.scale;
+          out.data<float>()[(n * rank + k) * other + i] = values.data<float>()[k * other + i];
       }
     }
   }
@@ -103,18 +101,41 @@ std::vector<NamedAdapter> named_adapters(const Config& config) {
   return named;
 }
 
-std::shared_ptr<const PeftAdapter> read_text_adapter(const std::string& path, const Config& config,
-                                                     const ModelConfig& model) {
+PeftAdapter read_adapter_to_run(const std::string& path, const Config& config, const ModelConfig& model) {
   ModelConfig base = model;
   base.adapter = nullptr;
   PeftAdapter read = read_adapter(path, config, base);
+  const auto factor = static_cast<float>(config.get_float("adapter_scale"));
+  for (auto& [name, how] : read.adapter.weights) {
+    Tensor& b = read.tensors.at(lora_b_of(name));
+    b = b.clone();
+    for (float& value : b.span<float>()) value *= how.scale * factor;
+    how.scale = 1;
+  }
+  read.adapter.dtype = model.dtype;
+  return read;
+}
+
+void check_several_adapters(const Mesh& mesh, const ModelConfig& model) {
+  if (model.compat) fail_usage("[adapter] several adapters need compat=none");
+  if (model.moe_layers().empty()) return;
+  if (!model.moe_execution.sparse) fail_usage("[adapter] several adapters need sparse_matmul=true");
+  const int ranks = mesh.axis_size("expert");
+  if (model.moe().experts % ranks != 0)
+    fail_usage(
+        "[adapter] several adapters need a number of experts that the mesh divides, got {} experts on {} "
+        "ranks",
+        model.moe().experts, ranks);
+}
+
+std::shared_ptr<const PeftAdapter> read_text_adapter(const std::string& path, const Config& config,
+                                                     const ModelConfig& model) {
+  PeftAdapter read = read_adapter_to_run(path, config, model);
   if (!read.adapter.whole.empty())
     fail_usage(
         "[adapter] {}: has {} in place of the model's, which texts with several adapters share: serve "
         "it alone (adapter=FOLDER), or merge it",
         path, *read.adapter.whole.begin());
-  const auto factor = static_cast<float>(config.get_float("adapter_scale"));
-  for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
   return std::make_shared<const PeftAdapter>(std::move(read));
 }
 

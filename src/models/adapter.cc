@@ -20,7 +20,8 @@ List joined(const List& x, std::size_t begin, std::size_t end) {
 ParameterSpec of_adapter(const ParameterSpec& weight, std::string name, const Adapter& adapter) {
   ParameterSpec spec = weight;
   spec.name = std::move(name);
-  spec.dtype = adapter.dtype;
+  // A router's logits may be made in float32 (float32_gate_logits).
+  spec.dtype = weight.name.ends_with("moe.gate") ? DType::f32 : adapter.dtype;
   spec.trained = spec.counted = spec.of_adapter = true;
   spec.frozen = false;
   return spec;

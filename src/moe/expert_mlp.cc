@@ -11,6 +11,7 @@
 #include "moe/expert_biases.h"
 #include "ops/basic.h"
 #include "ops/grouped_product.h"
+#include "ops/row_adapters.h"
 
 namespace switchyard {
 namespace {
@@ -279,14 +280,16 @@ struct UpProjections {
   Array gate, up, hidden;
 };
 
+// `of_adapters`: the sizes of the groups of rows that the adapters are stacked by (Linear::grouped_apply).
 UpProjections whole_up_projections(Context& context, const Array& x, const RowPlan& plan,
-                                   const Array& row_weights, const Linear& wi_0, const Linear& wi_1) {
+                                   const Array& of_adapters, const Array& row_weights, const Linear& wi_0,
+                                   const Linear& wi_1) {
   const bool planned = plan.tokens.defined(), weighted = row_weights.defined();
   std::vector<Array> inputs{wi_0.weight, wi_1.weight, plan.sizes, x};
   if (planned) inputs.insert(inputs.end(), {plan.tokens, plan.position});
   if (weighted) inputs.push_back(row_weights);
   std::vector<GateUpOp::Products> adapters;
-  if (wi_0.adapter || wi_1.adapter) inputs.push_back(plan.sizes);
+  if (wi_0.adapter || wi_1.adapter) inputs.push_back(of_adapters);
   const auto adapt = [&](const Linear& layer, std::size_t product, bool has_a) {
     if (!layer.adapter) return;
     if (has_a) {
@@ -312,7 +315,8 @@ UpProjections whole_up_projections(Context& context, const Array& x, const RowPl
 
 // The sums of the products of all chunks of x, each made as soon as its x is there.
 UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::int64_t chunks,
-                                     const RowPlan& plan, const Linear& wi_0, const Linear& wi_1) {
+                                     const RowPlan& plan, const Array& of_adapters, const Linear& wi_0,
+                                     const Linear& wi_1) {
   struct Sum {
     std::vector<Array> weights;  // of each chunk
     Array value;
@@ -326,19 +330,19 @@ UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::in
       if (wi_0.adapter) low_gate = sum_of(wi_0.adapter->a_in(context, rows.dtype()));
       if (wi_1.adapter && !one_a) low_up = sum_of(wi_1.adapter->a_in(context, rows.dtype()));
     }
-    const auto add_chunk = [&](Sum& sum, bool last) {
+    const auto add_chunk = [&](Sum& sum, const Array& sizes, bool last) {
       if (sum.weights.empty()) return;
       sum.value = add_grouped_product(context, rows, never_save(sum.weights[static_cast<std::size_t>(i)]),
-                                      plan.sizes, sum.value, last);
+                                      sizes, sum.value, last);
     };
     const bool last = i + 1 == chunks;
-    add_chunk(gate, last && !wi_0.adapter);
-    add_chunk(up, last && !wi_1.adapter);
-    for (Sum* low : {&low_gate, &low_up}) add_chunk(*low, last);
+    add_chunk(gate, plan.sizes, last && !wi_0.adapter);
+    add_chunk(up, plan.sizes, last && !wi_1.adapter);
+    for (Sum* low : {&low_gate, &low_up}) add_chunk(*low, of_adapters, last);
   }
   const auto with_adapter = [&](const Linear& layer, const Array& low, const Array& sum) {
     if (!layer.adapter) return sum;
-    return add_grouped_product(context, low, layer.adapter->b_in(context, low.dtype()), plan.sizes, sum,
+    return add_grouped_product(context, low, layer.adapter->b_in(context, low.dtype()), of_adapters, sum,
                                true);
   };
   return {with_adapter(wi_0, low_gate.value, gate.value),
@@ -346,23 +350,37 @@ UpProjections chunked_up_projections(Context& context, const ChunkOf& x, std::in
           {}};
 }
 
+// How many numbers the rows' adapters have: 1 without several adapters.
+std::int64_t adapter_numbers(const MoeWeights& weights) {
+  std::int64_t count = 0;
+  for (const Linear* const of : {&weights.wi_0, &weights.wi_1, &weights.wo}) {
+    if (of->adapter) count = std::max(count, of->adapter->count);
+  }
+  return count + 1;
+}
+
 }  // namespace
 
 Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, std::int64_t chunks,
-                 const RowPlan& plan, const Array& row_weights, const MoeWeights& local) {
+                 const RowPlan& dispatched, const Array& row_weights, const MoeWeights& local) {
+  // With several adapters the experts were dispatched in parts (block.cc).
+  const Array of_adapters = dispatched.sizes;
+  RowPlan plan = dispatched;
+  const std::int64_t numbers = adapter_numbers(local);
+  if (numbers > 1) plan.sizes = join_experts(context, of_adapters, numbers);
   const bool plain = config.plain_experts();
   const bool gates_with_products = plain && chunks == 1 && row_weights.defined();
   auto [gate, up, hidden] =
-      chunks == 1 ? whole_up_projections(context, x(0), plan, gates_with_products ? row_weights : Array(),
-                                         local.wi_0, local.wi_1)
-                  : chunked_up_projections(context, x, chunks, plan, local.wi_0, local.wi_1);
-  if (!gate.defined()) return local.wo.grouped_apply(context, hidden, plan.sizes);
+      chunks == 1 ? whole_up_projections(context, x(0), plan, of_adapters,
+                                         gates_with_products ? row_weights : Array(), local.wi_0, local.wi_1)
+                  : chunked_up_projections(context, x, chunks, plan, of_adapters, local.wi_0, local.wi_1);
+  if (!gate.defined()) return local.wo.grouped_apply(context, hidden, plan.sizes, of_adapters);
   gate = checkpoint_name(gate, "moe_mlpwi_0");
   up = checkpoint_name(up, "moe_mlpwi_1");
   if (gates_with_products) {
     std::vector<Array> down{gate, up, row_weights, local.wo.weight, plan.sizes, hidden};
     if (const auto& adapter = local.wo.adapter) {
-      down.insert(down.end(), {plan.sizes, adapter->a_in(context, hidden.dtype()),
+      down.insert(down.end(), {of_adapters, adapter->a_in(context, hidden.dtype()),
                                adapter->b_in(context, hidden.dtype())});
     }
     return checkpoint_name(apply(context, std::make_shared<GatedDownOp>(), down).front(), "moe_mlpwo");
@@ -373,7 +391,7 @@ Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, st
   else
     hidden =
         row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
-  Array y = local.wo.grouped_apply(context, hidden, plan.sizes);
+  Array y = local.wo.grouped_apply(context, hidden, plan.sizes, of_adapters);
   if (config.expert_bias)
     y = add_expert_bias(context, y, local.wo.bias, rows, local.wo.weight.sharding().dims[1]);
   return checkpoint_name(y, "moe_mlpwo");

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "kernels/moe/row_adapters.h"
 #include "kernels/pointwise/elementwise.h"
 #include "ops/local_einsum.h"
 #include "ops/packed_operand.h"
@@ -16,10 +17,11 @@ namespace {
 struct LowRankForm {
   EinsumSpec to_low, from_low;
   std::vector<std::size_t> outputs;  // that have one
+  std::int64_t count = 0;            // LowRankEinsum
 };
 
 // Inputs: a, and one b or several, each of which has an output; behind them the low-rank part's `a` of each
-// output that has one, then each `b`.
+// output that has one, then each `b`, and where there are several parts the rows' numbers.
 class EinsumOp : public Op {
  public:
   EinsumOp(EinsumSpec spec, std::size_t outputs, LowRankForm low_rank)
@@ -40,8 +42,8 @@ class EinsumOp : public Op {
     const std::vector<Tensor> low =
         local_einsums(c, low_rank_.to_low, in[0], in.subspan(first, count), dtype);
     for (std::size_t i = 0; i < count; ++i)
-      local_einsum(c, low_rank_.from_low, low[i], in[first + count + i], dtype,
-                   results[low_rank_.outputs[i]]);
+      local_einsum(c, low_rank_.from_low, low_rank_.count > 0 ? own_parts(c, low[i], in.back()) : low[i],
+                   in[first + count + i], dtype, results[low_rank_.outputs[i]]);
     return results;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -70,8 +72,19 @@ class EinsumOp : public Op {
     return call.wanted(input) && call.grad(input - 1).defined();
   }
 
+  // low with 0 in the columns of parts that are not the row's.
+  Tensor own_parts(Context& c, const Tensor& low, const Tensor& numbers) const {
+    const std::int64_t columns = low.shape().back();
+    const Shape rows{low.size() / columns, columns};
+    const Tensor own = c.empty(low.dtype(), low.shape());
+    keep_adapter(*c.pool, {low.view().reshaped(rows), numbers.view().reshaped({numbers.size()}),
+                           columns / low_rank_.count, own.view().reshaped(rows)});
+    return own;
+  }
+
   void add_low_rank_gradients(Context& c, const BackwardCall& call, std::vector<Tensor>& grads) const {
-    const auto& [to_low, from_low, outputs_with] = low_rank_;
+    const auto& [to_low, from_low, outputs_with, parts] = low_rank_;
+    CHECK(parts == 0, "a gradient of {} low-rank parts", parts);
     const std::size_t count = outputs_with.size(), first = 1 + outputs_;
     std::vector<Tensor> of_a, dlow;
     std::vector<std::size_t> inputs_a;
@@ -343,7 +356,8 @@ std::vector<Array> einsums(Context& context, std::string_view spec_text, const A
                            const LowRankEinsum* low_rank) {
   const EinsumSpec spec = parse_einsum(spec_text);
   LowRankForm form;
-  if (low_rank != nullptr) form = {parse_einsum(low_rank->to_low), parse_einsum(low_rank->from_low), {}};
+  if (low_rank != nullptr)
+    form = {parse_einsum(low_rank->to_low), parse_einsum(low_rank->from_low), {}, low_rank->count};
   std::vector<std::array<Sharding, 2>> parts;
   CHECK(!b.empty() && b.size() == want.size(), "einsum {}: {} weights, {} layouts", spec_text, b.size(),
         want.size());
@@ -363,7 +377,8 @@ std::vector<Array> einsums(Context& context, std::string_view spec_text, const A
     for (std::size_t i = 0; i < b.size(); ++i) {
       LowRankEinsum one;
       if (low_rank != nullptr)
-        one = {low_rank->to_low, low_rank->from_low, {low_rank->a[i]}, {low_rank->b[i]}};
+        one = {low_rank->to_low, low_rank->from_low, {low_rank->a[i]},
+               {low_rank->b[i]}, low_rank->numbers,  low_rank->count};
       results.push_back(einsums(context, spec_text, a, b.subspan(i, 1), want.subspan(i, 1),
                                 low_rank == nullptr ? nullptr : &one)
                             .front());
@@ -377,6 +392,10 @@ std::vector<Array> einsums(Context& context, std::string_view spec_text, const A
       const std::vector<Array>& of_weights = part == 0 ? low_rank->a : low_rank->b;
       inputs.push_back(aligned(context, spec_text, of_weights[form.outputs[i]], parts[i][part]));
     }
+  }
+  if (form.count > 0 && !form.outputs.empty()) {
+    const Sharding& of_rows = of_a.front();
+    inputs.push_back(reshard(context, low_rank->numbers, Sharding{{of_rows.dims[0], of_rows.dims[1]}, {}}));
   }
   const auto op = std::make_shared<EinsumOp>(spec, b.size(), std::move(form));
   const std::vector<Array> products = apply(context, op, inputs);

@@ -9,35 +9,21 @@
 #include "ops/einsum.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
-#include "ops/row_adapters.h"
 
 namespace switchyard {
 namespace {
 
-// What several adapters of wkv_b add to attention over latent vectors. No weight has them: W_k + A·B_k of a
-// token's adapter gives W_kᵀ q + A (B_kᵀ q).
+// What several adapters of wkv_b add to attention over latent vectors. No weight has them: with W_k + A·B_k
+// of a token's adapter, W_kᵀ q becomes W_kᵀ q + A (B_kᵀ q).
 struct LatentAdapters {
-  Array a, b_key, b_value;  // [R,n·r], [N,n·r,nope], [N,n·r,v]
-  Array numbers;
-  std::int64_t rank = 0;
-
-  Array of_query(Context& c, const Array& q, const Sharding& layout) const {
-    const Array low = keep_adapter(c, einsum(c, "BSND,NKD->BSNK", q, b_key, &layout), numbers, rank);
-    return einsum(c, "BSNK,RK->BSNR", low, a, &layout);
-  }
-  Array of_sums(Context& c, const Array& sums, const Sharding& layout) const {
-    const Array low = keep_adapter(c, einsum(c, "BSNR,RK->BSNK", sums, a, &layout), numbers, rank);
-    return einsum(c, "BSNK,NKD->BSND", low, b_value, &layout);
-  }
+  LowRankEinsum keys, values;
 };
-
 LatentAdapters latent_adapters(const LayerCall& call, const LowRank& of) {
-  Context& c = call.context;
-  const DType dtype = call.model.dtype;
-  LatentAdapters result{cast(c, of.a, dtype), {}, {}, of.numbers, of.a.shape().back() / of.count};
-  std::tie(result.b_key, result.b_value) =
-      split_up_projection(c, scale(c, cast(c, of.b, dtype), of.scale), call.attention().nope);
-  return result;
+  const Array a = of.a_in(call.context, call.model.dtype);
+  const auto [b_key, b_value] =
+      split_up_projection(call.context, of.b_in(call.context, call.model.dtype), call.attention().nope);
+  return {{"BSND,NKD->BSNK", "BSNK,RK->BSNR", {b_key}, {a}, of.numbers, of.count},
+          {"BSNR,RK->BSNK", "BSNK,NKD->BSND", {a}, {b_value}, of.numbers, of.count}};
 }
 
 // Attention over remembered latent vectors: q·(W_k c) = (W_kᵀ q)·c, and the sum of weighted W_v c is W_v of
@@ -47,25 +33,25 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
   Context& c = call.context;
   const AttentionKind& kind = call.attention();
   const Linear up = linear(call, "attention.wkv_b");
-  const bool several = up.adapter && up.adapter->count > 0;
+  std::optional<LatentAdapters> adapters;
+  if (up.adapter && up.adapter->count > 0) adapters = latent_adapters(call, *up.adapter);
   if (!call.cache->key_up.defined()) {
     std::tie(call.cache->key_up, call.cache->value_up) =
-        split_up_projection(c, several ? up.weight : up.merged(c), kind.nope);
+        split_up_projection(c, adapters ? up.weight : up.merged(c), kind.nope);
   }
+  const Sharding* const layout = &q_layout;
+  const auto product = [&](std::string_view spec, const Array& x, const Array& weight,
+                           const LowRankEinsum* low_rank) {
+    return einsums(c, spec, x, {&weight, 1}, {&layout, 1}, low_rank).front();
+  };
   const auto [plain, turned] = split_last(c, q, kind.nope);
-  Array of_latents = einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout);
-  LatentAdapters adapters;
-  if (several) {
-    adapters = latent_adapters(call, *up.adapter);
-    of_latents = add(c, of_latents, adapters.of_query(c, plain, q_layout));
-  }
-  const Array latent_q = join_last(c, of_latents, turned);
+  const Array latent_q = join_last(
+      c, product("BSND,NRD->BSNR", plain, call.cache->key_up, adapters ? &adapters->keys : nullptr), turned);
   const CacheChoice choice{index, kind.indexer_topk, &call.flow->in_cache};
   const bool chooses = index != nullptr || call.layer.choice_of >= 0;
   const Array sums = attend(c, *call.cache, latent_q, *call.places, attention_options(call), nullptr,
                             chooses ? &choice : nullptr);
-  const Array values = einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
-  return several ? add(c, values, adapters.of_sums(c, sums, q_layout)) : values;
+  return product("BSNR,NRD->BSND", sums, call.cache->value_up, adapters ? &adapters->values : nullptr);
 }
 
 Array latent_attention(const LayerCall& call, const Array& x) {
