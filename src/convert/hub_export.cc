@@ -4,7 +4,6 @@
 
 #include "config/value.h"
 #include "core/error.h"
-#include "models/families/common.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -39,10 +38,8 @@ void check_same_model(const Config& config, const ModelConfig& model, const HubJ
 nlohmann::ordered_json config_to_hub(const Config& config, const std::string& dtype) {
   const ModelConfig model = model_config(config);
   check_latent_scale(config, model);
-  const ModelFamily& family = family_to_write(config, model);
-  HubJson hub{{"architectures", {family.architecture}}, {"model_type", family.type}, {"torch_dtype", dtype}};
-  hub.update(write_common(config, model));
-  family.write(config, model, hub);
+  HubJson hub = hub_config_to_write(config, model);
+  hub["torch_dtype"] = dtype;
   check_same_model(config, model, hub);
   return hub;
 }

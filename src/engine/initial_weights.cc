@@ -167,7 +167,7 @@ AdapterBase adapter_base(const Config& config, const ModelConfig& model) {
     const HubSource source = open_hub_source(folder);
     return {&family_of(source.config), source.config};
   }
-  return {&family_to_write(config, model), nullptr};
+  return {&family_to_write(config, model), hub_config_to_write(config, model)};
 }
 
 namespace {

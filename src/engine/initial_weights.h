@@ -21,7 +21,7 @@ enum class WeightUse {
 // The model that an adapter is for, as its files call its weights.
 struct AdapterBase {
   const ModelFamily* family;
-  nlohmann::json hub_config;  // config.json; null for a model that does not come from a Hugging Face folder
+  nlohmann::json hub_config;  // config.json, of the folder or as the model would be written
 };
 // Returns the base at load_parameters_path, or else the family that the model is written as. Error(usage)
 // when there is neither.

@@ -126,8 +126,12 @@ PeftAdapter read_own_adapter(const std::string& path, const Config& config, cons
 }
 
 bool has_peft_names(const Config& config, const ModelConfig& model) {
-  return is_hub_source(config.get_string("load_parameters_path")) ||
-         find_family_to_write(config, model) != nullptr;
+  try {
+    adapter_base(config, model);
+    return true;
+  } catch (const Error&) {  // which says what no family can
+    return false;
+  }
 }
 
 std::size_t write_as_peft(const std::string& path, const std::string& folder, PeftForm form) {

@@ -74,7 +74,7 @@ std::shared_ptr<const PeftAdapter> random_adapter(const ModelConfig& model, cons
     if (spec.matrix.inputs == 0 || layer_of(spec.name) < 0 || spec.name.find(part) == std::string::npos)
       continue;
     const bool in_pair = spec.name.ends_with("moe.wi_0") || spec.name.ends_with("moe.wi_1");
-    made.adapter.weights[spec.name] = {rank, 0.5f + static_cast<float>(rank), one_a && in_pair};
+    made.adapter.weights[spec.name] = {rank, 1, one_a && in_pair};
   }
   ModelConfig adapted = model;
   adapted.adapter = std::make_shared<const Adapter>(made.adapter);
@@ -83,7 +83,7 @@ std::shared_ptr<const PeftAdapter> random_adapter(const ModelConfig& model, cons
     const Tensor values(DType::f32, spec.shape);
     const RngKey key = rng_fold_in(rng_key(seed), static_cast<std::uint32_t>(made.tensors.size()));
     for (std::int64_t i = 0; i < values.size(); ++i)
-      values.data<float>()[i] = 0.2f * rng_normal(key, static_cast<std::uint64_t>(i));
+      values.data<float>()[i] = 0.5f * rng_normal(key, static_cast<std::uint64_t>(i));
     made.tensors[spec.name] = values;
   }
   return std::make_shared<const PeftAdapter>(std::move(made));

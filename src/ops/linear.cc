@@ -86,8 +86,8 @@ Array Linear::apply(Context& context, std::string_view spec, const Array& x,
 Array Linear::grouped_apply(Context& context, const Array& rows, const Array& sizes,
                             const Array& of_adapters) const {
   if (!adapter) return grouped_product(context, rows, weight, sizes);
-  return grouped_product(context, rows, weight, sizes, of_adapters, adapter->a_in(context, rows.dtype()),
-                         adapter->b_in(context, rows.dtype()));
+  return grouped_product(context, rows, weight, sizes, of_adapters.defined() ? of_adapters : sizes,
+                         adapter->a_in(context, rows.dtype()), adapter->b_in(context, rows.dtype()));
 }
 
 Array Linear::merged(Context& context) const {

@@ -47,9 +47,10 @@ struct Linear {
 
   // Rows [R,K] sorted by expert, with `sizes` i32 [G] rows each, times the experts' weights [G,K,N], plus the
   // adapter's part; without the bias, which moe/expert_biases.h adds for experts. `of_adapters`: the sizes of
-  // the groups that a and b are stacked by, which are parts of the experts where there are several adapters.
+  // the groups that a and b are stacked by, which are parts of the experts where there are several adapters;
+  // undefined: sizes.
   Array grouped_apply(Context& context, const Array& rows, const Array& sizes,
-                      const Array& of_adapters) const;
+                      const Array& of_adapters = {}) const;
 
   // W + scale · a·b in W's dtype; W itself without an adapter. W must not be packed.
   Array merged(Context& context) const;

@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
-#include "models/families/common.h"
 #include "train/trainer.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
@@ -303,9 +302,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
   ModelOnMesh on_mesh(config, ModelUse::train);
   const TrainConfig train = train_config(config, on_mesh.model, on_mesh.mesh.axis_size("stage"));
   const ModelFamily& family = family_to_write(config, on_mesh.model);
-  HubJson hub_config = write_common(config, on_mesh.model);
-  hub_config["model_type"] = family.type;
-  family.write(config, on_mesh.model, hub_config);
+  const nlohmann::json hub_config = hub_config_to_write(config, on_mesh.model);
   const auto initial = std::make_shared<WeightFolder>(WeightFolder::open(files.find(".init.safetensors")));
   const HubModel hub(on_mesh.model, family, hub_config, unfused(family, hub_config, initial));
   const ModelOnRanks ranks(std::move(on_mesh), nullptr, hub.fill());

@@ -52,9 +52,10 @@ class ServedAdapters : public ProgramTest {
     EXPECT_EQ(answer.status, status) << where << body << answer.body;
     return json::parse(answer.body, nullptr, false);
   }
-  json complete(const std::string& model, const std::string& prompt = kPrompt) const {
-    return post("/v1/completions",
-                {{"model", model}, {"prompt", prompt}, {"max_tokens", 12}, {"temperature", 1}, {"seed", 7}});
+  json complete(const std::string& model, const std::string& prompt = kPrompt, int most = 12) const {
+    return post(
+        "/v1/completions",
+        {{"model", model}, {"prompt", prompt}, {"max_tokens", most}, {"temperature", 1}, {"seed", 7}});
   }
   std::string text_of(const std::string& model) const { return complete(model)["choices"][0]["text"]; }
   // A refusal: one line that has the words.
@@ -85,6 +86,8 @@ TEST_F(ServedAdapters, OfUnlikeRanksInOneBatch) {
                                                     {"a", generated({"adapter=out/small"})},
                                                     {"b", generated({"adapter=out/large"})},
                                                     {"c", generated({"adapter=out/third"})}};
+  // Each checkpoint has a folder of PEFT in it.
+  EXPECT_EQ(generated({"adapter=out/small/checkpoints/1/adapter"}), expected.at("a"));
   EXPECT_NE(expected.at("a"), expected.at("base"));
   EXPECT_NE(expected.at("b"), expected.at("base"));
   for (const Arguments& layout : {Arguments{}, Arguments{"ranks=4", "ici_expert_parallelism=4"},
@@ -145,7 +148,7 @@ TEST_F(ServedAdapters, ShareNoPrefixes) {
   };
   const auto cached = [&](const std::string& model) {
     const double before = all_cached();
-    complete(model, "a prompt");
+    complete(model, "a prompt of many tokens", 1);
     return all_cached() - before;
   };
   EXPECT_EQ(cached("a"), 0);

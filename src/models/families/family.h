@@ -121,6 +121,8 @@ nlohmann::json decoder_part(const nlohmann::json& hub_config);
 const ModelFamily* find_family_to_write(const Config& config, const ModelConfig& model);
 // The family that a model is written as; Error(usage) when none fits.
 const ModelFamily& family_to_write(const Config& config, const ModelConfig& model);
+// The config.json of the model as that family has it. Error(usage), also for a setting that it cannot say.
+HubJson hub_config_to_write(const Config& config, const ModelConfig& model);
 
 // Our config keys for a config.json: those of its family, in the style of
 // transformers 5 (`rope_parameters`) or as published (`rope_theta`, `rope_scaling`).

@@ -145,6 +145,14 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
   return *family;
 }
 
+HubJson hub_config_to_write(const Config& config, const ModelConfig& model) {
+  const ModelFamily& family = family_to_write(config, model);
+  HubJson hub{{"architectures", {family.architecture}}, {"model_type", family.type}};
+  hub.update(write_common(config, model));
+  family.write(config, model, hub);
+  return hub;
+}
+
 std::int64_t predictions_in(const nlohmann::json& hub_config,
                             const std::function<bool(const std::string& tensor)>& contains) {
   const ModelFamily* const family = find_family(hub_config);
