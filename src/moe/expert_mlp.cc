@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -57,57 +58,73 @@ class GateUpOp : public Op {
     const Tensor &x = in[3], index = planned_ ? in[4] : Tensor(),
                  row_weights = weighted_ ? in[sizes_of_adapters() - 1] : Tensor();
     const Shape shape{planned_ ? index.size() : x.dim(0), outputs_of(in[0])};
-    // An adapter changes gate and up before the activation, also where they are not wanted.
-    const bool adapted = !adapters_.empty(), stores_both = !alone_ || adapted;
+    // An adapter of one product alone leaves no place for the pair's activation.
+    const bool apart = !adapters_.empty() && adapters_.front().size() < 2;
     std::vector<Tensor> out;
-    const std::size_t made = !stores_both ? 1 : weighted_ ? 3 : 2;
+    const std::size_t made = apart && weighted_ ? 3 : outputs();
     for (std::size_t i = 0; i < made; ++i) out.push_back(c.empty(x.dtype(), shape));
-    gmm_pair(*c.pool, {.x = matrix_of(x),
-                       .index = index.view(),
-                       .rhs_0 = in[0].view(),
-                       .rhs_1 = in[1].view(),
-                       .group_sizes = in[2].view(),
-                       .out_0 = stores_both ? out[0].view() : TensorView(),
-                       .out_1 = stores_both ? out[1].view() : TensorView(),
-                       .row_weights = row_weights.view(),
-                       .hidden = weighted_ && !adapted ? out.back().view() : TensorView()});
-    if (!adapted) return out;
-    for_each_adapter([&](const Products& products, std::size_t at) {
-      low_rank(products, at, [&](std::size_t i) {
-        return in[i];
-      }).add_to(c, as_matrix(x), index, of_products(products, out[0], out[1]));
-    });
-    if (weighted_)
-      switchyard::swiglu(*c.pool, {out[0].view(), out[1].view(), row_weights.view(), out[2].view()});
-    if (alone_) return {out[2]};
+    if (apart) {
+      products_apart(c, in, index, out);
+      if (weighted_)
+        switchyard::swiglu(*c.pool, {out[0].view(), out[1].view(), row_weights.view(), out[2].view()});
+      if (alone_) return {out[2]};
+      return out;
+    }
+    GmmPairArgs pair{.x = matrix_of(x),
+                     .index = index.view(),
+                     .rhs_0 = in[0].view(),
+                     .rhs_1 = in[1].view(),
+                     .group_sizes = in[2].view(),
+                     .out_0 = alone_ ? TensorView() : out[0].view(),
+                     .out_1 = alone_ ? TensorView() : out[1].view(),
+                     .row_weights = row_weights.view(),
+                     .hidden = weighted_ ? out.back().view() : TensorView()};
+    if (adapters_.empty()) {
+      gmm_pair(*c.pool, pair);
+      return out;
+    }
+    const GroupedLowRank both =
+        low_rank(adapters_.front(), sizes_of_adapters() + 1, [&](std::size_t i) { return in[i]; });
+    const Tensor low = both.low_of(c, as_matrix(x), index);
+    pair.group_sizes = both.sizes.view();
+    pair.low = low.view();
+    pair.low_rhs_0 = both.b[0].view();
+    pair.low_rhs_1 = both.b[1].view();
+    gmm_pair(*c.pool, pair);
     return out;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor dgate = whole(c, call, 0), dup = whole(c, call, 1);
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) gradients_of_weights(c, call, dgate, dup, grads);
-    Tensor drows;
-    if (call.wanted(3)) {
-      const Tensor wi_0 = call.input(0), wi_1 = call.input(1), sizes = call.input(2);
-      drows = c.empty(dgate.dtype(), {dgate.dim(0), inputs_of(wi_0)});
-      gmm_dlhs_pair(*c.pool, {.dy_0 = dgate.view(),
-                              .dy_1 = dup.view(),
-                              .rhs_0 = wi_0.view(),
-                              .rhs_1 = wi_1.view(),
-                              .group_sizes = sizes.view(),
-                              .dlhs = drows.view()});
-    }
+    std::vector<Tensor> dlow;
     for_each_adapter([&](const Products& products, std::size_t at) {
+      const auto part = low_rank(products, at, [&](std::size_t i) { return call.input(i); });
+      const std::vector<Tensor> dy = of_products(products, dgate, dup);
+      dlow.push_back(part.gradient_of_low(c, dy));
       bool trains = false;
       for (std::size_t i = at; i <= at + products.size(); ++i) trains = trains || call.wanted(i);
-      const Tensor x = trains ? as_matrix(call.input(3)) : Tensor(),
-                   index = trains && planned_ ? call.input(4) : Tensor();
-      std::ranges::move(low_rank(products, at, [&](std::size_t i) { return call.input(i); })
-                            .backward(c, x, index, of_products(products, dgate, dup), drows),
+      if (!trains) return;
+      const Tensor index = planned_ ? call.input(4) : Tensor();
+      std::ranges::move(part.gradients(c, as_matrix(call.input(3)), index, dy, dlow.back()),
                         grads.begin() + static_cast<std::ptrdiff_t>(at));
     });
-    if (drows.defined())
-      grads[3] = planned_ ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
+    if (!call.wanted(3)) return grads;
+    const Tensor wi_0 = call.input(0), wi_1 = call.input(1), sizes = call.input(2);
+    const Tensor drows = c.empty(dgate.dtype(), {dgate.dim(0), inputs_of(wi_0)});
+    GmmDlhsPairArgs pair{.dy_0 = dgate.view(),
+                         .dy_1 = dup.view(),
+                         .rhs_0 = wi_0.view(),
+                         .rhs_1 = wi_1.view(),
+                         .group_sizes = sizes.view(),
+                         .dlhs = drows.view()};
+    std::vector<Tensor> of_a;  // alive until the product is made
+    for_each_adapter([&](const Products&, std::size_t at) {
+      of_a.push_back(call.input(at));
+      pair.low[of_a.size() - 1] = {dlow[of_a.size() - 1].view(), of_a.back().view()};
+    });
+    gmm_dlhs_pair(*c.pool, pair);
+    grads[3] = planned_ ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
     return grads;
   }
   std::uint32_t needs_inputs(std::uint32_t wanted) const override {
@@ -136,6 +153,33 @@ class GateUpOp : public Op {
     GroupedLowRank part{input(sizes_of_adapters()), input(at), {}};
     for (std::size_t i = 1; i <= products.size(); ++i) part.b.push_back(input(at + i));
     return part;
+  }
+  // Gate and up, each by itself, into the first two of `out`.
+  void products_apart(Context& c, std::span<const Tensor> in, const Tensor& index,
+                      std::span<const Tensor> out) const {
+    std::vector<bool> adapted(2);
+    for_each_adapter([&](const Products& products, std::size_t at) {
+      const std::size_t product = products.front();
+      const GroupedLowRank part = low_rank(products, at, [&](std::size_t i) { return in[i]; });
+      const Tensor low = part.low_of(c, as_matrix(in[3]), index);
+      adapted[product] = true;
+      gmm(*c.pool, {.lhs = matrix_of(in[3]),
+                    .rhs = in[product].view(),
+                    .bias = {},
+                    .group_sizes = part.sizes.view(),
+                    .out = out[product].view(),
+                    .index = index.view(),
+                    .low = {low.view(), part.b[0].view()}});
+    });
+    for (std::size_t product = 0; product < 2; ++product) {
+      if (adapted[product]) continue;
+      gmm(*c.pool, {.lhs = matrix_of(in[3]),
+                    .rhs = in[product].view(),
+                    .bias = {},
+                    .group_sizes = in[2].view(),
+                    .out = out[product].view(),
+                    .index = index.view()});
+    }
   }
   static std::vector<Tensor> of_products(const Products& products, const Tensor& gate, const Tensor& up) {
     std::vector<Tensor> some;
@@ -203,9 +247,8 @@ class GatedDownOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const Tensor y = grouped_product(c, in[5], in[3], in[4]);
-    if (in.size() > kAdapter) GroupedLowRank{in[6], in[7], {in[8]}}.add_to(c, in[5], {}, {&y, 1});
-    return {y};
+    if (in.size() == kAdapter) return {grouped_product(c, in[5], in[3], in[4])};
+    return {grouped_product(c, in[5], in[3], GroupedLowRank{in[6], in[7], {in[8]}})};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor sizes = call.input(4);
@@ -214,17 +257,20 @@ class GatedDownOp : public Op {
     Tensor dy = call.take_grad(0), dhidden;
     if (!adapted && call.wanted(0) && call.wanted(1) && call.wanted(2) && fused(c, call, dy, grads))
       return grads;
+    std::optional<GroupedLowRank> low_rank;
+    Tensor dlow;
+    if (adapted) {
+      low_rank = {call.input(6), call.input(7), {call.input(8)}};
+      dlow = low_rank->gradient_of_low(c, {&dy, 1});
+    }
     if (call.wanted(0) || call.wanted(1) || call.wanted(2))
-      dhidden = gradient_of_rows(c, dy, call.input(3), sizes);
+      dhidden = gradient_of_rows(c, dy, call.input(3), sizes,
+                                 adapted ? GmmLow{dlow.view(), low_rank->a.view()} : GmmLow());
     const Tensor gate = call.input(0), up = call.input(1), row_weights = call.input(2);
     Tensor hidden;
     if (call.wanted(3) || of_adapter) hidden = gated(c, gate, up, row_weights);
     if (call.wanted(3)) grads[3] = gradient_of_weights(c, hidden, dy, sizes, call.input_info(3));
-    if (adapted) {
-      const GroupedLowRank low_rank{call.input(6), call.input(7), {call.input(8)}};
-      const Tensor rows = of_adapter ? hidden : Tensor();
-      std::ranges::move(low_rank.backward(c, rows, {}, {&dy, 1}, dhidden), grads.begin() + 7);
-    }
+    if (of_adapter) std::ranges::move(low_rank->gradients(c, hidden, {}, {&dy, 1}, dlow), grads.begin() + 7);
     dy = hidden = {};  // before the gradients of gate and up are made
     if (dhidden.defined())
       std::ranges::move(gated_backward(c, gate, up, row_weights, dhidden), grads.begin());

@@ -9,10 +9,11 @@ namespace switchyard {
 namespace {
 
 // Inputs: rows, weights, sizes, and for all products but the first the sum.
-std::vector<Tensor> gradients_of_product(Context& c, const BackwardCall& call, const Tensor& dy) {
+std::vector<Tensor> gradients_of_product(Context& c, const BackwardCall& call, const Tensor& dy,
+                                         const GmmLow& low) {
   const Tensor sizes = call.input(2);
   std::vector<Tensor> grads(call.inputs());
-  if (call.wanted(0)) grads[0] = gradient_of_rows(c, dy, call.input(1), sizes);
+  if (call.wanted(0)) grads[0] = gradient_of_rows(c, dy, call.input(1), sizes, low);
   if (call.wanted(1)) grads[1] = gradient_of_weights(c, call.input(0), dy, sizes, call.input_info(1));
   return grads;
 }
@@ -31,17 +32,17 @@ class GroupedProductOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const Tensor y = grouped_product(c, in[0], in[1], in[2]);
-    if (in.size() > 3) GroupedLowRank{in[3], in[4], {in[5]}}.add_to(c, in[0], {}, {&y, 1});
-    return {y};
+    if (in.size() == 3) return {grouped_product(c, in[0], in[1], in[2])};
+    return {grouped_product(c, in[0], in[1], GroupedLowRank{in[3], in[4], {in[5]}})};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor dy = call.grad(0);
-    std::vector<Tensor> grads = gradients_of_product(c, call, dy);
-    if (call.inputs() == 3) return grads;
+    if (call.inputs() == 3) return gradients_of_product(c, call, dy, {});
     const GroupedLowRank low_rank{call.input(3), call.input(4), {call.input(5)}};
-    const Tensor rows = call.wanted(4) || call.wanted(5) ? call.input(0) : Tensor();
-    std::ranges::move(low_rank.backward(c, rows, {}, {&dy, 1}, grads[0]), grads.begin() + 4);
+    const Tensor dlow = low_rank.gradient_of_low(c, {&dy, 1});
+    std::vector<Tensor> grads = gradients_of_product(c, call, dy, {dlow.view(), low_rank.a.view()});
+    if (call.wanted(4) || call.wanted(5))
+      std::ranges::move(low_rank.gradients(c, call.input(0), {}, {&dy, 1}, dlow), grads.begin() + 4);
     return grads;
   }
   std::uint32_t needs_inputs(std::uint32_t wanted) const override { return read_by_product(wanted) | 0x38; }
@@ -69,7 +70,7 @@ class AddGroupedProductOp : public Op {
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor& dy = call.grad(0);
     std::vector<Tensor> grads =
-        gradients_of_product(c, call, converted(*c.pool, dy, call.input_info(0).dtype));
+        gradients_of_product(c, call, converted(*c.pool, dy, call.input_info(0).dtype), {});
     if (call.inputs() == 4) grads[3] = converted(*c.pool, dy, DType::f32);
     return grads;
   }
@@ -99,9 +100,24 @@ Tensor grouped_product(Context& c, const Tensor& rows, const Tensor& weights, co
   return out;
 }
 
-Tensor gradient_of_rows(Context& c, const Tensor& dy, const Tensor& weights, const Tensor& sizes) {
+Tensor grouped_product(Context& c, const Tensor& rows, const Tensor& weights, const GroupedLowRank& low_rank,
+                       const Tensor& index) {
+  const Tensor low = low_rank.low_of(c, rows, index),
+               out = c.empty(rows.dtype(), {low.dim(0), outputs_of(weights)});
+  gmm(*c.pool, {.lhs = rows.view(),
+                .rhs = weights.view(),
+                .bias = {},
+                .group_sizes = low_rank.sizes.view(),
+                .out = out.view(),
+                .index = index.view(),
+                .low = {low.view(), low_rank.b[0].view()}});
+  return out;
+}
+
+Tensor gradient_of_rows(Context& c, const Tensor& dy, const Tensor& weights, const Tensor& sizes,
+                        const GmmLow& low) {
   const Tensor drows = c.empty(dy.dtype(), {dy.dim(0), inputs_of(weights)});
-  gmm_dlhs(*c.pool, {dy.view(), weights.view(), sizes.view(), drows.view()});
+  gmm_dlhs(*c.pool, {dy.view(), weights.view(), sizes.view(), drows.view(), low});
   return drows;
 }
 
@@ -110,19 +126,6 @@ Tensor gradient_of_weights(Context& c, const Tensor& rows, const Tensor& dy, con
   const Tensor dweights = c.empty(weights.dtype, weights.local);
   gmm_drhs(*c.pool, {rows.view(), dy.view(), sizes.view(), dweights.view()});
   return dweights;
-}
-
-void GroupedLowRank::add_to(Context& c, const Tensor& rows, const Tensor& index,
-                            std::span<const Tensor> y) const {
-  const Tensor low = low_of(c, rows, index);
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    gmm(*c.pool, {.lhs = low.view(),
-                  .rhs = b[i].view(),
-                  .bias = {},
-                  .group_sizes = sizes.view(),
-                  .out = y[i].view(),
-                  .accumulate = true});
-  }
 }
 
 Tensor GroupedLowRank::low_of(Context& c, const Tensor& rows, const Tensor& index) const {
@@ -136,18 +139,18 @@ Tensor GroupedLowRank::low_of(Context& c, const Tensor& rows, const Tensor& inde
   return low;
 }
 
-std::vector<Tensor> GroupedLowRank::backward(Context& c, const Tensor& rows, const Tensor& index,
-                                             std::span<const Tensor> dy, const Tensor& drows) const {
-  std::vector<Tensor> grads;
-  if (!rows.defined() && !drows.defined()) return grads;
+Tensor GroupedLowRank::gradient_of_low(Context& c, std::span<const Tensor> dy) const {
   const Tensor dlow = c.empty(dy[0].dtype(), {dy[0].dim(0), a.dim(2)});
   if (b.size() == 1)
     gmm_dlhs(*c.pool, {dy[0].view(), b[0].view(), sizes.view(), dlow.view()});
   else
     gmm_dlhs_pair(*c.pool, {dy[0].view(), dy[1].view(), b[0].view(), b[1].view(), sizes.view(), dlow.view()});
-  if (drows.defined()) gmm_dlhs(*c.pool, {dlow.view(), a.view(), sizes.view(), drows.view(), true});
-  if (!rows.defined()) return grads;
-  grads.push_back(c.empty(a.dtype(), a.shape()));
+  return dlow;
+}
+
+std::vector<Tensor> GroupedLowRank::gradients(Context& c, const Tensor& rows, const Tensor& index,
+                                              std::span<const Tensor> dy, const Tensor& dlow) const {
+  std::vector<Tensor> grads{c.empty(a.dtype(), a.shape())};
   for (const Tensor& one : b) grads.push_back(c.empty(one.dtype(), one.shape()));
   gmm_drhs(*c.pool, {rows.view(), dlow.view(), sizes.view(), grads[0].view(), index.view()});
   const Tensor low = low_of(c, rows, index);

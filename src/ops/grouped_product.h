@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/op.h"
+#include "kernels/product/grouped_matmul.h"
 
 namespace switchyard {
 
@@ -30,26 +31,29 @@ Array add_grouped_product(Context& context, const Array& rows, const Array& weig
 std::int64_t inputs_of(const Tensor& weights);   // K
 std::int64_t outputs_of(const Tensor& weights);  // N
 Tensor grouped_product(Context& context, const Tensor& rows, const Tensor& weights, const Tensor& sizes);
-// Gradients of the rows, and of the weights, whose ArrayInfo is `weights`.
-Tensor gradient_of_rows(Context& context, const Tensor& dy, const Tensor& weights, const Tensor& sizes);
-Tensor gradient_of_weights(Context& context, const Tensor& rows, const Tensor& dy, const Tensor& sizes,
-                           const ArrayInfo& weights);
-
-// A low-rank part of one or two grouped products of the same rows: (rows·a)·b_i is added to product i.
+// A low-rank part of one or two grouped products of the same rows: (rows·a)·b_i is added to product i. Its
+// groups may be parts of the weights': then several of them, one behind the other, are of one weight.
 struct GroupedLowRank {
   Tensor sizes;           // i32 [G]
   Tensor a;               // [G,K,r]
   std::vector<Tensor> b;  // [G,r,N]
 
-  // `index`: row r of the products is row index[r] of `rows`; undefined: row r.
-  void add_to(Context& context, const Tensor& rows, const Tensor& index, std::span<const Tensor> y) const;
-  // Gradients of a and of each b, for those of the products; none without `rows`. Adds those of the rows to
-  // `drows`, where it is defined: a row for each of the products'.
-  std::vector<Tensor> backward(Context& context, const Tensor& rows, const Tensor& index,
-                               std::span<const Tensor> dy, const Tensor& drows) const;
-
- private:
-  Tensor low_of(Context& context, const Tensor& rows, const Tensor& index) const;
+  // rows·a. `index`: row r of the products is row index[r] of `rows`; undefined: row r.
+  Tensor low_of(Context& context, const Tensor& rows, const Tensor& index = {}) const;
+  // The gradient of low_of() for those of the products.
+  Tensor gradient_of_low(Context& context, std::span<const Tensor> dy) const;
+  // Gradients of a and of each b, for those of the products and of low_of().
+  std::vector<Tensor> gradients(Context& context, const Tensor& rows, const Tensor& index,
+                                std::span<const Tensor> dy, const Tensor& dlow) const;
 };
+
+// rows·weights with a low-rank part, in one sum.
+Tensor grouped_product(Context& context, const Tensor& rows, const Tensor& weights,
+                       const GroupedLowRank& low_rank, const Tensor& index = {});
+// Gradients of the rows, with a low-rank part's, and of the weights, whose ArrayInfo is `weights`.
+Tensor gradient_of_rows(Context& context, const Tensor& dy, const Tensor& weights, const Tensor& sizes,
+                        const GmmLow& low = {});
+Tensor gradient_of_weights(Context& context, const Tensor& rows, const Tensor& dy, const Tensor& sizes,
+                           const ArrayInfo& weights);
 
 }  // namespace switchyard

@@ -1,8 +1,10 @@
 #include "kernels/product/composed.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/moe/ragged_rows.h"
+#include "kernels/moe/row_adapters.h"
 #include "kernels/packed/packed_weights.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/product/cuda/product.h"
@@ -41,15 +43,44 @@ void multiply_gated(ThreadPool& pool, const Product& p) {
     return multiply(pool, all);
   }
   const TermInPlace rows(pool, p);
+  std::vector<Product::Term> terms(p.terms.begin(), p.terms.end());
+  terms[0] = rows.term();
   Product pair = p;
-  pair.terms = {&rows.term(), 1};
+  pair.terms = terms;
   pair.gated = nullptr;
   multiply(pool, pair);
   if (gated.hidden.defined() && gated.hidden.size() > 0)
     swiglu(pool, {p.c, p.right[0].c, gated.row_weights, gated.hidden});
 }
 
+// The sum of each right operand, one after the other.
+void multiply_sums(ThreadPool& pool, const Product& p) {
+  Product one = p;
+  one.right = {};
+  multiply(pool, one);
+  std::vector<Product::Term> terms(p.terms.begin(), p.terms.end());
+  for (const Product::Right& right : p.right) {
+    terms[0].b = right.b;
+    for (std::size_t t = 1; t < terms.size(); ++t) terms[t].b = p.terms[t].b_next;
+    one.terms = terms;
+    one.c = right.c;
+    multiply(pool, one);
+  }
+}
+
+// A product whose groups share right operands, as one of fewer groups.
+void multiply_joined(ThreadPool& pool, const Product& p) {
+  const std::int64_t groups = p.group_sizes.size() / p.parts;
+  const Scratch sizes(p.group_sizes, DType::i32, {groups});
+  join_experts(pool, {p.group_sizes.reshaped({groups, p.parts}), sizes.view()});
+  Product joined = p;
+  joined.group_sizes = sizes.view();
+  joined.parts = 1;
+  multiply(pool, joined);
+}
+
 void multiply_sum(ThreadPool& pool, const Product& p) {
+  if (!p.right.empty()) return multiply_sums(pool, p);
   Product some = p;
   if (p.groups == Product::Groups::none) {
     const std::size_t most = p.on_gpu() ? gpu::kMostTerms : 1;
@@ -67,6 +98,7 @@ void multiply_sum(ThreadPool& pool, const Product& p) {
   }
   for (std::size_t i = 0; i < p.terms.size(); ++i) {
     some.terms = p.terms.subspan(i, 1);
+    if (i > 0) some.parts = 1;
     multiply(pool, some);
     some.accumulate = true;
   }
@@ -100,7 +132,8 @@ void multiply_each(ThreadPool& pool, const Product& p) {
 
 void composed_product(ThreadPool& pool, const Product& p) {
   if (p.gated != nullptr) return multiply_gated(pool, p);
-  p.terms.size() > 1 ? multiply_sum(pool, p) : multiply_each(pool, p);
+  if (p.terms.size() > 1) return multiply_sum(pool, p);
+  p.parts > 1 ? multiply_joined(pool, p) : multiply_each(pool, p);
 }
 
 void unpacked_product(ThreadPool& pool, const Product& p) {

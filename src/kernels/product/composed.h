@@ -9,7 +9,8 @@ namespace switchyard {
 // 1. an activation: two products, then swiglu. Results that are not wanted are made all the same.
 // 2. a sum: product after product. Groups of rows add up in float32. Whole matrices add up in c as it is
 //    stored: on a GPU after every kMostTerms terms, on a CPU after each term.
-// 3. several right operands: one after the other, or as many together as kernels take.
+// 3. groups that share right operands, on a GPU: as fewer groups.
+// 4. several right operands: one after the other, or as many together as kernels take.
 // Rows are looked up first: on a CPU always, on a GPU where that pays.
 void composed_product(ThreadPool& pool, const Product& product);
 

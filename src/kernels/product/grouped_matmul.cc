@@ -1,6 +1,7 @@
 #include "kernels/product/grouped_matmul.h"
 
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/product/product.h"
@@ -32,10 +33,25 @@ struct Sizes {
     const bool packed = is_packed(weights.dtype());
     if (packed) weight_dtype = weights.dtype();
     groups = group_sizes.size();
-    of_weights = {groups, weights.dim(1), weights.dim(2)};
+    parts = weights.dim(0) > 0 ? groups / weights.dim(0) : 1;
+    CHECK(groups == parts * weights.dim(0), "[{}] {} groups of {} weights", op, groups, weights.dim(0));
+    of_weights = {weights.dim(0), weights.dim(1), weights.dim(2)};
     k = weights.dim(1) * (packed ? block_inputs(weight_dtype) : 1);
     n = weights.dim(2) * (packed ? kBlockOutputs : 1);
   }
+  // Adds a low-rank part's term. Its right operand is [r,width], or [width,r] when transposed.
+  void add_low(std::vector<Product::Term>& terms, const GmmLow& part, std::int64_t width,
+               bool transposed) const {
+    if (!part.low.defined()) return;
+    CHECK(part.low.rank() == 2, "[{}] low has {} dims", op, part.low.rank());
+    const std::int64_t rank = part.low.dim(1);
+    check_view(op, "low", part.low, dtype, {rows, rank});
+    check_view(op, "the low-rank part's rhs", part.rhs, dtype,
+               transposed ? Shape{groups, width, rank} : Shape{groups, rank, width});
+    terms.push_back({part.low, part.rhs});
+  }
+  // For products whose groups have a matrix each.
+  void check_whole() const { CHECK(parts == 1, "[{}] {} groups for a matrix", op, parts); }
   // A left operand whose rows may be looked up.
   void check_looked_up(const TensorView& x, const TensorView& index) const {
     CHECK(x.rank() == 2, "[{}] x has {} dims", op, x.rank());
@@ -44,7 +60,7 @@ struct Sizes {
   }
   std::string_view op;
   DType dtype, weight_dtype;  // the second may be packed
-  std::int64_t rows, groups = 0, k = 0, n = 0;
+  std::int64_t rows, groups = 0, parts = 1, k = 0, n = 0;
   Shape of_weights;
 };
 
@@ -57,12 +73,14 @@ void gmm(ThreadPool& pool, const GmmArgs& args) {
   check_view("gmm", "rhs", args.rhs, s.weight_dtype, s.of_weights);
   check_optional_view("gmm", "bias", args.bias, s.dtype, {s.groups, s.n});
   check_view("gmm", "out", args.out, args.out.dtype(), {s.rows, s.n});
-  const Product::Term term{args.lhs, args.rhs, args.index};
+  std::vector<Product::Term> terms{{args.lhs, args.rhs, args.index}};
+  s.add_low(terms, args.low, s.n, false);
   multiply(pool, {.op = "gmm",
-                  .terms = {&term, 1},
+                  .terms = terms,
                   .c = args.out,
                   .bias = args.bias,
                   .group_sizes = args.group_sizes,
+                  .parts = s.parts,
                   .groups = Groups::rows,
                   .accumulate = args.accumulate});
 }
@@ -73,14 +91,15 @@ void gmm_dlhs(ThreadPool& pool, const GmmDlhsArgs& args) {
   check_view("gmm_dlhs", "dy", args.dy, s.dtype, {s.rows, s.n});
   check_view("gmm_dlhs", "rhs", args.rhs, s.weight_dtype, s.of_weights);
   check_view("gmm_dlhs", "dlhs", args.dlhs, s.dtype, {s.rows, s.k});
-  const Product::Term term{args.dy, args.rhs};
+  s.check_whole();
+  std::vector<Product::Term> terms{{args.dy, args.rhs}};
+  s.add_low(terms, args.low, s.k, true);
   multiply(pool, {.op = "gmm_dlhs",
-                  .terms = {&term, 1},
+                  .terms = terms,
                   .c = args.dlhs,
                   .group_sizes = args.group_sizes,
                   .groups = Groups::rows,
-                  .transpose_b = true,
-                  .accumulate = args.accumulate});
+                  .transpose_b = true});
 }
 
 void gmm_drhs(ThreadPool& pool, const GmmDrhsArgs& args) {
@@ -89,6 +108,7 @@ void gmm_drhs(ThreadPool& pool, const GmmDrhsArgs& args) {
   s.check_looked_up(args.lhs, args.index);
   check_view("gmm_drhs", "dy", args.dy, s.dtype, {s.rows, s.n});
   check_view("gmm_drhs", "drhs", args.drhs, args.drhs.dtype(), s.of_weights);
+  s.check_whole();
   const Product::Term term{args.lhs, args.dy, args.index};
   multiply(pool, {.op = "gmm_drhs",
                   .terms = {&term, 1},
@@ -111,14 +131,20 @@ void gmm_pair(ThreadPool& pool, const GmmPairArgs& args) {
   check_optional_view("gmm_pair", "out_1", args.out_1, s.dtype, of_out);
   check_optional_view("gmm_pair", "row_weights", args.row_weights, DType::f32, {s.rows});
   check_optional_view("gmm_pair", "hidden", args.hidden, s.dtype, of_out);
-  const Product::Term term{args.x, args.rhs_0, args.index};
+  std::vector<Product::Term> terms{{args.x, args.rhs_0, args.index}};
+  s.add_low(terms, {args.low, args.low_rhs_0}, s.n, false);
+  if (args.low.defined()) {
+    check_view("gmm_pair", "low_rhs_1", args.low_rhs_1, s.dtype, args.low_rhs_0.shape());
+    terms.back().b_next = args.low_rhs_1;
+  }
   const Product::Right right{args.rhs_1, args.out_1};
   const GatedEpilogue gated{args.row_weights, args.hidden};
   multiply(pool, {.op = "gmm",
-                  .terms = {&term, 1},
+                  .terms = terms,
                   .right = {&right, 1},
                   .c = args.out_0,
                   .group_sizes = args.group_sizes,
+                  .parts = s.parts,
                   .groups = Groups::rows,
                   .gated = &gated});
 }
@@ -131,7 +157,9 @@ void gmm_dlhs_pair(ThreadPool& pool, const GmmDlhsPairArgs& args) {
   check_view("gmm_dlhs_pair", "rhs_0", args.rhs_0, s.weight_dtype, s.of_weights);
   check_view("gmm_dlhs_pair", "rhs_1", args.rhs_1, s.weight_dtype, s.of_weights);
   check_view("gmm_dlhs_pair", "dlhs", args.dlhs, s.dtype, {s.rows, s.k});
-  const Product::Term terms[] = {{args.dy_0, args.rhs_0}, {args.dy_1, args.rhs_1}};
+  s.check_whole();
+  std::vector<Product::Term> terms{{args.dy_0, args.rhs_0}, {args.dy_1, args.rhs_1}};
+  for (const GmmLow& part : args.low) s.add_low(terms, part, s.k, true);
   multiply(pool, {.op = "gmm_dlhs",
                   .terms = terms,
                   .c = args.dlhs,
@@ -148,6 +176,7 @@ void gmm_drhs_pair(ThreadPool& pool, const GmmDrhsPairArgs& args) {
   check_view("gmm_drhs_pair", "dy_1", args.dy_1, s.dtype, {s.rows, s.n});
   check_view("gmm_drhs_pair", "drhs_0", args.drhs_0, args.drhs_0.dtype(), s.of_weights);
   check_view("gmm_drhs_pair", "drhs_1", args.drhs_1, args.drhs_0.dtype(), s.of_weights);
+  s.check_whole();
   const Product::Term term{args.x, args.dy_0, args.index};
   const Product::Right right{args.dy_1, args.drhs_1};
   multiply(pool, {.op = "gmm_drhs",

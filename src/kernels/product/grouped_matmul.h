@@ -12,13 +12,22 @@
 // blocks (kernels/packed/packed_block.h), as gemm's may.
 #pragma once
 
+#include <array>
+
 #include "core/tensor_view.h"
 #include "core/thread_pool.h"
 
 namespace switchyard {
 
+// A low-rank part of a product: plus low[r,:] · rhs[g(r)], in the same sum.
+struct GmmLow {
+  TensorView low;  // [R,r]; undefined: none
+  TensorView rhs;  // [G,r,n]
+};
+
 // out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)], plus out[r,:] when `accumulate`. Row r of the left operand is
-// row index[r] of lhs where `index` is defined.
+// row index[r] of lhs where `index` is defined. Where `rhs` has fewer matrices than there are groups, so many
+// groups one behind the other share one; the low-rank part's are each group's own.
 struct GmmArgs {
   TensorView lhs;          // [R,k]; [*,k] with `index`
   TensorView rhs;          // [G,k,n]
@@ -27,16 +36,17 @@ struct GmmArgs {
   TensorView out;          // [R,n] f32 or bf16
   bool accumulate = false;
   TensorView index = {};  // [R] i32
+  GmmLow low = {};
 };
 void gmm(ThreadPool& pool, const GmmArgs& args);
 
-// Gradient of gmm for lhs: dlhs[r,:] = dy[r,:] · rhs[g(r)]ᵀ, plus dlhs[r,:] when `accumulate`.
+// Gradient of gmm for lhs: dlhs[r,:] = dy[r,:] · rhs[g(r)]ᵀ, plus low[r,:] · low.rhs[g(r)]ᵀ.
 struct GmmDlhsArgs {
   TensorView dy;           // [R,n]
   TensorView rhs;          // [G,k,n]
   TensorView group_sizes;  // [G] i32
   TensorView dlhs;         // [R,k]
-  bool accumulate = false;
+  GmmLow low = {};         // rhs [G,k,r]
 };
 void gmm_dlhs(ThreadPool& pool, const GmmDlhsArgs& args);
 
@@ -66,17 +76,21 @@ struct GmmPairArgs {
   TensorView out_0, out_1;  // [R,n]; both undefined: not wanted
   TensorView row_weights;   // [R] f32; undefined: 1
   TensorView hidden;        // [R,n]; undefined: not wanted
+  // Low-rank parts as in gmm, of one `low`: both or neither.
+  TensorView low = {}, low_rhs_0 = {}, low_rhs_1 = {};
 
   const TensorView& any_out() const { return out_0.defined() ? out_0 : hidden; }
 };
 void gmm_pair(ThreadPool& pool, const GmmPairArgs& args);
 
-// dlhs[r,:] = dy_0[r,:] · rhs_0[g(r)]ᵀ + dy_1[r,:] · rhs_1[g(r)]ᵀ, rounded once.
+// dlhs[r,:] = dy_0[r,:] · rhs_0[g(r)]ᵀ + dy_1[r,:] · rhs_1[g(r)]ᵀ and the same of each low-rank part, rounded
+// once.
 struct GmmDlhsPairArgs {
   TensorView dy_0, dy_1;    // [R,n]
   TensorView rhs_0, rhs_1;  // [G,k,n]
   TensorView group_sizes;   // [G] i32
   TensorView dlhs;          // [R,k]
+  std::array<GmmLow, 2> low = {};
 };
 void gmm_dlhs_pair(ThreadPool& pool, const GmmDlhsPairArgs& args);
 

@@ -257,6 +257,95 @@ std::vector<Case> gated_down_backward_cases(std::uint32_t seed) {
   });
 }
 
+// Products with a low-rank part, of which several groups share a right operand where their number is even.
+struct LowShape {
+  explicit LowShape(const GroupedShape& s)
+      : groups(static_cast<std::int64_t>(s.groups.size())), parts(groups % 2 == 0 ? 2 : 1) {}
+  static constexpr std::int64_t kRank = 5;
+  std::int64_t groups, parts;
+};
+
+std::vector<Case> gmm_low_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 1, kLarge, [](const GroupedShape& s, int) {
+    const LowShape l(s);
+    const std::int64_t matrices = l.groups / l.parts;
+    ExactOperands draw(s.dtype, s.seed);
+    return Case{s.dtype,
+                fmt::format("{}, {} a right operand, with a low-rank part", s.text(), l.parts),
+                {draw.left(s.rows() * s.k), draw.right(matrices * s.k * s.n), draw.left(s.rows() * l.kRank),
+                 draw.right(l.groups * l.kRank * s.n), s.sizes()},
+                {{"out", PoisonedArray(s.dtype, s.rows() * s.n)}},
+                [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  gmm(pool, {.lhs = in[0].view(s.of_k()),
+                             .rhs = in[1].view({matrices, s.k, s.n}),
+                             .bias = {},
+                             .group_sizes = in[4].view(),
+                             .out = out[0].view(s.of_n()),
+                             .low = {in[2].view({s.rows(), l.kRank}), in[3].view({l.groups, l.kRank, s.n})}});
+                }};
+  });
+}
+
+std::vector<Case> gmm_pair_low_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 2, kLargePair, [](const GroupedShape& s, int variant) {
+    const LowShape l(s);
+    const bool alone = variant == 1;
+    const Shape of_weights{l.groups / l.parts, s.k, s.n}, of_low{l.groups, l.kRank, s.n};
+    const std::int64_t weights = of_weights[0] * s.k * s.n, low = l.groups * l.kRank * s.n;
+    ExactOperands draw(s.dtype, s.seed);
+    const PairRows rows(s, true);
+    const PoisonedArray out(s.dtype, s.rows() * s.n);
+    Case c{
+        s.dtype,
+        fmt::format("{}, {} a right operand, with low-rank parts{}", s.text(), l.parts,
+                    alone ? ", alone" : ""),
+        {draw.left(rows.stored * s.k), draw.right(weights), draw.right(weights),
+         draw.left(s.rows() * l.kRank), draw.right(low), draw.right(low), i32_array(rows.index), s.sizes()},
+        {},
+        [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
+          gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
+                          .index = in[6].view(),
+                          .rhs_0 = in[1].view(of_weights),
+                          .rhs_1 = in[2].view(of_weights),
+                          .group_sizes = in[7].view(),
+                          .out_0 = alone ? TensorView() : o[0].view(s.of_n()),
+                          .out_1 = alone ? TensorView() : o[1].view(s.of_n()),
+                          .row_weights = {},
+                          .hidden = o.back().view(s.of_n()),
+                          .low = in[3].view({s.rows(), l.kRank}),
+                          .low_rhs_0 = in[4].view(of_low),
+                          .low_rhs_1 = in[5].view(of_low)});
+        }};
+    if (!alone) c.outputs = {{"out_0", out}, {"out_1", out}};
+    c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
+    return c;
+  });
+}
+
+std::vector<Case> gmm_dlhs_low_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 1, kLargeDlhs, [](const GroupedShape& s, int) {
+    const std::int64_t groups = LowShape(s).groups;
+    constexpr std::int64_t kRank = LowShape::kRank;
+    ExactOperands draw(s.dtype, s.seed);
+    return Case{
+        s.dtype,
+        s.text() + ", with low-rank parts",
+        {draw.left(s.rows() * s.n), draw.left(s.rows() * s.n), draw.right(s.weights()),
+         draw.right(s.weights()), draw.left(s.rows() * kRank), draw.right(groups * s.k * kRank), s.sizes()},
+        {{"dlhs", PoisonedArray(s.dtype, s.rows() * s.k)}},
+        [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+          const GmmLow low{in[4].view({s.rows(), kRank}), in[5].view({groups, s.k, kRank})};
+          gmm_dlhs_pair(pool, {in[0].view(s.of_n()),
+                               in[1].view(s.of_n()),
+                               in[2].view(s.of_weights()),
+                               in[3].view(s.of_weights()),
+                               in[6].view(),
+                               out[0].view(s.of_k()),
+                               {low, low}});
+        }};
+  });
+}
+
 }  // namespace
 
 std::vector<KernelCases> grouped_matmul_kernels() {
@@ -266,6 +355,9 @@ std::vector<KernelCases> grouped_matmul_kernels() {
           {"gmm_pair", "product", gmm_pair_cases},
           {"gmm_dlhs_pair", "product", gmm_dlhs_pair_cases},
           {"gmm_drhs_pair", "product", gmm_drhs_pair_cases},
+          {"gmm_low", "product", gmm_low_cases},
+          {"gmm_pair_low", "product", gmm_pair_low_cases},
+          {"gmm_dlhs_low", "product", gmm_dlhs_low_cases},
           {"gated_product", "product", gated_product_cases},
           {"gated_down_backward", "gated_down_backward", gated_down_backward_cases}};
 }

@@ -197,8 +197,11 @@ PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::i
   EXPECT_TRUE(same(alone, r.out_0) && same(drhs, r.drhs_0));
   if (dtype != DType::f32) return r;
   Array dlhs(dtype, rows * k);
-  gmm_dlhs(pool, {dy_0.view(shape), rhs_0.view(of_weights), of_groups, dlhs.view({rows, k})});
-  gmm_dlhs(pool, {dy_1.view(shape), rhs_1.view(of_weights), of_groups, dlhs.view({rows, k}), true});
+  gmm_dlhs(pool, {dy_0.view(shape),
+                  rhs_0.view(of_weights),
+                  of_groups,
+                  dlhs.view({rows, k}),
+                  {dy_1.view(shape), rhs_1.view(of_weights)}});
   EXPECT_TRUE(same(dlhs, r.dlhs));
   return r;
 }

@@ -27,8 +27,10 @@ struct Product {
     TensorView a;            // [m,k], or [k,m] when transpose_a
     TensorView b;            // [k,n], or [n,k] when transpose_b; packed: blocks of it, a not transposed
     TensorView a_rows = {};  // i32: a's stored row i is row a_rows[i]; undefined: row i
+    TensorView b_next = {};  // behind the first term: the b of the further right operand's sum
   };
-  // A further right operand of the first term's a: c_i = op(a) · op(b_i), in the form of the first.
+  // A further right operand of the first term's a: c_i = op(a) · op(b_i), in the form of the first; where
+  // there is one and more terms, plus their op(a_t) · op(b_next).
   struct Right {
     TensorView b, c;
   };
@@ -44,6 +46,8 @@ struct Product {
   TensorView c = {};            // undefined: only the epilogue's results are wanted
   TensorView bias = {};         // [groups,n], of groups of rows
   TensorView group_sizes = {};  // i32 [groups], where the operands are; their sum is the number of rows
+  std::int64_t parts = 1;  // of groups of rows so many, one behind the other, share the b of the first term
+                           // and of right operands; those of further terms are each group's own
   Groups groups = Groups::none;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   const GatedEpilogue* gated = nullptr;  // with one further right operand

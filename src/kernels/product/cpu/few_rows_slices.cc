@@ -158,7 +158,7 @@ void widen_rows(const GemmProblem& p, const GemmTerm& term, std::int64_t from, s
                 float* out) {
   for (std::int64_t i = 0; i < p.m; ++i, out += widened_row(depth)) {
     const Word* row =
-        static_cast<const Word*>(term.a) + (term.a_rows == nullptr ? i : term.a_rows[i]) * p.lda + from;
+        static_cast<const Word*>(term.a) + (term.a_rows == nullptr ? i : term.a_rows[i]) * term.lda + from;
     for (std::int64_t l = 0; l < depth; l += 16) {
       _mm512_mask_storeu_ps(out + l, first(depth - l), load_some(row + l, first(depth - l)));
     }
@@ -221,15 +221,21 @@ void make_hidden(const GemmProblem& p) {
 void few_rows_sums(const FewRowsSlice& slice, float* all_sums) {
   static thread_local ThreadScratch memory;
   const GemmProblem& p = *slice.problem;
-  float* const a = memory.at_least<float>(2 * p.m * widened_row(slice.depth_end - slice.depth_begin));
+  // The last slice has what further terms have beyond the first one's depth.
+  const auto end_in = [&](const GemmTerm& term) {
+    return slice.depth_end == p.k ? term.k : std::min(slice.depth_end, term.k);
+  };
+  std::int64_t deepest = 0;
+  for (std::int64_t t = 0; t < p.terms(); ++t) deepest = std::max(deepest, end_in(p.term(t)));
+  float* const a = memory.at_least<float>(2 * p.m * widened_row(deepest - slice.depth_begin));
   const auto add = [&](const GemmTerm& term, std::int64_t begin, std::int64_t columns) {
-    const std::int64_t depth = std::min(slice.depth_end, term.k) - slice.depth_begin;
+    const std::int64_t depth = end_in(term) - slice.depth_begin;
     if (depth <= 0) return;
     widen_rows(p, term, slice.depth_begin, depth, a);
     const std::int64_t at =
-        p.transpose_b ? begin * p.ldb + slice.depth_begin : slice.depth_begin * p.ldb + begin;
+        p.transpose_b ? begin * term.ldb + slice.depth_begin : slice.depth_begin * term.ldb + begin;
     const auto* const b = static_cast<const Word*>(slice.next ? term.b_next : term.b) + at;
-    const Product product{a, widened_row(depth), p.m, depth, b, p.ldb};
+    const Product product{a, widened_row(depth), p.m, depth, b, term.ldb};
     (p.transpose_b ? kTransposed : kPlain)[p.m](product, columns, all_sums + slice.sums + begin * p.m);
   };
   const std::int64_t at_once = columns_at_once(p.m);

@@ -80,13 +80,17 @@ GemmTerm term_of(const Product& p, const Product::Term& term, const Part& part) 
                                : columns,
           .a = a.at(grouped ? 0 : part.index, looked_up ? 0 : part.row),
           .a_rows = looked_up ? term.a_rows.kernel_data<std::int32_t>() + part.row : nullptr,
-          .b = of_depth ? b.at(0, part.row) : b.at(part.index)};
+          .b = of_depth ? b.at(0, part.row) : b.at(part.index),
+          .b_next = term.b_next.defined() ? Matrices(term.b_next).at(part.index) : nullptr,
+          .lda = term.a.stride(term.a.rank() - 2),
+          .ldb = term.b.stride(term.b.rank() - 2)};
 }
 
 GemmProblem problem_of(const Product& p, const Product::Right& right, const Part& part) {
   const bool of_rows = p.groups == Product::Groups::rows;
   const Product::Term& first = p.terms[0];
-  const GemmTerm term = term_of(p, {.a = first.a, .b = right.b, .a_rows = first.a_rows}, part);
+  const GemmTerm term = term_of(p, {.a = first.a, .b = right.b, .a_rows = first.a_rows},
+                                {part.index / p.parts, part.row, part.rows});
   const TensorView &a = first.a, &b = right.b;
   const std::size_t a_dims = a.rank(), b_dims = b.rank();
   const bool packed = is_packed(b.dtype());
@@ -101,10 +105,10 @@ GemmProblem problem_of(const Product& p, const Product::Right& right, const Part
                       .dtype = a.dtype(),
                       .a = term.a,
                       .transpose_a = p.transpose_a,
-                      .lda = a.stride(a_dims - 2),
+                      .lda = term.lda,
                       .b = term.b,
                       .transpose_b = p.transpose_b,
-                      .ldb = b.stride(b_dims - 2),
+                      .ldb = term.ldb,
                       .weight_dtype = b.dtype(),
                       .ldc = p.transpose_b ? inputs : outputs,
                       .accumulate = p.accumulate,
@@ -143,8 +147,9 @@ bool takes_gemm_forms(DType dtype) {
 ExpandedProduct::ExpandedProduct(const Product& p) {
   const Product::Right first{p.terms[0].b, p.c};
   const bool as_pair =
-      p.gated != nullptr || (p.right.size() == 1 && p.groups != Product::Groups::none &&
-                             takes_gemm_forms(p.terms[0].a.dtype()) && !is_packed(first.b.dtype()));
+      p.gated != nullptr ||
+      (p.right.size() == 1 && p.groups != Product::Groups::none &&
+       ((takes_gemm_forms(p.terms[0].a.dtype()) && !is_packed(first.b.dtype())) || p.terms.size() > 1));
   const std::vector<Part> parts = parts_of(p);
   more.reserve(parts.size());
   problems.reserve(parts.size() * (as_pair ? 1 : 1 + p.right.size()));
@@ -156,6 +161,8 @@ ExpandedProduct::ExpandedProduct(const Product& p) {
     problem.more = terms;
   }
   if (as_pair) return;
+  CHECK(p.right.empty() || p.terms.size() == 1, "[{}] {} terms of {} right operands", p.op, p.terms.size(),
+        p.right.size());
   for (const Product::Right& right : p.right) {
     for (const Part& part : parts) problems.push_back(problem_of(p, right, part));
   }

@@ -30,6 +30,7 @@ struct GemmTerm {
   const std::int32_t* a_rows = nullptr;
   const void* b = nullptr;
   const void* b_next = nullptr;
+  std::int64_t lda = 0, ldb = 0;
 };
 
 struct GemmProblem {
@@ -65,7 +66,7 @@ struct GemmProblem {
   }
   std::int64_t terms() const { return 1 + static_cast<std::int64_t>(more.size()); }
   GemmTerm term(std::int64_t i) const {
-    return i == 0 ? GemmTerm{k, a, a_rows, b, b_next} : more[static_cast<std::size_t>(i - 1)];
+    return i == 0 ? GemmTerm{k, a, a_rows, b, b_next, lda, ldb} : more[static_cast<std::size_t>(i - 1)];
   }
   std::int64_t depth() const {
     std::int64_t sum = k;

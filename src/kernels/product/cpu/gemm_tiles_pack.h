@@ -76,8 +76,8 @@ inline Strip strip_of(const GemmProblem& p, std::int64_t index) {
   return {next, column, std::min(kLines, p.n - column)};
 }
 
-inline Stored stored_a(const GemmProblem& p, const GemmTerm& term) {
-  return {static_cast<const Word*>(term.a), p.lda, term.a_rows};
+inline Stored stored_a(const GemmTerm& term) {
+  return {static_cast<const Word*>(term.a), term.lda, term.a_rows};
 }
 
 // Up to 32 rows of A and C.
@@ -94,7 +94,7 @@ class Panel {
   };
   Rows stored(std::int64_t term, std::int64_t from) const {
     Rows rows;
-    const Stored a = stored_a(*p_, p_->term(term));
+    const Stored a = stored_a(p_->term(term));
     for (std::int64_t r = 0; r < rows_; ++r) rows.at[r] = a.row(row_ + r) + from;
     return rows;
   }
@@ -106,7 +106,7 @@ class Panel {
                       const GemmTerm term = p_->term(t);
                       const std::int64_t count = std::min(32 * steps, term.k - from);
                       Word* const to = out + before * kStepWords;
-                      p_->transpose_a ? pack_depth(stored_a(*p_, term), row_, rows_, from, count, to)
+                      p_->transpose_a ? pack_depth(stored_a(term), row_, rows_, from, count, to)
                                       : pack_lines(stored(t, from).at, rows_, count, to);
                     });
   }
@@ -144,8 +144,8 @@ class PackB {
       const Half half = at(here_);
       Word* const to = out_ + (half.strip * steps_ + half.step) * kStepWords;
       p_->transpose_b
-          ? pack_lines_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * kTileWords)
-          : pack_depth_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * 256);
+          ? pack_lines_of_b(half.x, half.leading, half.rows, half.columns, to + half.which * kTileWords)
+          : pack_depth_of_b(half.x, half.leading, half.rows, half.columns, to + half.which * 256);
       advance(here_);
     }
   }
@@ -156,7 +156,7 @@ class PackB {
   // Half a step: 16 stored rows of 32 elements, fewer at the ends.
   struct Half {
     const Word* x;
-    std::int64_t rows, columns, strip, step, which;
+    std::int64_t leading, rows, columns, strip, step, which;
   };
   // The order runs along stored rows first.
   struct Place {
@@ -180,9 +180,21 @@ class PackB {
     const auto* b = static_cast<const Word*>(strip.next ? term.b_next : term.b);
     const std::int64_t half = 16 * place.which, depth = term.k - from;
     if (p_->transpose_b) {
-      return {b + (strip.column + half) * p_->ldb + from, strip.columns - half, depth, s, l, place.which};
+      return {b + (strip.column + half) * term.ldb + from,
+              term.ldb,
+              strip.columns - half,
+              depth,
+              s,
+              l,
+              place.which};
     }
-    return {b + (from + half) * p_->ldb + strip.column, depth - half, strip.columns, s, l, place.which};
+    return {b + (from + half) * term.ldb + strip.column,
+            term.ldb,
+            depth - half,
+            strip.columns,
+            s,
+            l,
+            place.which};
   }
 
   void fetch() {
@@ -190,7 +202,7 @@ class PackB {
     --to_fetch_;
     const Half half = at(ahead_);
     for (std::int64_t i = 0; i < std::min<std::int64_t>(16, half.rows); ++i)
-      _mm_prefetch(half.x + i * p_->ldb, _MM_HINT_T1);
+      _mm_prefetch(half.x + i * half.leading, _MM_HINT_T1);
     advance(ahead_);
   }
 

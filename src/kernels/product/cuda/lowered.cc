@@ -58,7 +58,10 @@ std::vector<DeviceProduct> lowered(const Product& product) {
   if (product.gated != nullptr || product.terms.size() > kMostTerms || product.right.size() >= kMostProducts)
     return {};
   if (several && (product.groups != Groups::none || product.c.rank() == 3)) return {};
-  if (sums && is_packed(product.terms[0].b.dtype())) return {};
+  if (sums && (several || is_packed(product.terms[0].b.dtype()))) return {};
+  if (product.parts > 1) return {};
+  for (const Product::Term& term : product.terms)
+    if (stride_of(term.b) != stride_of(product.terms[0].b)) return {};
   std::vector<DeviceProduct> all{lowered_alone(product, {product.terms[0].b, product.c})};
   for (const Product::Right& right : product.right) all.push_back(lowered_alone(product, right));
   return all;
