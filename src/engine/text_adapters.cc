@@ -19,64 +19,81 @@ std::string weight_of(const std::string& parameter) {
   return weight.ends_with(".wi") ? weight + "_0" : weight;
 }
 
-// Fills the entries [begin, end) of the first dim of an adapters' parameter of experts, of which each expert
-// has one for each number; the one for 0 is 0.
+// The values of a place's A or B of a weight; null: it has none.
+const float* values_at(const std::shared_ptr<const PeftAdapter>& place, const std::string& weight, bool is_a,
+                       AdaptedWeight& how) {
+  if (place == nullptr) return nullptr;
+  const auto found = place->adapter.weights.find(weight);
+  if (found == place->adapter.weights.end()) return nullptr;
+  how = found->second;
+  return place->tensors.at(is_a ? lora_a_of(weight, how) : lora_b_of(weight)).data<float>();
+}
+
+// Fills the entries [begin, end) of the first dim of an adapters' parameter of experts [E·numbers, rows,
+// columns], of which each expert has one for each number; the one for 0 is 0.
+template <typename T>
 void fill_experts(const Tensor& out, const AdapterPlaces& places, const std::string& weight, bool is_a,
                   std::int64_t begin, std::int64_t end) {
-  const std::int64_t numbers = std::ssize(places) + 1, size = out.size() / (end - begin);
+  const std::int64_t numbers = std::ssize(places) + 1, all_rows = out.shape()[1], width = out.shape()[2];
   for (std::int64_t entry = begin; entry < end; ++entry) {
     const auto number = static_cast<std::size_t>(entry % numbers);
-    if (number == 0 || places[number - 1] == nullptr) continue;
-    const PeftAdapter& from = *places[number - 1];
-    const auto how = from.adapter.weights.find(weight);
-    if (how == from.adapter.weights.end()) continue;
-    const Tensor& values = from.tensors.at(is_a ? lora_a_of(weight, how->second) : lora_b_of(weight));
-    const std::int64_t rank = how->second.rank, width = is_a ? out.shape()[2] : values.shape()[2],
-                       rows = is_a ? values.shape()[1] : rank, columns = is_a ? rank : width;
-    const float* const source = values.data<float>() + entry / numbers * rows * columns;
-    float* const to = out.data<float>() + (entry - begin) * size;
+    AdaptedWeight how;
+    const float* from = number == 0 ? nullptr : values_at(places[number - 1], weight, is_a, how);
+    if (from == nullptr) continue;
+    const std::int64_t rows = is_a ? all_rows : how.rank, columns = is_a ? how.rank : width;
+    const float factor = is_a ? 1 : how.scale;
+    from += entry / numbers * rows * columns;
+    T* const to = out.data<T>() + (entry - begin) * all_rows * width;
     for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t i = 0; i < columns; ++i) to[row * width + i] = source[row * columns + i];
+      for (std::int64_t i = 0; i < columns; ++i) to[row * width + i] = T(from[row * columns + i] * factor);
     }
   }
 }
 
 // Fills a whole adapters' parameter of a weight without a stack: A [inputs, n·rank] or B [n·rank, outputs].
+template <typename T>
 void fill_matrix(const Tensor& out, const AdapterPlaces& places, const std::string& weight, bool is_a) {
   const auto count = std::ssize(places);
   const std::int64_t outer = is_a ? out.shape().back() : out.shape().front(), rank = outer / count,
                      other = out.size() / outer;
+  T* const to = out.data<T>();
   for (std::int64_t n = 0; n < count; ++n) {
-    if (places[static_cast<std::size_t>(n)] == nullptr) continue;
-    const PeftAdapter& from = *places[static_cast<std::size_t>(n)];
-    const auto how = from.adapter.weights.find(weight);
-    if (how == from.adapter.weights.end()) continue;
-    const Tensor& values = from.tensors.at(is_a ? lora_a_of(weight, how->second) : lora_b_of(weight));
-    for (std::int64_t k = 0; k < how->second.rank; ++k) {
+    AdaptedWeight how;
+    const float* const from = values_at(places[static_cast<std::size_t>(n)], weight, is_a, how);
+    if (from == nullptr) continue;
+    for (std::int64_t k = 0; k < how.rank; ++k) {
       for (std::int64_t i = 0; i < other; ++i) {
         if (is_a)
-          out.data<float>()[i * outer + n * rank + k] = values.data<float>()[i * how->second.rank + k];
+          to[i * outer + n * rank + k] = T(from[i * how.rank + k]);
         else
-          out.data<float>()[(n * rank + k) * other + i] = values.data<float>()[k * other + i];
+          to[(n * rank + k) * other + i] = T(from[k * other + i] * how.scale);
       }
     }
   }
 }
 
-Tensor block_of(const AdapterPlaces& places, const ParameterSpec& spec, const Box& block) {
+template <typename T>
+Tensor block_in(const AdapterPlaces& places, const ParameterSpec& spec, const Box& block) {
   const bool is_a = spec.name.ends_with(kA);
   const std::string weight = weight_of(spec.name);
-  if (spec.matrix.stack == 0) {
-    const Tensor whole = Memory().zeros(DType::f32, spec.shape);
-    fill_matrix(whole, places, weight, is_a);
-    return slice_block(whole, block.start, block.shape);
+  // Of experts only those of the block.
+  Shape shape = spec.shape, start = block.start;
+  const bool experts = spec.matrix.stack > 0;
+  if (experts) {
+    shape[0] = block.shape[0];
+    start[0] = 0;
   }
-  Shape entries = spec.shape, start = block.start;
-  entries[0] = block.shape[0];
-  start[0] = 0;
-  const Tensor whole = Memory().zeros(DType::f32, entries);
-  fill_experts(whole, places, weight, is_a, block.start[0], block.start[0] + block.shape[0]);
-  return slice_block(whole, start, block.shape);
+  const Tensor values = Memory().zeros(spec.dtype, shape);
+  if (experts)
+    fill_experts<T>(values, places, weight, is_a, block.start[0], block.start[0] + block.shape[0]);
+  else
+    fill_matrix<T>(values, places, weight, is_a);
+  return shape == block.shape ? values : slice_block(values, start, block.shape);
+}
+
+Tensor block_of(const AdapterPlaces& places, const ParameterSpec& spec, const Box& block) {
+  return spec.dtype == DType::bf16 ? block_in<bfloat16>(places, spec, block)
+                                   : block_in<float>(places, spec, block);
 }
 
 }  // namespace
@@ -130,12 +147,16 @@ void check_several_adapters(const Mesh& mesh, const ModelConfig& model) {
 
 std::shared_ptr<const PeftAdapter> read_text_adapter(const std::string& path, const Config& config,
                                                      const ModelConfig& model) {
-  PeftAdapter read = read_adapter_to_run(path, config, model);
+  ModelConfig base = model;
+  base.adapter = nullptr;
+  PeftAdapter read = read_adapter(path, config, base);
   if (!read.adapter.whole.empty())
     fail_usage(
         "[adapter] {}: has {} in place of the model's, which texts with several adapters share: serve "
         "it alone (adapter=FOLDER), or merge it",
         path, *read.adapter.whole.begin());
+  const auto factor = static_cast<float>(config.get_float("adapter_scale"));
+  for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
   return std::make_shared<const PeftAdapter>(std::move(read));
 }
 
