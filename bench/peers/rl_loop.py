@@ -53,8 +53,8 @@ def reward(choice):
 def sample(port, model, prompt, args, seed):
     """The choices of one prompt, each with its tokens, log-probabilities and experts."""
     answer = post(port, "/v1/chat/completions", {
-        "model": model, "messages": [{"role": "user", "content": prompt}], "n": args.choices, "temperature": 1,
-        "seed": seed, "max_tokens": args.tokens, "logprobs": True, "return_token_ids": True,
+        "model": model, "messages": [{"role": "user", "content": prompt}], "n": args.choices,
+        "temperature": args.temperature, "seed": seed, "max_tokens": args.tokens, "logprobs": True, "return_token_ids": True,
         "return_routed_experts": True})
     return [{"prompt": prompt, "tokens": answer["prompt_token_ids"] + choice["token_ids"],
              "log_probs": [token["logprob"] for token in choice["logprobs"]["content"]],
@@ -79,9 +79,11 @@ def main():
     parser.add_argument("--config", help="the file that a run was trained with")
     parser.add_argument("--switchyard", default="build/release/switchyard")
     parser.add_argument("--work", default="rl_loop", help="folder for data and adapters (default %(default)s)")
-    for key, default in (("rounds", 10), ("choices", 8), ("tokens", 40), ("steps", 8), ("rank", 8)):
+    for key, default in (("rounds", 10), ("choices", 16), ("tokens", 40), ("steps", 8), ("rank", 8)):
         parser.add_argument(f"--{key}", type=int, default=default)
     parser.add_argument("--learning-rate", default="2e-3")
+    parser.add_argument("--temperature", type=float, default=2.0,
+                        help="of the samples; log-probabilities are those of 1 (default %(default)s)")
     args = parser.parse_args()
     work = pathlib.Path(args.work).resolve()
     (work / "runs").mkdir(parents=True, exist_ok=True)
@@ -122,7 +124,8 @@ def loop(args, work, port, base):
             "max_target_length=256", "--json", str(shown))
         # Text that the tokenizer cuts otherwise than the model did would be other tokens.
         documents = json.loads(shown.read_text())["documents"]
-        same = [i for i, s in enumerate(best) if documents[i]["tokens"][:len(s["tokens"])] == s["tokens"]]
+        same = [i for i, s in enumerate(best)
+                if documents[i]["kept"] and documents[i]["tokens"][:len(s["tokens"])] == s["tokens"]]
         lines = data.read_text().splitlines(keepends=True)
         data.write_text("".join(lines[i] for i in same))
         routes.write_bytes(b"".join(best[i]["routes"] for i in same))
@@ -131,7 +134,7 @@ def loop(args, work, port, base):
         run(args.switchyard, "train", *of_base, "use_sft=true", f"data_path={data}",
             f"tokenizer_path={tokenizer_of(args)}", f"routing_replay={routes}", *restore,
             f"steps={args.steps}", f"learning_rate={args.learning_rate}", "warmup_steps_fraction=0", "dtype=float32",
-            "weight_dtype=float32", "max_target_length=256", "packing=false", f"per_device_batch_size={len(same)}",
+            "weight_dtype=float32", "max_target_length=256", "packing=false", "eval_interval=-1", f"per_device_batch_size={len(same)}",
             "enable_checkpointing=true", f"base_output_directory={work / 'runs'}", f"run_name={run_name}")
         trained = time.perf_counter()
         adapter = work / "runs" / run_name
