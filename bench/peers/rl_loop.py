@@ -1,14 +1,14 @@
 """A loop of reinforcement learning over `switchyard serve` and `switchyard train`: best of n, ten rounds.
 
 Each round samples answers from the server with their tokens, log-probabilities and experts; keeps each prompt's best
-by a reward; trains an adapter on those by the command line, in float32, with the experts replayed; and posts the adapter
-back to the server, which goes on. The trainer's first loss must be the sampler's mean over the same tokens.
+by a reward; trains an adapter on those by the command line, in float32, with the experts replayed; and posts it back to
+the server, which goes on. The trainer's first loss must be the sampler's mean over the same tokens.
 
     python3 bench/peers/rl_loop.py switchyard_output/small-chat --config configs/examples/chat/small-chat.yml
     python3 bench/peers/rl_loop.py MODEL_FOLDER
 
-The first line is for the small chat model of docs/serving.md. A base needs a chat template. The reward is the share of an answer's letters that are capitals, less 0.3 for an answer
-without an end. One line of JSON a round; status 1 where sampler and trainer disagree.
+The first line is for the small chat model of docs/serving.md. A base needs a chat template. The reward is the share of
+an answer's letters that are capitals, less 0.3 for an answer without an end. One line of JSON a round; status 1 where sampler and trainer disagree.
 """
 
 import argparse
@@ -54,8 +54,8 @@ def sample(port, model, prompt, args, seed):
     """The choices of one prompt, each with its tokens, log-probabilities and experts."""
     answer = post(port, "/v1/chat/completions", {
         "model": model, "messages": [{"role": "user", "content": prompt}], "n": args.choices,
-        "temperature": args.temperature, "seed": seed, "max_tokens": args.tokens, "logprobs": True, "return_token_ids": True,
-        "return_routed_experts": True})
+        "temperature": args.temperature, "seed": seed, "max_tokens": args.tokens, "logprobs": True,
+        "return_token_ids": True, "return_routed_experts": True})
     return [{"prompt": prompt, "tokens": answer["prompt_token_ids"] + choice["token_ids"],
              "log_probs": [token["logprob"] for token in choice["logprobs"]["content"]],
              "made": len(choice["token_ids"]), "choice": choice, "reward": reward(choice),
@@ -134,8 +134,8 @@ def loop(args, work, port, base):
         run(args.switchyard, "train", *of_base, "use_sft=true", f"data_path={data}",
             f"tokenizer_path={tokenizer_of(args)}", f"routing_replay={routes}", *restore,
             f"steps={args.steps}", f"learning_rate={args.learning_rate}", "warmup_steps_fraction=0", "dtype=float32",
-            "weight_dtype=float32", "max_target_length=256", "packing=false", "eval_interval=-1", f"per_device_batch_size={len(same)}",
-            "enable_checkpointing=true", f"base_output_directory={work / 'runs'}", f"run_name={run_name}")
+            "weight_dtype=float32", "max_target_length=256", "packing=false", "eval_interval=-1",
+            f"per_device_batch_size={len(same)}", "enable_checkpointing=true", f"base_output_directory={work / 'runs'}", f"run_name={run_name}")
         trained = time.perf_counter()
         adapter = work / "runs" / run_name
         metrics = adapter / "metrics.jsonl"

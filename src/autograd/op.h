@@ -69,8 +69,8 @@ class Op {
   // that is differentiable().
   virtual std::vector<Tensor> backward(Context& context, const BackwardCall& call) const;
 
-  // Bit i set: backward reads input (output) i where the inputs whose bits are set in `wanted` need a
-  // gradient.
+  // Bit i is set where backward reads input (output) i. `wanted` has a bit for each input whose gradient is
+  // asked for: an input that only other gradients read is not kept.
   virtual std::uint32_t needs_inputs([[maybe_unused]] std::uint32_t wanted) const { return ~0u; }
   virtual std::uint32_t needs_outputs() const { return 0; }
   virtual bool differentiable() const { return true; }

@@ -129,18 +129,20 @@ ModelOnRanks open_instead(const std::string& command, Processes& processes, std:
     settings[0] = path;
   else
     settings.push_back("load_parameters_path=" + path);
-  return ModelOnRanks(
-      ModelOnMesh(config_to_run_fixed(command, processes.count(), settings), ModelUse::run), &processes);
+  return ModelOnRanks(ModelOnMesh(config_to_run_fixed(command, processes.count(), settings), ModelUse::run),
+                      &processes);
 }
 
-// What tells the weights of requests apart, and how they change.
+// Makes what a server knows of its weights and their changes.
 std::shared_ptr<serve::ServedWeights> served_weights(const ModelOnRanks& run, const Options& options,
                                                      const std::string& name,
                                                      std::shared_ptr<ChangingWeights> changing,
                                                      std::shared_ptr<serve::TokenMemory> memory) {
   const Config& config = run.config;
   serve::ServedWeights::Model model;
-  model.name = name;
+  model.names = {name};
+  if (const auto aliases = options.lists.find("--alias"); aliases != options.lists.end())
+    model.names.insert(model.names.end(), aliases->second.begin(), aliases->second.end());
   model.path = config.get_string("load_parameters_path");
   for (const ParameterSpec& spec : run.specs) {
     if (!spec.of_adapter) model.shapes += fmt::format("{}{};", spec.name, to_string(spec.shape));
@@ -152,8 +154,9 @@ std::shared_ptr<serve::ServedWeights> served_weights(const ModelOnRanks& run, co
     fail_usage("[serve] adapter={}: expected at most lora_slots={} adapters", config.get_string("adapter"),
                model.places);
   for (const NamedAdapter& adapter : run.named) {
-    if (adapter.name == name)
-      fail_usage("[serve] adapter={}: the model itself is called {}", config.get_string("adapter"), name);
+    if (std::ranges::count(model.names, adapter.name) > 0)
+      fail_usage("[serve] adapter={}: the model itself is called {}", config.get_string("adapter"),
+                 adapter.name);
   }
   const auto folders = [&](const char* option) {
     const auto given = options.lists.find(option);

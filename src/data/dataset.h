@@ -22,7 +22,7 @@ struct Batch {
   // The number of each token's adapter, where texts have several (models/adapter.h). Undefined: none has one.
   Tensor adapters = {};
 
-  // What a model reads that continues texts.
+  // Returns the tensors that a model reads where it continues texts.
   std::vector<const Tensor*> parts_to_continue() const {
     std::vector<const Tensor*> parts{&inputs, &inputs_position, &inputs_segmentation};
     if (adapters.defined()) parts.push_back(&adapters);

@@ -76,7 +76,7 @@ template <typename T>
 Tensor block_in(const AdapterPlaces& places, const ParameterSpec& spec, const Box& block) {
   const bool is_a = spec.name.ends_with(kA);
   const std::string weight = weight_of(spec.name);
-  // Of experts only those of the block.
+  // A block of experts is made without the others.
   Shape shape = spec.shape, start = block.start;
   const bool experts = spec.matrix.stack > 0;
   if (experts) {

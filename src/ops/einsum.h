@@ -33,8 +33,8 @@ Array einsum(Context& context, std::string_view spec, const Array& a, const Arra
 struct LowRankEinsum {
   std::string to_low, from_low;  // "BSM,Mr->BSr" and "BSr,rH->BSH" for "BSM,MH->BSH"
   std::vector<Array> a, b;       // for each weight, of the type of einsum's `a`; undefined: none
-  // Of `count` parts side by side along that label, a row of `a` has the one that its number in i32 [B,S]
-  // names, or none for 0: labels of a·low_rank.a begin with these two. Count 0: one part, of all rows.
+  // The label has `count` parts side by side. A row of `a` has the part that its number in i32 [B,S] names,
+  // or none for 0; labels of a·low_rank.a begin with these two. Count 0: one part, of all rows.
   Array numbers = {};
   std::int64_t count = 0;
 };

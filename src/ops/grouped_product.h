@@ -16,8 +16,8 @@ namespace switchyard {
 
 // rows [R,K], weights [G,K,N], sizes i32 [G] -> [R,N].
 Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes);
-// The same plus (rows·a)·b, with a [A,K,r], b [A,r,N] and groups of their own, whose sizes i32 [A] are
-// `sizes_of_adapters`.
+// Adds (rows·a)·b in the same sum: a [A,K,r] and b [A,r,N] have groups of their own, whose sizes are i32 [A].
+// Where A is a multiple of G, so many groups of rows one behind the other have one weight.
 Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes,
                       const Array& sizes_of_adapters, const Array& a, const Array& b);
 

@@ -46,9 +46,9 @@ struct Linear {
   Array with_bias(Context& context, const Array& y) const;
 
   // Rows [R,K] sorted by expert, with `sizes` i32 [G] rows each, times the experts' weights [G,K,N], plus the
-  // adapter's part; without the bias, which moe/expert_biases.h adds for experts. `of_adapters`: the sizes of
-  // the groups that a and b are stacked by, which are parts of the experts where there are several adapters;
-  // undefined: sizes.
+  // adapter's part; without the bias, which moe/expert_biases.h adds for experts. `of_adapters` are the sizes
+  // of the groups that a and b are stacked by, where these are not `sizes`: with several adapters they are
+  // parts of the experts.
   Array grouped_apply(Context& context, const Array& rows, const Array& sizes,
                       const Array& of_adapters = {}) const;
 

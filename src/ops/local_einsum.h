@@ -21,8 +21,8 @@ Shape label_sizes_of_b(const EinsumSpec& spec, DType dtype, const Shape& b);
 
 // Einsum of local shards; f32 or bf16 inputs of one dtype, or a packed b; the result has `out_dtype`. CHECKs
 // that a packed b has its other labels all before or all after the contracted ones, as [.., in, .., out].
-// `onto`, where given, has the result's shape and dtype: the result is added to it, and returned in its
-// place.
+// `onto`, where given, has the result's shape and dtype. The result is added to it, and `onto` is what the
+// function returns.
 Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
                     DType out_dtype, const Tensor& onto = {});
 

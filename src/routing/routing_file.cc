@@ -36,7 +36,7 @@ bool has_gaps(const RecordHeader& h) {
   return std::memcmp(h.magic, kMagicOfGaps, sizeof h.magic) == 0;
 }
 
-// The largest value of the bytes stands for no expert.
+// Returns 1 or 2. With gaps, the largest number that the bytes can hold means that a slot has no expert.
 std::uint64_t bytes_of_expert(std::int64_t experts, bool has_gaps) {
   return experts <= (has_gaps ? 255 : 256) ? 1 : 2;
 }

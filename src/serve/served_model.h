@@ -54,7 +54,7 @@ struct ServedModel {
   bool is_named(const std::string& other) const {
     return other == name || std::find(aliases.begin(), aliases.end(), other) != aliases.end();
   }
-  // What an answer calls the model: its adapter's name, where it has one.
+  // Returns the name that an answer gives: the adapter's, where it has one.
   const std::string& name_with(const texts::TextAdapter* adapter) const {
     return adapter == nullptr ? name : adapter->name;
   }

@@ -113,7 +113,7 @@ std::shared_ptr<const TextAdapter> ServedWeights::change_adapter(const FieldName
   };
   if (!model_.only_adapter.empty())
     refuse("all texts of this server have the adapter of adapter=FOLDER: start it with adapter=NAME=FOLDER");
-  if (name.empty() || name == model_.name)
+  if (name.empty() || std::ranges::count(model_.names, name) > 0)
     refuse(fmt::format("expected another name than the model's, got '{}'", name));
   WeightChange change{.kind = WeightChange::Kind::adapter, .path = path};
   {

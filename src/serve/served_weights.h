@@ -19,14 +19,14 @@
 
 namespace switchyard::serve {
 
-// What becomes of the texts that run while the weights change: they finish before, go on with the new
-// weights, or end.
+// Texts that run while the weights change finish before, go on with the new weights, or end, as a request
+// asks.
 enum class RunningTexts { finish, go_on, abort };
 
 class ServedWeights {
  public:
   struct Model {
-    std::string name;                         // of the base
+    std::vector<std::string> names;           // of the base
     std::string path;                         // of its weights
     std::string shapes;                       // names and shapes of all weights: part of the fingerprint
     std::vector<NamedAdapter> adapters = {};  // by number
@@ -43,8 +43,8 @@ class ServedWeights {
   // Null: no adapter has the name.
   std::shared_ptr<const TextAdapter> find(const std::string& name) const;
   std::vector<std::shared_ptr<const TextAdapter>> adapters() const;
-  // Tells weights apart: changes with the version of the program, the files of the weights and of the
-  // adapter.
+  // Returns a text that differs where the program's version, the files of the weights or those of the adapter
+  // differ.
   std::string fingerprint(const TextAdapter* adapter = nullptr) const;
 
   // All three wait until the change has its effect. BadRequest, and then nothing has changed.

@@ -1,4 +1,4 @@
-// What programs that train on answers ask for: tokens, log probabilities of the draw, and experts.
+// Programs that train on answers ask for tokens, log probabilities of the draw, and experts.
 #include "serve/protocol/chat_request.h"
 #include "serve/responses_testing.h"
 #include "serve/serve_testing.h"

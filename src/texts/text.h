@@ -55,12 +55,12 @@ struct TextRequest {
   // The token that may come first although the grammar does not allow it, and begins reasoning.
   std::optional<std::int32_t> reasoning_begin = {};
   CacheDomain domain = {};
-  std::shared_ptr<const TextAdapter> adapter = {};  // that reads and makes the text; null: none
+  std::shared_ptr<const TextAdapter> adapter = {};          // that reads and makes the text; null: none
   bool returns_token_ids = false, returns_routing = false;  // in the answer
 };
 
-// `failed`: the model's logits are not finite. `aborted`: other weights came, and the text was not to go on
-// with them.
+// `failed`: the model's logits are not finite. `aborted`: other weights came, and running texts were to end
+// (POST /v1/weights).
 enum class Finish { stop, length, abandoned, failed, aborted };
 inline bool is_cut(std::optional<Finish> how) {
   return how == Finish::length || how == Finish::aborted;

@@ -66,7 +66,7 @@ class ServedAdapters : public ProgramTest {
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 
-  // What `generate` makes of the prompt.
+  // Returns the text that `generate` makes of the prompt.
   std::string generated(const Arguments& keys) const {
     const Finished made =
         run(Arguments{"generate", "out/base", std::string("prompt=") + kPrompt, "max_target_length=16",

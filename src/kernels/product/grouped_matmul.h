@@ -83,8 +83,8 @@ struct GmmPairArgs {
 };
 void gmm_pair(ThreadPool& pool, const GmmPairArgs& args);
 
-// dlhs[r,:] = dy_0[r,:] · rhs_0[g(r)]ᵀ + dy_1[r,:] · rhs_1[g(r)]ᵀ and the same of each low-rank part, rounded
-// once.
+// dlhs[r,:] = dy_0[r,:] · rhs_0[g(r)]ᵀ + dy_1[r,:] · rhs_1[g(r)]ᵀ, plus the same of each low-rank part.
+// The sum is rounded once.
 struct GmmDlhsPairArgs {
   TensorView dy_0, dy_1;    // [R,n]
   TensorView rhs_0, rhs_1;  // [G,k,n]

@@ -64,8 +64,8 @@ std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config,
                         std::span<const SeenToken> seen, float uniform);
 
 // Returns the logits of the draw itself: with penalties, biases and temperature, -infinity for tokens that it
-// leaves out. Their softmax is the probability of each token to be picked. The logits are changed meanwhile
-// and restored.
+// leaves out. Their softmax is the probability of each token to be picked. While the function runs, the
+// logits are changed.
 std::vector<float> processed_logits(std::span<float> logits, const SamplingConfig& config,
                                     std::span<const SeenToken> seen);
 

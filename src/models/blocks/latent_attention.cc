@@ -13,8 +13,8 @@
 namespace switchyard {
 namespace {
 
-// What several adapters of wkv_b add to attention over latent vectors. No weight has them: with W_k + A·B_k
-// of a token's adapter, W_kᵀ q becomes W_kᵀ q + A (B_kᵀ q).
+// Several adapters of wkv_b act on queries and sums of latent vectors, since no weight has them: with W_k +
+// A·B_k of a token's adapter, W_kᵀ q becomes W_kᵀ q + A (B_kᵀ q).
 struct LatentAdapters {
   LowRankEinsum keys, values;
 };
