@@ -268,14 +268,9 @@ nlohmann::json print_search(const SearchResult& found, const Config& config, con
 
 // Error(usage) for weights that no training step starts from.
 void require_trainable(const Config& config, const Mesh& mesh) {
-  const std::string& format = config.get_string("weight_format");
-  if (format != "stored" && format != "dense")
-    fail_usage(
-        "[plan] weight_format={}: expected stored or dense for a training step; --generate plans the rest",
-        format);
   std::vector<std::string> notes;  // a run prints them
-  if (!config.is_none("load_parameters_path"))
-    require_weights_fit(ModelOnMesh(config, mesh, ModelUse::train), WeightUse::train, &notes);
+  const ModelOnMesh model(config, mesh, ModelUse::train);
+  if (!config.is_none("load_parameters_path")) require_weights_fit(model, WeightUse::train, &notes);
 }
 
 std::int64_t bytes_sent(const StepPlan& plan) {

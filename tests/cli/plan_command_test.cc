@@ -134,6 +134,21 @@ TEST_F(PlanCommand, GenerationTakesTheTypesThatModelsArePublishedIn) {
   EXPECT_NEAR(weights("gpt-oss-120b", {"weight_format=dense"})["weights_bytes"].get<double>(), 233.7e9, 2e9);
 }
 
+// The base stays in 4 bits while an adapter trains: 30.5 billion weights, 17 GB.
+TEST_F(PlanCommand, TrainingAnAdapterBesidePackedWeights) {
+  const Arguments plan{"plan",
+                       "model_name=qwen3-30b-a3b",
+                       "per_device_batch_size=1",
+                       "max_target_length=512",
+                       "weight_format=int4",
+                       "--json",
+                       "plan.json"};
+  const Finished with = run(plan + Arguments{"lora_rank=16", "lora_target=attention"});
+  ASSERT_EQ(with.status, 0) << with.err;
+  EXPECT_NEAR(json::parse(read("plan.json"))["per_rank"]["weights_bytes"].get<double>(), 17.5e9, 2e9);
+  expect_refused(plan, {"weight_format=int4", "training changes weights"});
+}
+
 TEST_F(PlanCommand, GenerationOfAModelThatIsHere) {
   train_bytes();
   const Finished plan = run({"plan", "--generate", "out/run"});
