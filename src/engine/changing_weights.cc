@@ -129,6 +129,7 @@ std::string ChangingWeights::apply(Context& context, Parameters& parameters, Gen
   if (!several) parameters.raise_version();
   const std::lock_guard lock(mutex_);
   if (several) places_ = ready->places;
+  if (ready_ == ready) ready_ = nullptr;  // all ranks have it; files need not stay open
   return "";
 }
 
