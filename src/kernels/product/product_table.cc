@@ -82,6 +82,7 @@ const char* unpacked_refuses(const gpu::DeviceProduct& p) {
 }
 
 const char* gated_refuses(const ProductCall& call) {
+  if (call.product.terms.size() > 1 || call.product.parts > 1) return kMore;
   return call.product.gated == nullptr ? "it has no activation" : gpu::hopper_gated_refuses(call.product);
 }
 

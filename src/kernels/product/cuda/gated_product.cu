@@ -301,7 +301,6 @@ void hopper_gated_product(const Product& product) {
 }
 
 const char* hopper_gated_refuses(const Product& product) {
-  if (product.terms.size() > 1 || product.parts > 1) return "it is a sum";
   const DeviceProduct p = products_of(product).of[kHidden];
   if (p.dtype != DType::bf16) return "the rows are not bfloat16";
   if (product.terms[0].b.dtype() != DType::bf16) return "the weights are packed";
