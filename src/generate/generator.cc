@@ -142,12 +142,18 @@ void Generator::follow_weights() {
   derived_version_ = parameters_.version();
   for (LayerCache& cache : caches_.layers) cache.key_up = cache.value_up = {};
   trunk_ = {};
-  if (graphs_ != nullptr) graphs_->clear();  // a graph reads what was derived at its old address
+  clear_graphs();  // a graph reads what was derived at its old address
+}
+
+void Generator::clear_graphs() {
+  if (graphs_ == nullptr) return;
+  loads_.clear();
+  graphs_->clear();
 }
 
 void Generator::follow_adapters(std::shared_ptr<const Adapter> adapter) {
   model_.adapter = std::move(adapter);
-  if (graphs_ != nullptr) graphs_->clear();
+  clear_graphs();
 }
 
 // Every group of slots gets as many batch rows as the group with most fed slots needs. Where a batch of that
@@ -304,6 +310,8 @@ bool Generator::makes_graphs() const {
 }
 
 Tensor Generator::logits_of_step(const Batch& batch) {
+  // What the call before left may lie in another graph's memory, and a recording may not release it.
+  loads_.clear();
   const std::int64_t rows = batch.inputs.dim(0);
   std::vector<std::int32_t> numbers;
   const std::vector<const Tensor*> parts = batch.parts_to_continue();

@@ -145,6 +145,7 @@ class Generator {
   Tensor run_prediction(std::span<const SlotTokens> next, Array before, bool further);
   // Drops what earlier weights gave.
   void follow_weights();
+  void clear_graphs();
   // The model that the running call needs: calls whose texts have none of several adapters do without them.
   const ModelConfig& model_of_call() const {
     return model_.adapter != nullptr && model_.adapter->count > 0 && !any_adapted_ ? base_ : model_;
