@@ -23,6 +23,7 @@ int graphs_of(const Keys& keys, std::int64_t slots) {
         Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
     Generator with(context, model, parameters, slots, 40), without(context, model, parameters, slots, 40);
     with.keep_logits_there();
+    with.keep_loads();  // as a server does: they lie in the memory of the graph that made them
     std::int32_t token = 1;
     const auto feed = [&](const std::vector<std::size_t>& texts, std::size_t tokens) {
       std::vector<SlotTokens> fed;
