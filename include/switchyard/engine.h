@@ -18,11 +18,13 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "switchyard/error.h"
+#include "switchyard/setting_error.h"
 
 namespace switchyard {
 
@@ -31,11 +33,14 @@ class Settings {
  public:
   // Parses `key=value` texts as on the command line of `switchyard train`. The first text may be a YAML file,
   // or a folder or file with weights (a Hugging Face folder, a checkpoint, a run, a GGUF file), which then
-  // defines the model. Error(usage) that names the key, its value and the nearest legal one.
+  // defines the model. Error(usage) that names the key, its value and the nearest legal one; SettingError for
+  // an unknown key and for a value that its key does not take.
   static Settings parse(const std::vector<std::string>& arguments);
 
   // A key's value as text, defaults and derived values included. Error(usage) for an unknown key.
   std::string value(std::string_view key) const;
+  // Every key with its value, typed, as a JSON object.
+  std::string json() const;
 
   struct Checked;
   const Checked& checked() const { return *checked_; }
@@ -88,7 +93,7 @@ struct Sampling {
   bool ends_by_model = true;            // true: the model's own end tokens end a text
   std::vector<std::string> stop = {};   // a text ends before the first of these; needs the model's tokenizer
   std::string json_schema = {};         // a text is JSON that keeps this schema; needs the model's tokenizer
-  bool log_probs = false;               // return the tokens' log probabilities (complete())
+  bool log_probs = false;               // return the tokens' log probabilities
 };
 
 // A text that is over.
@@ -115,10 +120,11 @@ struct Shard {
   std::vector<std::int64_t> offset, shape;  // within the whole parameter
   const void* data = nullptr;  // the weights in their dtype, with the last dim contiguous; null on a GPU
   std::size_t bytes = 0;
+  std::shared_ptr<const void> owner;  // keeps `data` valid, also after the engine's end
 };
 
-// A parameter and the shards of this process's ranks. `data` is valid until the next train_step() or the end
-// of the engine. Ranks with the same shard may share it.
+// A parameter and the shards of this process's ranks. `data` is valid as long as its owner is; a train_step()
+// changes the values there. Ranks with the same shard may share it.
 struct ParameterView : ParameterInfo {
   std::vector<Shard> shards;
 };
@@ -135,6 +141,11 @@ class TokenStream {
 
   // The next token, or nothing after the end of the text.
   std::optional<std::int32_t> next();
+  // The text that is certain with the token that next() returned and was not before: whole characters, before
+  // a stop text; "" without a tokenizer.
+  std::string text() const;
+  // That token's log probability, where wanted.
+  std::optional<double> log_prob() const;
 
   class Iterator {
    public:
@@ -214,9 +225,10 @@ class Engine {
 
   // Continues prompts side by side, as many at once as there is room for, and returns all texts. The draws of
   // prompt i depend on the seed and on i. Logits of texts in one call may be rounded otherwise than those of
-  // a text that is made alone.
+  // a text that is made alone. When `stop` is asked for, from any thread, it returns after the running call
+  // of the model with the texts as far as they are; of several processes, that of the first counts.
   std::vector<Text> complete(const std::vector<std::vector<std::int32_t>>& prompts,
-                             const Sampling& sampling = {});
+                             const Sampling& sampling = {}, const std::stop_token& stop = {});
 
   // Encodes and decodes with the model's tokenizer. Error(usage) when the settings name none.
   std::vector<std::int32_t> encode(std::string_view text) const;

@@ -16,18 +16,20 @@
 #include "config/value.h"
 #include "config/variables.h"
 #include "core/error.h"
+#include "switchyard/setting_error.h"
 
 namespace switchyard {
 namespace {
 
 const KeyDeclaration& known_key(const std::string& name, const std::string& source) {
   if (const KeyDeclaration* key = find_key(name)) return *key;
-  if (const std::string_view meant = keys_meant_by(name); !meant.empty())
-    fail_usage("[config] unknown key {} ({}); here it is {}", name, source, meant);
-  const std::string nearest = nearest_key(name);
-  if (nearest.empty())
-    fail_usage("[config] unknown key {} ({}); `switchyard config --list` shows all keys", name, source);
-  fail_usage("[config] unknown key {} ({}); the nearest known key is {}", name, source, nearest);
+  const std::string_view meant = keys_meant_by(name);
+  const std::string nearest = meant.empty() ? nearest_key(name) : std::string(meant);
+  const std::string advice = !meant.empty()    ? "here it is " + nearest
+                             : nearest.empty() ? "`switchyard config --list` shows all keys"
+                                               : "the nearest known key is " + nearest;
+  throw SettingError(fmt::format("[config] unknown key {} ({}); {}", name, source, advice), name, "",
+                     nearest);
 }
 
 // Checks rules: each is [name, axis], [name, [axis, …]] or [name, null].

@@ -11,6 +11,7 @@
 
 #include "config/config_file.h"
 #include "core/error.h"
+#include "switchyard/setting_error.h"
 
 namespace switchyard {
 namespace {
@@ -240,7 +241,10 @@ nlohmann::json typed_value(const KeyDeclaration& key, const nlohmann::json& valu
                expected_value(key), source);
   }
   if (typed.is_discarded() || !satisfies(check, typed)) {
-    fail_usage("[config] {}: expected {}, got {} ({})", key.name, expected_value(key), shown(value), source);
+    const std::string expected = expected_value(key), given = shown(value);
+    throw SettingError(
+        fmt::format("[config] {}: expected {}, got {} ({})", key.name, expected, given, source), key.name,
+        given, expected);
   }
   return typed;
 }

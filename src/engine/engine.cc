@@ -286,7 +286,8 @@ ParameterView Engine::parameter(std::string_view name) {
               .offset = numbers(local_offset(*context.mesh, context.rank, spec.shape, array.sharding())),
               .shape = numbers(block.shape()),
               .data = block.view().device().is_host() ? block.raw() : nullptr,
-              .bytes = block.bytes()};
+              .bytes = block.bytes(),
+              .owner = block.buffer()};
   });
   ParameterView view{own.info(spec), {}};
   for (const std::optional<Shard>& shard : found) {

@@ -24,4 +24,8 @@ std::string Settings::value(std::string_view key) const {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
+std::string Settings::json() const {
+  return checked_->config.resolved().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace switchyard

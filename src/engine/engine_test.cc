@@ -273,6 +273,82 @@ TEST(Engine, StopsAtTextsAndKeepsSchemas) {
   EXPECT_EQ(streamed, kept.tokens);
 }
 
+TEST(Engine, TokensComeWithTheirTextAndLogProbability) {
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/hf/qwen3moe-tiny";
+  for (const Arguments& layout : {Arguments{"ranks=1"}, {"ranks=2", "ici_expert_parallelism=2"}}) {
+    Arguments keys{folder, "tokenizer_type=byte"};
+    keys.insert(keys.end(), layout.begin(), layout.end());
+    Engine engine = Engine::open(Settings::parse(keys));
+    const std::vector<std::int32_t> prompt = engine.encode("ab");
+    Sampling sampling{.most_tokens = 20, .log_probs = true};
+    const auto streamed = [&] {
+      Text text;
+      TokenStream stream = engine.generate(prompt, sampling);
+      for (const std::int32_t token : stream) {
+        text.tokens.push_back(token);
+        text.text += stream.text();
+        text.log_probs.push_back(stream.log_prob().value());
+      }
+      return text;
+    };
+    const Text whole = engine.complete({prompt}, sampling)[0], came = streamed();
+    EXPECT_EQ(came.tokens, whole.tokens);
+    EXPECT_EQ(came.text, whole.text);
+    EXPECT_EQ(came.log_probs, whole.log_probs);
+    sampling.stop = {whole.text.substr(whole.text.size() / 2)};
+    EXPECT_EQ(streamed().text, whole.text.substr(0, whole.text.size() / 2));
+  }
+}
+
+TEST(Engine, ATextMayBeStoppedFromOutside) {
+  for (const Arguments& layout : {Arguments{}, kMesh}) {
+    Arguments keys{"max_target_length=30000", "per_device_batch_size=1"};
+    keys.insert(keys.end(), layout.begin(), layout.end());
+    Engine engine = open(keys);
+    const std::vector<std::int32_t> expected = engine.complete({{5}}, {.most_tokens = 4})[0].tokens;
+    std::stop_source stop;
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      stop.request_stop();
+    });
+    const std::vector<Text> texts = engine.complete(std::vector<std::vector<std::int32_t>>(9, {5}),
+                                                    {.most_tokens = 29000}, stop.get_token());
+    other.join();
+    for (const Text& text : texts) {
+      EXPECT_FALSE(text.ended);
+      EXPECT_LT(text.tokens.size(), 29000u);
+    }
+    EXPECT_EQ(engine.complete({{5}}, {.most_tokens = 4})[0].tokens, expected);
+  }
+}
+
+TEST(Engine, AShardOutlivesItsEngine) {
+  std::optional<Engine> engine = open();
+  const Shard shard = engine->parameter("layers.0.moe.gate").shards[0];
+  const std::vector<float> values = engine->read_parameter("layers.0.moe.gate");
+  engine.reset();
+  const Engine other = open({"init_weights_seed=4"});  // would take memory that was freed
+  EXPECT_TRUE(std::ranges::equal(
+      values, std::span(static_cast<const float*>(shard.data), shard.bytes / sizeof(float))));
+}
+
+TEST(Engine, SettingErrorsHaveTheirParts) {
+  const auto parts = [](const auto& call) {
+    try {
+      call();
+    } catch (const SettingError& error) {
+      return Arguments{error.key(), error.value(), error.expected()};
+    }
+    return Arguments{};
+  };
+  EXPECT_EQ(parts([] { open({"ranks=x"}); }), (Arguments{"ranks", "x", "an integer of at least 1"}));
+  EXPECT_EQ(parts([] { open({"rnaks=2"}); }), (Arguments{"rnaks", "", "ranks"}));
+  EXPECT_EQ(parts([] { open({"lr=2"}); }), (Arguments{"lr", "", "learning_rate"}));
+  Engine engine = open();
+  EXPECT_EQ(parts([&] { engine.generate({1}, {.top_p = 2}); }),
+            (Arguments{"top_p", "2", "more than 0, at most 1"}));
+}
+
 TEST(Engine, CallsOfSeveralThreadsAreOrdered) {
   Engine engine = open(kMesh);
   const Logits want = engine.forward(batch_of(4, 5));

@@ -1,6 +1,7 @@
 // The engine's texts: requests, streams, and the tokenizer.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -15,7 +16,10 @@ namespace {
 
 SamplingConfig sampling_of(const Sampling& sampling) {
   const auto require = [](bool holds, const char* name, double value, const char* expected) {
-    if (!holds) fail_usage("[engine] {}={}: expected {}", name, value, expected);
+    if (holds) return;
+    const std::string given = fmt::format("{}", value);
+    throw SettingError(fmt::format("[engine] {}={}: expected {}", name, given, expected), name, given,
+                       expected);
   };
   require(sampling.most_tokens >= 0, "most_tokens", static_cast<double>(sampling.most_tokens), "0 or more");
   require(sampling.temperature >= 0, "temperature", sampling.temperature, "0 or more");
@@ -37,12 +41,12 @@ SamplingConfig sampling_of(const Sampling& sampling) {
   config.repetition_penalty = sampling.repetition_penalty;
   config.presence_penalty = sampling.presence_penalty;
   config.frequency_penalty = sampling.frequency_penalty;
-  const bool nucleus = sampling.top_p<1, few = sampling.top_k> 0;
+  // As `serve` chooses: top_p counts with the temperature applied, which `nucleus` alone does not.
+  const bool cuts = sampling.top_p < 1 || sampling.top_k > 0;
   config.strategy = sampling.temperature == 0 ? SamplingStrategy::greedy
-                    : nucleus && few          ? SamplingStrategy::composite
-                    : nucleus                 ? SamplingStrategy::nucleus
-                    : few                     ? SamplingStrategy::topk
+                    : cuts                    ? SamplingStrategy::composite
                                               : SamplingStrategy::weighted;
+  if (sampling.top_k == 0) config.top_k = std::numeric_limits<std::int32_t>::max();
   return config;
 }
 
@@ -145,6 +149,8 @@ struct TokenStream::State {
   std::vector<std::int32_t> prompt;
   std::shared_ptr<texts::Pieces> pieces = std::make_shared<texts::Pieces>();  // rank 0's process gets them
   GeneratedText made = {};
+  std::string text = {};  // of the last token
+  std::optional<double> log_prob = {};
   bool is_over = false;
 
   ~State() {
@@ -165,42 +171,67 @@ std::optional<std::int32_t> TokenStream::next() {
   State& own = *state_;
   // Rank 0 tells the others these plain bytes by a broadcast.
   struct Told {
-    bool has_token = false, is_over = false, has_failed = false;
+    bool has_token = false, is_over = false, has_failed = false, has_log_prob = false;
     std::int32_t token = 0;
+    double log_prob = 0;
+    std::size_t text_bytes = 0;
     texts::NotFinite found = {};
   };
   Told told;
-  std::string broken_layer;
+  std::string text, broken_layer;
   own.engine->loop->run([&](Context& context) {
     texts::Loop& loop = own.engine->loop_of_texts(context);
     Generator& generator = *own.engine->state(context)->generator;
     const std::vector<const texts::Pieces*> only{own.pieces.get()};
     Told now;
+    std::string certain;
     while (!now.has_token && !now.is_over) {
       loop.step(0, &only);
       if (generator.is_first_rank()) {
         for (const texts::Piece& piece : own.pieces->take(0)) {
           if (!piece.made.empty()) now.token = piece.made[0];
+          certain += piece.text;
+          for (const chat::Delta& delta : piece.deltas) certain += delta.text;
+          for (const texts::TokenLogProb& of : piece.log_probs) {
+            now.has_log_prob = true;
+            now.log_prob = *of.log_prob;
+          }
           now.has_token = now.has_token || !piece.made.empty();
           now.is_over = now.is_over || piece.finish.has_value();
           now.has_failed = piece.not_finite.has_value();
           if (now.has_failed) now.found = *piece.not_finite;
         }
       }
+      now.text_bytes = certain.size();
       generator.broadcast(std::span(&now, 1));
     }
     const std::string layer =
         now.has_failed ? broken_layer_of(generator, now.found, own.prompt, own.made) : "";
+    if (own.engine->processes->count() > 1) {
+      certain.resize(now.text_bytes);
+      generator.broadcast(std::span(certain));
+    }
     if (!own.engine->speaks(context)) return;
     told = now;
+    text = std::move(certain);
     broken_layer = layer;
   });
   own.is_over = told.is_over;
+  own.text = std::move(text);
+  own.log_prob = told.has_log_prob ? std::optional(told.log_prob) : std::nullopt;
   if (told.has_failed) own.made.not_finite = told.found;
   if (told.has_failed) own.engine->fail_of(own.made, broken_layer);
   if (!told.has_token) return next();
   own.made.tokens.push_back(told.token);
   return told.token;
+}
+
+std::string TokenStream::text() const {
+  return state_ == nullptr ? "" : state_->text;
+}
+
+std::optional<double> TokenStream::log_prob() const {
+  return state_ == nullptr ? std::nullopt : state_->log_prob;
 }
 
 TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling) {
@@ -213,7 +244,7 @@ TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Samp
 }
 
 std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>& prompts,
-                                   const Sampling& sampling) {
+                                   const Sampling& sampling, const std::stop_token& stop) {
   Impl& own = *impl_;
   std::vector<texts::TextRequest> requests;
   for (const std::vector<std::int32_t>& prompt : prompts) {
@@ -228,8 +259,8 @@ std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>&
     own.loop->run([&](Context& context) {
       texts::Loop& loop = own.loop_of_texts(context);
       Generator& generator = *own.state(context)->generator;
-      std::vector<GeneratedText> all =
-          make_texts(loop, generator, own.inbox, requests, [](std::size_t, std::int32_t) {});
+      std::vector<GeneratedText> all = make_texts(
+          loop, generator, own.inbox, requests, [](std::size_t, std::int32_t) {}, stop);
       const auto broken = std::ranges::find_if(all, failed);
       const std::string layer =
           broken == all.end() || !broken->not_finite

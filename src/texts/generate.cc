@@ -91,6 +91,11 @@ class TextsTogether {
       for (const texts::Piece& piece : pieces_[text]->take(0)) add(text, piece);
     }
   }
+  // Nobody waits for them any more: one without a slot would never tell of its end.
+  void end_all() {
+    for (const std::shared_ptr<texts::Pieces>& text : pieces_) text->abandon();
+    left_.clear();
+  }
   std::vector<GeneratedText> made() { return std::move(made_); }
 
  private:
@@ -108,10 +113,7 @@ class TextsTogether {
     to.ended = piece.finish == texts::Finish::stop;
     to.problem = piece.problem;
     to.not_finite = piece.not_finite;
-    if (piece.finish != texts::Finish::failed) return;
-    // Nobody waits for the others: one without a slot would never tell of its end.
-    for (const std::shared_ptr<texts::Pieces>& other : pieces_) other->abandon();
-    left_.clear();
+    if (piece.finish == texts::Finish::failed) end_all();
   }
 
   const OnToken& on_token_;
@@ -190,11 +192,15 @@ std::string broken_layer_of(Generator& generator, const texts::NotFinite& found,
 
 std::vector<GeneratedText> make_texts(texts::Loop& loop, Generator& generator, texts::Inbox& inbox,
                                       std::vector<texts::TextRequest> requests,
-                                      const std::function<void(std::size_t, std::int32_t)>& on_token) {
+                                      const std::function<void(std::size_t, std::int32_t)>& on_token,
+                                      const std::stop_token& stop) {
   std::vector<GeneratedText> made;
   if (generator.is_first_rank()) {
     TextsTogether together(inbox, std::move(requests), on_token);
-    while (loop.step(0, &together.left())) together.take();
+    while (loop.step(0, &together.left())) {
+      together.take();
+      if (stop.stop_requested()) together.end_all();
+    }
     made = together.made();
   } else {
     while (loop.step()) {

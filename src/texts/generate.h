@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -58,12 +59,13 @@ struct Generated : GenerateTimes {
   std::vector<GeneratedText> texts;
 };
 
-// Makes the texts of some requests on a loop that may have others, and returns them on all ranks; the inbox
-// and the requests count on rank 0 alone, where on_token() gets every token as it comes. A text that fails
-// ends all. Collective.
+// Makes the texts of some requests on a loop that may have others, and returns them on all ranks; the inbox,
+// the requests and `stop` count on rank 0 alone, where on_token() gets every token as it comes. A text that
+// fails ends all; when `stop` is asked for, all end as they are. Collective.
 std::vector<GeneratedText> make_texts(
     texts::Loop& loop, Generator& generator, texts::Inbox& inbox, std::vector<texts::TextRequest> requests,
-    const std::function<void(std::size_t text, std::int32_t token)>& on_token);
+    const std::function<void(std::size_t text, std::int32_t token)>& on_token,
+    const std::stop_token& stop = {});
 
 // Continues each prompt (one token or more) on a new generator with as many slots. Chunks of all prompts that
 // begin at one position are read in one call. `on_token` gets every token as it comes, on rank 0. Texts that
