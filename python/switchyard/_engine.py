@@ -1,0 +1,252 @@
+"""Engine: a model with its weights on a mesh of ranks."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._arguments import path_of, sampling_of, tokens_of, words_of
+from ._errors import UsageError
+from ._parameters import Parameter, Parameters
+
+# A thread inside a call when the interpreter ends would be killed in the engine's frames.
+atexit.register(_native.shut_down)
+
+
+class _Result:
+    __slots__ = ()
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainStep(_Result):
+    """One optimizer step. Losses are means over its targets; `loss` is the whole that is minimised."""
+
+    step: int
+    loss: float
+    cross_entropy: float
+    balance_loss: float
+    gradient_norm: float  # before clipping
+    learning_rate: float
+    targets: float
+    skipped: str  # why the weights did not change; empty: they did
+
+
+@dataclass(frozen=True, slots=True)
+class Text(_Result):
+    """A text that is over. `text` is "" where the model has no tokenizer, `log_probs` is empty unless asked for."""
+
+    text: str
+    tokens: list[int]
+    log_probs: list[float]
+    ended: bool  # by the model or a stop text; False: it has all the tokens it may have
+
+
+@dataclass(frozen=True, slots=True)
+class Token(_Result):
+    """A token of a stream. `text` is what it makes certain, in whole characters."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+class Stream(Iterator[Token]):
+    """The tokens of one text as they are made. It holds a slot of the engine until it ends or is dropped."""
+
+    def __init__(self, engine: _native.Engine, stream: _native.Stream) -> None:
+        self._engine = engine
+        self._stream = stream
+
+    def __next__(self) -> Token:
+        token = self._stream.next(self._engine)
+        if token is None:
+            raise StopIteration
+        return Token(*token)
+
+    def close(self) -> None:
+        """Ends the text and frees its slot."""
+        self._stream.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Engine:
+    """A model with its weights on a mesh of ranks. Any thread may call it; calls run one after the other."""
+
+    def __init__(self) -> None:
+        raise TypeError("an engine is opened: Engine.open(model, **keys)")
+
+    @classmethod
+    def open(cls, model: str | os.PathLike[str] | None = None, /,
+             config: Mapping[str, Any] | str | os.PathLike[str] | None = None, **keys: Any) -> Engine:
+        """Opens a model: a folder with weights, a GGUF file, or a YAML file, as the first word of a command line.
+
+        `config` is a mapping of keys or the path of a YAML file, `keys` are those of `switchyard config --list`; a key
+        in both counts as in `keys`. With neither model nor keys that describe one, `load_parameters_path` is the model.
+        """
+        engine = cls.__new__(cls)
+        settings = _native.Settings.parse(words_of(model, config, keys))
+        engine._native = _native.Engine.open(settings)
+        engine._settings = MappingProxyType(json.loads(settings.json()))
+        engine._notes = tuple(engine._native.notes())
+        engine._name = os.path.basename(os.path.normpath(os.fspath(
+            model or engine._settings["load_parameters_path"] or engine._settings["model_name"] or "model")))
+        return engine
+
+    _native: _native.Engine
+    _settings: Mapping[str, Any]
+    _notes: tuple[str, ...]
+    _name: str
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Every key with its value, defaults and derived values included."""
+        return self._settings
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the engine says about its start: "random weights: load_parameters_path is not set"."""
+        return self._notes
+
+    @property
+    def vocabulary(self) -> int:
+        return self._native.vocabulary()
+
+    @property
+    def ranks(self) -> int:
+        return self._native.ranks()
+
+    @property
+    def closed(self) -> bool:
+        return self._native.closed
+
+    def close(self) -> None:
+        """Ends texts and ranks and frees the weights, but for what views still hold. Calls after it are refused."""
+        self._native.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"Engine({self._name}, closed)"
+        experts = self._settings["num_experts"]
+        axes = [f"{key[len('ici_'):-len('_parallelism')]}={size}" for key, size in self._settings.items()
+                if key.startswith("ici_") and key.endswith("_parallelism") and isinstance(size, int) and size > 1]
+        mesh = " ".join([f"{self.ranks} rank" + ("s" if self.ranks > 1 else ""), *axes])
+        kind = f"{experts} experts, " if experts and experts > 1 else ""
+        return f"Engine({self._name}, {kind}{mesh}, {self._settings['device']})"
+
+    def forward(self, tokens: Any, *, last: bool = False) -> np.ndarray:
+        """Logits [rows, length, vocabulary], float32, of the token after each position; `last`: after the last alone.
+
+        `tokens` [rows, length] is an array of int32 or int64 with DLPack, the buffer protocol or NumPy's, or lists.
+        """
+        return self._native.forward(tokens_of("tokens", tokens, 2), bool(last))
+
+    def train_step(self, batch: Any) -> TrainStep:
+        """One optimizer step on all its sequences: per_device_batch_size * ranks * gradient_accumulation_steps rows.
+
+        `batch`: tokens [rows, length], or a mapping with `tokens` and `targets`, of the same shape; a target is the
+        next token where they are left out, and none where it is negative.
+        """
+        targets = None
+        if isinstance(batch, Mapping):
+            unknown = sorted(set(batch) - {"tokens", "targets"})
+            if unknown or "tokens" not in batch:
+                raise UsageError(f"batch: expected tokens and targets, got {', '.join(map(str, batch))}")
+            targets = batch.get("targets")
+            batch = batch["tokens"]
+        tokens = tokens_of("tokens", batch, 2)
+        if targets is not None:
+            targets = tokens_of("targets", targets, 2)
+            if targets.shape != tokens.shape:
+                raise UsageError(f"targets: expected the shape of tokens, {list(tokens.shape)}, got "
+                                 f"{list(targets.shape)}")
+        step = self._native.train_step(tokens, targets)
+        return TrainStep(**{name: getattr(step, name) for name in TrainStep.__slots__})
+
+    def generate(self, prompt: Any, *, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0,
+                 top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0,
+                 presence_penalty: float = 0.0, frequency_penalty: float = 0.0, seed: int = 0,
+                 stop: str | Sequence[str] = (), ends: Sequence[int] = (), ends_by_model: bool = True,
+                 schema: Any = None, logprobs: bool = False) -> Text | list[Text]:
+        """Goes on from a prompt, a text or its ids; from a list of prompts, side by side, and returns a list.
+
+        Draws are by `temperature` and the rest, as in `serve`; 0 takes the most probable token. A text ends before a
+        text of `stop`, at a token of `ends`, or where the model ends it. `schema`: it is JSON of this schema.
+        """
+        sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+                               repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
+                               frequency_penalty=frequency_penalty, seed=seed, stop=stop, ends=ends,
+                               ends_by_model=ends_by_model, schema=schema, log_probs=logprobs)
+        many = isinstance(prompt, (list, tuple)) and any(not isinstance(part, (int, np.integer)) for part in prompt)
+        prompts = [self._prompt(one) for one in (prompt if many else [prompt])]
+        # Python runs handlers of signals in its main thread alone.
+        hears_signals = threading.current_thread() is threading.main_thread()
+        made = self._native.complete(prompts, sampling, hears_signals)
+        texts = [Text(text.text, text.tokens, text.log_probs, text.ended) for text in made]
+        return texts if many else texts[0]
+
+    def stream(self, prompt: Any, *, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0,
+               top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, presence_penalty: float = 0.0,
+               frequency_penalty: float = 0.0, seed: int = 0, stop: str | Sequence[str] = (), ends: Sequence[int] = (),
+               ends_by_model: bool = True, schema: Any = None, logprobs: bool = False) -> Stream:
+        """As generate(), of one prompt, token by token. Several streams at once need per_device_batch_size."""
+        sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+                               repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
+                               frequency_penalty=frequency_penalty, seed=seed, stop=stop, ends=ends,
+                               ends_by_model=ends_by_model, schema=schema, log_probs=logprobs)
+        return Stream(self._native, self._native.stream(self._prompt(prompt), sampling))
+
+    def _prompt(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            return self._native.encode(prompt)
+        ids = tokens_of("prompt", prompt, 1)
+        if ids.min() < 0 or ids.max() >= self.vocabulary:
+            raise UsageError(f"prompt: expected ids from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}")
+        return ids.tolist()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, by the model's tokenizer."""
+        return self._native.encode(text)
+
+    def decode(self, tokens: Any) -> str:
+        """The text of ids."""
+        return self._native.decode(tokens_of("tokens", tokens, 1).tolist()) if len(tokens) else ""
+
+    @property
+    def parameters(self) -> Parameters:
+        """The weights by their names."""
+        return Parameters(self._native)
+
+    def parameter(self, name: str) -> Parameter:
+        return self.parameters[name]
+
+    def save(self, path: str | os.PathLike[str]) -> list[str]:
+        """Writes a checkpoint to a new folder: weights and, after a train_step(), optimizer state. Returns notes."""
+        return self._native.save(path_of("path", path), "")
+
+    def export(self, path: str | os.PathLike[str], *, dtype: str = "") -> list[str]:
+        """Writes a Hugging Face folder; `dtype`: "float32" or "bfloat16", or as the weights are. Returns notes."""
+        return self._native.export(path_of("path", path), dtype)

@@ -1,0 +1,163 @@
+"""The weights of an engine as arrays that share its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._errors import UsageError
+
+
+class _View:
+    """Memory of the engine, read only, by DLPack and NumPy's protocol. It stays valid after the engine's end; a
+    train_step() changes the values there."""
+
+    __slots__ = ()
+
+    def _memory(self) -> Any:
+        """The array in its own type. BufferError where there is none."""
+        raise NotImplementedError
+
+    def bits(self) -> np.ndarray:
+        raise NotImplementedError
+
+    def _dtype(self) -> str:
+        raise NotImplementedError
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._memory().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._memory().__dlpack_device__()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self._as_numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"an array of {array.dtype} is another one of {dtype}: expected copy=None or True")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def _as_numpy(self) -> np.ndarray:
+        if self._dtype() != "bfloat16":
+            return np.asarray(self._memory())
+        self._memory()  # refuses first what has no single array
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError("NumPy has no bfloat16: install ml_dtypes, or take .numpy(), which copies to float32, or "
+                            ".bits(), the 16 bits of each without a copy") from None
+        return self.bits().view(ml_dtypes.bfloat16)
+
+
+class Shard(_View):
+    """One rank's block of a parameter: where it lies within the whole, and its memory."""
+
+    __slots__ = ("rank", "offset", "shape", "_type", "_array", "_bits")
+
+    def __init__(self, rank: int, offset: tuple[int, ...], shape: tuple[int, ...], array: Any, bits: Any,
+                 dtype: str) -> None:
+        self.rank = rank
+        self.offset = offset
+        self.shape = shape
+        self._type = dtype
+        self._array = array
+        self._bits = bits
+
+    def _dtype(self) -> str:
+        return self._type
+
+    def _memory(self) -> Any:
+        if self._bits is None:
+            raise TypeError("the weights are in a GPU's memory: .numpy() of the parameter copies them")
+        if self._array is None:
+            raise BufferError(f"packed weights ({self._type}) have no type of arrays: .bits() gives their bytes")
+        return self._array
+
+    def bits(self) -> np.ndarray:
+        """The memory as uint16 (bfloat16), uint32 (float32) or the bytes of packed weights; no copy."""
+        if self._bits is None:
+            raise TypeError("the weights are in a GPU's memory: .numpy() of the parameter copies them")
+        return np.asarray(self._bits)
+
+    def __repr__(self) -> str:
+        return f"Shard(rank={self.rank}, offset={list(self.offset)}, shape={list(self.shape)})"
+
+
+class Parameter(_View):
+    """One parameter: its shape, dtype ("float32", "bfloat16", or a packed type) and memory. `axes` names, for each dim,
+    the mesh axes that split it."""
+
+    __slots__ = ("_engine", "name", "shape", "dtype", "axes", "trained", "_shards")
+
+    def __init__(self, engine: _native.Engine, name: str, shape: tuple[int, ...], dtype: str, axes: tuple[str, ...],
+                 trained: bool) -> None:
+        self._engine = engine
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.axes = axes
+        self.trained = trained
+        self._shards: tuple[Shard, ...] | None = None
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The blocks of this process's ranks. Ranks with the same block may share its memory."""
+        if self._shards is None:
+            self._shards = tuple(Shard(*shard, self.dtype) for shard in self._engine.shards(self.name))
+        return self._shards
+
+    def numpy(self) -> np.ndarray:
+        """The whole parameter in float32, gathered from its shards: a copy."""
+        return self._engine.read_parameter(self.name, list(self.shape))
+
+    def bits(self) -> np.ndarray:
+        """As Shard.bits(), where one shard is the whole."""
+        return self._whole().bits()
+
+    def _dtype(self) -> str:
+        return self.dtype
+
+    def _whole(self) -> Shard:
+        for shard in self.shards:
+            if shard.shape == self.shape:
+                return shard
+        split = ", ".join(f"dim {dim} over {axes}" for dim, axes in enumerate(self.axes) if axes)
+        raise BufferError(f"{self.name} is split ({split}): .numpy() copies it together, .shards are its blocks")
+
+    def _memory(self) -> Any:
+        return self._whole()._memory()
+
+    def __repr__(self) -> str:
+        return f"Parameter({self.name}, {list(self.shape)}, {self.dtype})"
+
+
+class Parameters(Mapping[str, Parameter]):
+    """The parameters of an engine by their names."""
+
+    def __init__(self, engine: _native.Engine) -> None:
+        self._engine = engine
+        self._infos = {info[0]: info for info in engine.parameters()}
+
+    def __getitem__(self, name: str) -> Parameter:
+        if name not in self._infos:
+            try:
+                self._engine.shards(name)  # the engine's words, with the nearest name
+            except UsageError as error:
+                raise KeyError(str(error)) from None
+        return Parameter(self._engine, *self._infos[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._infos
+
+    def __repr__(self) -> str:
+        return f"Parameters({len(self)} parameters)"

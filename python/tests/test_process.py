@@ -1,0 +1,141 @@
+"""Signals, threads, forks, the interpreter's exit, and descriptors 1 and 2."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from conftest import open_tiny, run_script
+
+LONG = "max_target_length=60000"
+
+
+@pytest.mark.parametrize("call", [
+    "engine.generate('ab', max_tokens=50000)",
+    "engine.generate(['ab', 'cd', 'ef'], max_tokens=50000)",
+    "[token for token in engine.stream('ab', max_tokens=50000)]",
+])
+@pytest.mark.parametrize("keys", [LONG, LONG + ", ranks=2, ici_expert_parallelism=2"])
+def test_keyboard_interrupt(call, keys):
+    sent = []
+
+    def interrupt(process):
+        time.sleep(0.3)
+        sent.append(time.monotonic())
+        process.send_signal(signal.SIGINT)
+
+    status, out, err = run_script(f"""
+engine = open_tiny({keys})
+print("ready", flush=True)
+try:
+    {call}
+    print("made")
+except KeyboardInterrupt:
+    at = time.monotonic()
+    print(at, engine.generate("ab", max_tokens=3).tokens, len(engine.forward([[1, 2]])))
+""", signal_at=("ready", interrupt))
+    assert (status, err) == (0, "")
+    at, rest = out.split(" ", 1)
+    assert float(at) - sent[0] < 0.5 and rest == "[22, 178, 178] 1\n"
+
+
+@pytest.mark.parametrize("script", [
+    "engine = open_tiny()",
+    "engine = open_tiny(); stream = engine.stream('ab'); next(stream)",
+    "engine = open_tiny(); view = __import__('numpy').asarray(engine.parameters['head'])",
+    "engine = open_tiny(); cycle = [engine]; cycle.append(cycle)",
+    f"engine = open_tiny({LONG}, ranks=2, ici_expert_parallelism=2)\n"
+    "threading.Thread(target=lambda: engine.generate('ab', max_tokens=50000), daemon=True).start(); time.sleep(0.3)",
+    f"engine = open_tiny({LONG})\n"
+    "threading.Thread(target=lambda: list(engine.stream('ab', max_tokens=50000)), daemon=True).start(); time.sleep(0.3)",
+    "engine = open_tiny(per_device_batch_size=1, steps=100000)\n"
+    "def train():\n    while True: engine.train_step([[1, 2, 3, 4]])\n"
+    "threading.Thread(target=train, daemon=True).start(); time.sleep(0.3)",
+    f"engine = open_tiny({LONG})\nthreading.Thread(target=lambda: engine.generate('ab', max_tokens=400)).start()",
+], ids=["idle", "stream", "view", "cycle", "daemon-generate", "daemon-stream", "daemon-train", "thread"])
+def test_exit_is_silent(script):
+    assert run_script(script) == (0, "", "")
+
+
+def test_an_error_leaves_its_own_status():
+    status, out, err = run_script("engine = open_tiny()\nengine.forward([[300]])")
+    assert status == 1 and out == "" and err.splitlines()[-1].startswith("switchyard._errors.UsageError: [engine]")
+
+
+def test_a_child_of_a_fork_is_told():
+    status, out, err = run_script("""
+import warnings; warnings.simplefilter("ignore")
+engine = open_tiny()
+stream = engine.stream("ab"); next(stream)
+child = os.fork()
+if child == 0:
+    for call in (lambda: engine.forward([[1]]), lambda: next(stream)):
+        try:
+            call()
+        except switchyard.UsageError as error:
+            print("before a fork" in str(error), flush=True)
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), engine.forward([[1]]).shape)
+""")
+    assert (status, err) == (0, "") and out == "True\nTrue\n7 (1, 1, 256)\n"
+
+
+def test_threads_share_an_engine():
+    with open_tiny(per_device_batch_size=4) as engine:
+        expected = engine.generate("ab", max_tokens=20).tokens
+        made = []
+
+        def work(number):
+            for _ in range(3):
+                if number % 2:
+                    made.append(engine.generate("ab", max_tokens=20).tokens)
+                else:
+                    made.append([token.id for token in engine.stream("ab", max_tokens=20)])
+                engine.forward([[1, 2, 3]])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert made == [expected] * 12
+
+
+def test_close_ends_the_texts_of_other_threads():
+    engine = open_tiny(max_target_length=60000)
+    raised = []
+
+    def work():
+        try:
+            engine.generate("ab", max_tokens=50000)
+        except Exception as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.2)
+    engine.close()
+    thread.join(timeout=10)
+    assert not thread.is_alive() and "the engine was closed" in raised[0]
+
+
+def test_two_engines_side_by_side():
+    with open_tiny() as one, open_tiny(ranks=2, ici_expert_parallelism=2) as two:
+        assert one.generate("ab", max_tokens=8) == two.generate("ab", max_tokens=8)
+
+
+def test_memory_is_freed():
+    status, out, err = run_script("""
+def resident(): return int(open("/proc/self/statm").read().split()[1])
+def rounds(count):
+    for _ in range(count):
+        with open_tiny(ranks=2, ici_expert_parallelism=2) as engine:
+            engine.forward([[1, 2, 3]])
+            engine.generate("ab", max_tokens=2)
+rounds(50)
+before = resident()
+rounds(150)
+print(resident() / before)
+""")
+    assert (status, err) == (0, "") and float(out) < 1.03
