@@ -99,7 +99,7 @@ deb:
 
 format:
 	@scripts/install_dependencies.sh --dev
-	@find src tests bench -name '*.cc' -o -name '*.h' 2>/dev/null | xargs -r clang-format -i
+	@find src tests bench python -name '*.cc' -o -name '*.h' 2>/dev/null | xargs -r clang-format -i
 
 tidy:
 	@scripts/install_dependencies.sh --dev

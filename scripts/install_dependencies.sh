@@ -13,7 +13,7 @@ packages=(
   cmake ninja-build g++ ccache pkg-config
   libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libboost-dev libboost-context-dev libprotobuf-dev protobuf-compiler
   zlib1g-dev libnuma-dev libhwy-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev libedit-dev
-  libgtest-dev libopenmpi-dev openmpi-bin python3 ca-certificates
+  libgtest-dev libopenmpi-dev openmpi-bin python3 python3-dev python3-venv ca-certificates
 )
 
 fail() {

@@ -8,13 +8,17 @@ import pytest
 
 from conftest import open_tiny, run_script
 
-LONG = "max_target_length=60000"
+# Texts of minutes. Without other work a signal is answered within a tenth of a second; tests run beside others.
+LONG = "max_target_length=60000, steps=100000, per_device_batch_size=1"
+SECONDS_TO_ANSWER = 5
 
 
 @pytest.mark.parametrize("call", [
     "engine.generate('ab', max_tokens=50000)",
     "engine.generate(['ab', 'cd', 'ef'], max_tokens=50000)",
     "[token for token in engine.stream('ab', max_tokens=50000)]",
+    "[engine.train_step([[1, 2, 3, 4]] * engine.ranks) for _ in range(100000)]",
+    "[engine.forward([[1, 2, 3, 4]] * engine.ranks) for _ in range(100000)]",
 ])
 @pytest.mark.parametrize("keys", [LONG, LONG + ", ranks=2, ici_expert_parallelism=2"])
 def test_keyboard_interrupt(call, keys):
@@ -33,11 +37,11 @@ try:
     print("made")
 except KeyboardInterrupt:
     at = time.monotonic()
-    print(at, engine.generate("ab", max_tokens=3).tokens, len(engine.forward([[1, 2]])))
+    print(at, len(engine.generate("ab", max_tokens=3).tokens), len(engine.forward([[1, 2]])))
 """, signal_at=("ready", interrupt))
     assert (status, err) == (0, "")
     at, rest = out.split(" ", 1)
-    assert float(at) - sent[0] < 0.5 and rest == "[22, 178, 178] 1\n"
+    assert float(at) - sent[0] < SECONDS_TO_ANSWER and rest == "3 1\n"
 
 
 @pytest.mark.parametrize("script", [
@@ -48,7 +52,8 @@ except KeyboardInterrupt:
     f"engine = open_tiny({LONG}, ranks=2, ici_expert_parallelism=2)\n"
     "threading.Thread(target=lambda: engine.generate('ab', max_tokens=50000), daemon=True).start(); time.sleep(0.3)",
     f"engine = open_tiny({LONG})\n"
-    "threading.Thread(target=lambda: list(engine.stream('ab', max_tokens=50000)), daemon=True).start(); time.sleep(0.3)",
+    "threading.Thread(target=lambda: list(engine.stream('ab', max_tokens=50000)), daemon=True).start()\n"
+    "time.sleep(0.3)",
     "engine = open_tiny(per_device_batch_size=1, steps=100000)\n"
     "def train():\n    while True: engine.train_step([[1, 2, 3, 4]])\n"
     "threading.Thread(target=train, daemon=True).start(); time.sleep(0.3)",
