@@ -21,20 +21,22 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 using Tokens = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<nb::numpy, float>;
 using View = nb::ndarray<nb::ro, nb::array_api>;
 using Held = std::shared_ptr<Core>;
 
 // Tokens of a model may be parts of characters, and stand for themselves there.
-nb::object to_text(std::string_view text) {
-  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+nb::str to_text(std::string_view text) {
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
 // Python's memory from now on: an array whose values are not copied.
-nb::object array_of(std::vector<float> values, const std::vector<std::size_t>& shape) {
+Floats array_of(std::vector<float> values, const std::vector<std::size_t>& shape) {
   auto* const kept = new std::vector<float>(std::move(values));
   const nb::capsule owner(kept,
                           [](void* memory) noexcept { delete static_cast<std::vector<float>*>(memory); });
-  return nb::cast(nb::ndarray<nb::numpy, float>(kept->data(), shape.size(), shape.data(), owner));
+  return Floats(kept->data(), shape.size(), shape.data(), owner);
 }
 
 Ids ids_of(const char* what, const Tokens& tokens, std::int64_t vocabulary) {
@@ -60,7 +62,7 @@ TokenBatch batch_of(const char* what, const Tokens& tokens, std::int64_t vocabul
           ids_of(what, tokens, vocabulary)};
 }
 
-nb::object forward(const Held& core, const Tokens& tokens, bool last) {
+Floats forward(const Held& core, const Tokens& tokens, bool last) {
   const Call call(core, "forward");
   const TokenBatch batch = batch_of("forward", tokens, call.engine().vocabulary());
   Logits logits =
@@ -93,6 +95,12 @@ auto heard(std::stop_source& stop, const Work& work) {
     throw raised;
   }
   return result.get();
+}
+
+Held open(const Settings& settings, bool hears_signals) {
+  std::stop_source stop;
+  const auto work = [&] { return Engine::open(settings, stop.get_token()); };
+  return std::make_shared<Core>(hears_signals ? heard(stop, work) : without_gil(work));
 }
 
 std::vector<Text> complete(const Held& core, const std::vector<Ids>& prompts, const Sampling& sampling,
@@ -156,7 +164,7 @@ nb::list parameters(const Held& core) {
   return infos;
 }
 
-nb::object read_parameter(const Held& core, const std::string& name, const std::vector<std::size_t>& shape) {
+Floats read_parameter(const Held& core, const std::string& name, const std::vector<std::size_t>& shape) {
   const Call call(core, "parameter");
   return array_of(without_gil([&] { return call.engine().read_parameter(name); }), shape);
 }
@@ -166,7 +174,9 @@ void raise(const Error& error, const SettingError* setting) {
   const char* const names[] = {"UsageError", "RunError", "InternalError"};
   const nb::object type =
       nb::module_::import_("switchyard._errors").attr(names[static_cast<int>(error.kind())]);
-  const auto part = [](const std::string& text) { return text.empty() ? nb::none() : to_text(text); };
+  const auto part = [](const std::string& text) -> nb::object {
+    return text.empty() ? nb::object(nb::none()) : to_text(text);
+  };
   const nb::object instance = setting == nullptr ? type(error.what())
                                                  : type(error.what(), part(setting->key()),
                                                         part(setting->value()), part(setting->expected()));
@@ -224,22 +234,24 @@ void define_values(nb::module_& module) {
 
 void define_stream(nb::module_& module) {
   nb::class_<Stream>(module, "Stream")
-      .def("next",
-           [](Stream& stream, const Held& core) -> nb::object {
-             const std::optional<Stream::Token> token = [&] {
-               const Call call(core, "stream");
-               return without_gil([&] { return stream.next(); });
-             }();
-             // Ctrl-C came while the token was made. The traceback may hold the stream for long, as notebooks
-             // do, and nobody will pull at it: its slot is free again.
-             if (PyErr_CheckSignals() != 0) {
-               nb::python_error raised;
-               without_gil([&] { stream.close(); });
-               throw raised;
-             }
-             if (!token) return nb::none();
-             return nb::make_tuple(token->id, to_text(token->text), token->log_prob);
-           })
+      .def(
+          "next",
+          [](Stream& stream, const Held& core) -> nb::object {
+            const std::optional<Stream::Token> token = [&] {
+              const Call call(core, "stream");
+              return without_gil([&] { return stream.next(); });
+            }();
+            // Ctrl-C came while the token was made. The traceback may hold the stream for long, as notebooks
+            // do, and nobody will pull at it: its slot is free again.
+            if (PyErr_CheckSignals() != 0) {
+              nb::python_error raised;
+              without_gil([&] { stream.close(); });
+              throw raised;
+            }
+            if (!token) return nb::none();
+            return nb::make_tuple(token->id, to_text(token->text), token->log_prob);
+          },
+          nb::sig("def next(self, engine: Engine, /) -> tuple[int, str, float | None] | None"))
       .def("close", [](Stream& stream) { without_gil([&] { stream.close(); }); });
 }
 
@@ -251,10 +263,7 @@ void define_engine(nb::module_& module) {
     };
   };
   nb::class_<Core>(module, "Engine")
-      .def_static("open",
-                  [](const Settings& settings) {
-                    return std::make_shared<Core>(without_gil([&] { return Engine::open(settings); }));
-                  })
+      .def_static("open", &open)
       .def_prop_ro("closed", &Core::is_closed)
       .def("close", &Core::close)
       .def("notes", [](const Held& core) { return Call(core, "notes").engine().notes(); })
@@ -268,8 +277,11 @@ void define_engine(nb::module_& module) {
                         const std::string& text) { return Call(core, "encode").engine().encode(text); })
       .def("decode", [](const Held& core,
                         const Ids& tokens) { return to_text(Call(core, "decode").engine().decode(tokens)); })
-      .def("parameters", &parameters)
-      .def("shards", &shards_of)
+      .def("parameters", &parameters,
+           nb::sig("def parameters(self) -> list[tuple[str, tuple[int, ...], str, tuple[str, ...], bool]]"))
+      .def("shards", &shards_of,
+           nb::sig("def shards(self, name: str, /) -> "
+                   "list[tuple[int, tuple[int, ...], tuple[int, ...], object, object]]"))
       .def("read_parameter", &read_parameter)
       .def("save", folder_call("save", [](Engine& engine, const std::string& folder,
                                           const std::string&) { return engine.save(folder); }))

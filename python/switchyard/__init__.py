@@ -11,6 +11,16 @@ from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Parameter, Parameters, Shard
 
 __all__ = [
-    "Engine", "Error", "InternalError", "Parameter", "Parameters", "RunError", "Shard", "Stream", "Text", "Token",
-    "TrainStep", "UsageError",
+    "Engine",
+    "Error",
+    "InternalError",
+    "Parameter",
+    "Parameters",
+    "RunError",
+    "Shard",
+    "Stream",
+    "Text",
+    "Token",
+    "TrainStep",
+    "UsageError",
 ]

@@ -35,8 +35,10 @@ def _value_text(key: str, value: Any) -> str:
             return json.dumps(value if isinstance(value, Mapping) else list(value))
         except TypeError:
             pass
-    raise TypeError(f"{key}: expected a bool, int, float, str, path, None, or lists and mappings of these, "
-                    f"got {type(value).__name__}")
+    raise TypeError(
+        f"{key}: expected a bool, int, float, str, path, None, or lists and mappings of these, "
+        f"got {type(value).__name__}"
+    )
 
 
 def words_of(model: Any, config: Any, keys: Mapping[str, Any]) -> list[str]:
@@ -72,8 +74,10 @@ def tokens_of(name: str, values: Any, dims: int) -> np.ndarray:
         else:
             array = np.asarray(values)
     except (TypeError, BufferError, RuntimeError) as error:
-        raise TypeError(f"{name}: expected integers in the CPU's memory, got {type(values).__name__} "
-                        f"({str(error).splitlines()[0]})") from None
+        raise TypeError(
+            f"{name}: expected integers in the CPU's memory, got {type(values).__name__} "
+            f"({str(error).splitlines()[0]})"
+        ) from None
     except ValueError:
         raise UsageError(f"{name}: expected rows of equal length") from None
     if array.size == 0:
@@ -102,23 +106,24 @@ _WHOLE = ("max_tokens", "top_k", "seed")
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
-def sampling_of(*, stop: str | Sequence[str], ends: Sequence[int], ends_by_model: bool, schema: Any,
-                log_probs: bool, **numbers: Any) -> _native.Sampling:
+def sampling_of(
+    *, stop: str | Sequence[str], ends: Sequence[int], ends_by_model: bool, schema: Any, log_probs: bool, **numbers: Any
+) -> _native.Sampling:
     """The engine's Sampling."""
     sampling = _native.Sampling()
     for name in _WHOLE + _NUMBERS:
         number = _number(name, numbers[name], name in _WHOLE)
-        limit = 2**32 if name == "seed" else 2**63
-        if name in _WHOLE and not (0 if name == "seed" else -limit) <= number < limit:
-            raise UsageError(f"{name}={number}: expected an integer below {limit}", name, str(number),
-                             f"an integer below {limit}")
+        most = 2**32 - 1 if name == "seed" else 2**63 - 1
+        if name in _WHOLE and not 0 <= number <= most:
+            raise UsageError(f"{name}={number}: expected 0 to {most}", name, str(number), f"0 to {most}")
         setattr(sampling, name, number)
     texts = [stop] if isinstance(stop, str) else list(stop)
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"stop: expected texts, got {type(text).__name__}")
     sampling.stop = texts
-    sampling.ends = [int(token) for token in ends]
+    # An id beyond the type of ids ends no text, as one beyond the vocabulary does not.
+    sampling.ends = [token for token in (_number("ends", one, True) for one in ends) if 0 <= token < 2**31]
     sampling.ends_by_model = bool(ends_by_model)
     sampling.log_probs = bool(log_probs)
     if schema is not None:

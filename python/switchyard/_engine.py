@@ -22,11 +22,16 @@ from ._parameters import Parameter, Parameters
 atexit.register(_native.shut_down)
 
 
+def _hears_signals() -> bool:
+    """Python runs the handlers of signals in its main thread alone."""
+    return threading.current_thread() is threading.main_thread()
+
+
 class _Result:
     __slots__ = ()
 
     def asdict(self) -> dict[str, Any]:
-        return asdict(self)  # type: ignore[call-overload]
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,13 @@ class Engine:
         raise TypeError("an engine is opened: Engine.open(model, **keys)")
 
     @classmethod
-    def open(cls, model: str | os.PathLike[str] | None = None, /,
-             config: Mapping[str, Any] | str | os.PathLike[str] | None = None, **keys: Any) -> Engine:
+    def open(
+        cls,
+        model: str | os.PathLike[str] | None = None,
+        /,
+        config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        **keys: Any,
+    ) -> Engine:
         """Opens a model: a folder with weights, a GGUF file, or a YAML file, as the first word of a command line.
 
         `config` is a mapping of keys or the path of a YAML file, `keys` are those of `switchyard config --list`; a key
@@ -102,11 +112,16 @@ class Engine:
         """
         engine = cls.__new__(cls)
         settings = _native.Settings.parse(words_of(model, config, keys))
-        engine._native = _native.Engine.open(settings)
+        engine._native = _native.Engine.open(settings, _hears_signals())
         engine._settings = MappingProxyType(json.loads(settings.json()))
         engine._notes = tuple(engine._native.notes())
-        engine._name = os.path.basename(os.path.normpath(os.fspath(
-            model or engine._settings["load_parameters_path"] or engine._settings["model_name"] or "model")))
+        engine._name = os.path.basename(
+            os.path.normpath(
+                os.fspath(
+                    model or engine._settings["load_parameters_path"] or engine._settings["model_name"] or "model"
+                )
+            )
+        )
         return engine
 
     _native: _native.Engine
@@ -143,16 +158,20 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
         if self.closed:
             return f"Engine({self._name}, closed)"
         experts = self._settings["num_experts"]
-        axes = [f"{key[len('ici_'):-len('_parallelism')]}={size}" for key, size in self._settings.items()
-                if key.startswith("ici_") and key.endswith("_parallelism") and isinstance(size, int) and size > 1]
+        axes = [
+            f"{key[len('ici_'):-len('_parallelism')]}={size}"
+            for key, size in self._settings.items()
+            if key.startswith("ici_") and key.endswith("_parallelism") and isinstance(size, int) and size > 1
+        ]
         mesh = " ".join([f"{self.ranks} rank" + ("s" if self.ranks > 1 else ""), *axes])
         kind = f"{experts} experts, " if experts and experts > 1 else ""
         return f"Engine({self._name}, {kind}{mesh}, {self._settings['device']})"
@@ -181,59 +200,116 @@ class Engine:
         if targets is not None:
             targets = tokens_of("targets", targets, 2)
             if targets.shape != tokens.shape:
-                raise UsageError(f"targets: expected the shape of tokens, {list(tokens.shape)}, got "
-                                 f"{list(targets.shape)}")
+                raise UsageError(
+                    f"targets: expected the shape of tokens, {list(tokens.shape)}, got " f"{list(targets.shape)}"
+                )
         step = self._native.train_step(tokens, targets)
         return TrainStep(**{name: getattr(step, name) for name in TrainStep.__slots__})
 
-    def generate(self, prompt: Any, *, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0,
-                 top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0,
-                 presence_penalty: float = 0.0, frequency_penalty: float = 0.0, seed: int = 0,
-                 stop: str | Sequence[str] = (), ends: Sequence[int] = (), ends_by_model: bool = True,
-                 schema: Any = None, logprobs: bool = False) -> Text | list[Text]:
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+        ends: Sequence[int] = (),
+        ends_by_model: bool = True,
+        schema: Any = None,
+        logprobs: bool = False,
+    ) -> Text | list[Text]:
         """Goes on from a prompt, a text or its ids; from a list of prompts, side by side, and returns a list.
 
         Draws are by `temperature` and the rest, as in `serve`; 0 takes the most probable token. A text ends before a
         text of `stop`, at a token of `ends`, or where the model ends it. `schema`: it is JSON of this schema.
         """
-        sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-                               repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
-                               frequency_penalty=frequency_penalty, seed=seed, stop=stop, ends=ends,
-                               ends_by_model=ends_by_model, schema=schema, log_probs=logprobs)
+        sampling = sampling_of(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            seed=seed,
+            stop=stop,
+            ends=ends,
+            ends_by_model=ends_by_model,
+            schema=schema,
+            log_probs=logprobs,
+        )
         many = isinstance(prompt, (list, tuple)) and any(not isinstance(part, (int, np.integer)) for part in prompt)
         prompts = [self._prompt(one) for one in (prompt if many else [prompt])]
-        # Python runs handlers of signals in its main thread alone.
-        hears_signals = threading.current_thread() is threading.main_thread()
-        made = self._native.complete(prompts, sampling, hears_signals)
+        made = self._native.complete(prompts, sampling, _hears_signals())
         texts = [Text(text.text, text.tokens, text.log_probs, text.ended) for text in made]
         return texts if many else texts[0]
 
-    def stream(self, prompt: Any, *, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0,
-               top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, presence_penalty: float = 0.0,
-               frequency_penalty: float = 0.0, seed: int = 0, stop: str | Sequence[str] = (), ends: Sequence[int] = (),
-               ends_by_model: bool = True, schema: Any = None, logprobs: bool = False) -> Stream:
+    def stream(
+        self,
+        prompt: Any,
+        *,
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+        ends: Sequence[int] = (),
+        ends_by_model: bool = True,
+        schema: Any = None,
+        logprobs: bool = False,
+    ) -> Stream:
         """As generate(), of one prompt, token by token. Several streams at once need per_device_batch_size."""
-        sampling = sampling_of(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-                               repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
-                               frequency_penalty=frequency_penalty, seed=seed, stop=stop, ends=ends,
-                               ends_by_model=ends_by_model, schema=schema, log_probs=logprobs)
+        sampling = sampling_of(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            seed=seed,
+            stop=stop,
+            ends=ends,
+            ends_by_model=ends_by_model,
+            schema=schema,
+            log_probs=logprobs,
+        )
         return Stream(self._native, self._native.stream(self._prompt(prompt), sampling))
 
     def _prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
-            return self._native.encode(prompt)
-        ids = tokens_of("prompt", prompt, 1)
+            return self.encode(prompt)
+        return self._ids("prompt", prompt)
+
+    def _ids(self, name: str, tokens: Any) -> list[int]:
+        ids = tokens_of(name, tokens, 1)
         if ids.min() < 0 or ids.max() >= self.vocabulary:
-            raise UsageError(f"prompt: expected ids from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}")
+            raise UsageError(f"{name}: expected ids from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}")
         return ids.tolist()
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, by the model's tokenizer."""
+        if not isinstance(text, str):
+            raise TypeError(f"text: expected a text, got {type(text).__name__}")
         return self._native.encode(text)
 
     def decode(self, tokens: Any) -> str:
         """The text of ids."""
-        return self._native.decode(tokens_of("tokens", tokens, 1).tolist()) if len(tokens) else ""
+        return self._native.decode(self._ids("tokens", tokens) if len(tokens) else [])
 
     @property
     def parameters(self) -> Parameters:

@@ -14,8 +14,9 @@ class UsageError(Error, ValueError):
     takes in words (of an unknown key: the nearest known one); None where the engine's line names no single key.
     """
 
-    def __init__(self, message: str, key: str | None = None, value: str | None = None,
-                 expected: str | None = None) -> None:
+    def __init__(
+        self, message: str, key: str | None = None, value: str | None = None, expected: str | None = None
+    ) -> None:
         super().__init__(message)
         self.key = key
         self.value = value

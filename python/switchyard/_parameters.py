@@ -48,8 +48,10 @@ class _View:
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError("NumPy has no bfloat16: install ml_dtypes, or take .numpy(), which copies to float32, or "
-                            ".bits(), the 16 bits of each without a copy") from None
+            raise TypeError(
+                "NumPy has no bfloat16: install ml_dtypes, or take .numpy(), which copies to float32, or "
+                ".bits(), the 16 bits of each without a copy"
+            ) from None
         return self.bits().view(ml_dtypes.bfloat16)
 
 
@@ -58,8 +60,9 @@ class Shard(_View):
 
     __slots__ = ("rank", "offset", "shape", "_type", "_array", "_bits")
 
-    def __init__(self, rank: int, offset: tuple[int, ...], shape: tuple[int, ...], array: Any, bits: Any,
-                 dtype: str) -> None:
+    def __init__(
+        self, rank: int, offset: tuple[int, ...], shape: tuple[int, ...], array: Any, bits: Any, dtype: str
+    ) -> None:
         self.rank = rank
         self.offset = offset
         self.shape = shape
@@ -93,8 +96,15 @@ class Parameter(_View):
 
     __slots__ = ("_engine", "name", "shape", "dtype", "axes", "trained", "_shards")
 
-    def __init__(self, engine: _native.Engine, name: str, shape: tuple[int, ...], dtype: str, axes: tuple[str, ...],
-                 trained: bool) -> None:
+    def __init__(
+        self,
+        engine: _native.Engine,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        axes: tuple[str, ...],
+        trained: bool,
+    ) -> None:
         self._engine = engine
         self.name = name
         self.shape = shape

@@ -34,10 +34,13 @@ def words(keys):
 
 def run_script(script, *, signal_at=None, seconds=60):
     """Runs Python lines in a process of their own; `signal_at`: (line that it prints, what to call then)."""
-    before = "import os, sys, threading, time\nimport switchyard\n" \
-             f"def open_tiny(**keys): return switchyard.Engine.open({str(MODEL)!r}, tokenizer_type='byte', **keys)\n"
-    process = subprocess.Popen([sys.executable, "-c", before + script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, cwd=ROOT)
+    before = (
+        "import os, sys, threading, time\nimport switchyard\n"
+        f"def open_tiny(**keys): return switchyard.Engine.open({str(MODEL)!r}, tokenizer_type='byte', **keys)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", before + script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
     first = ""
     if signal_at is not None:
         line, act = signal_at
@@ -53,8 +56,11 @@ def read_safetensors(path):
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         data = file.read()
     types = {"F32": np.float32, "I32": np.int32}
-    return {name: np.frombuffer(data[slice(*entry["data_offsets"])], types[entry["dtype"]]).reshape(entry["shape"])
-            for name, entry in header.items() if name != "__metadata__"}
+    return {
+        name: np.frombuffer(data[slice(*entry["data_offsets"])], types[entry["dtype"]]).reshape(entry["shape"])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
 
 
 @pytest.fixture(params=MESHES.values(), ids=MESHES.keys())

@@ -38,9 +38,25 @@ def environment(folder):
         skip("this Python makes no virtual environments (Debian: python3-venv)")
     try:
         # Without an answer from PyPI it gives up within a minute.
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
-                        "--timeout", str(SILENCE_SECONDS), "-r", requirements], check=True, capture_output=True,
-                       timeout=INSTALL_SECONDS)
+        subprocess.run(
+            [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--retries",
+                "1",
+                "--timeout",
+                str(SILENCE_SECONDS),
+                "-r",
+                requirements,
+            ],
+            check=True,
+            capture_output=True,
+            timeout=INSTALL_SECONDS,
+        )
     except (subprocess.SubprocessError, OSError):
         skip(f"PyPI cannot be reached for {requirements.relative_to(ROOT)}")
     stamp.write_text(wanted)
@@ -58,13 +74,31 @@ def main():
         skip("Python's headers are missing (Debian: python3-dev)")
     python = environment(build / "python_package")
     installed = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps",
-         "--force-reinstall", ROOT, "--config-settings", f"cmake.define.SWITCHYARD_BUILD={build}",
-         "--config-settings", f"build-dir={build / 'python_package/build'}"], timeout=INSTALL_SECONDS)
+        [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-build-isolation",
+            "--no-deps",
+            "--force-reinstall",
+            ROOT,
+            "--config-settings",
+            f"cmake.define.SWITCHYARD_BUILD={build}",
+            "--config-settings",
+            f"build-dir={build / 'python_package/build'}",
+        ],
+        timeout=INSTALL_SECONDS,
+    )
     if installed.returncode:
         return installed.returncode
-    return subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, *more], cwd=ROOT,
-                          env={**os.environ, "SWITCHYARD_PROGRAM": str(build / "switchyard")}).returncode
+    return subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, *more],
+        cwd=ROOT,
+        env={**os.environ, "SWITCHYARD_PROGRAM": str(build / "switchyard")},
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -24,10 +24,21 @@ def test_logits_are_those_of_verify(mesh, tmp_path):
 
 
 def test_texts_and_log_probabilities_are_those_of_generate(mesh, tmp_path):
-    for sampling in ({"max_tokens": 40}, {"max_tokens": 40, "temperature": 0.9, "top_p": 0.8, "seed": 5},
-                     {"max_tokens": 40, "temperature": 0.9, "top_k": 9, "min_p": 0.1, "repetition_penalty": 1.2}):
-        run_program("generate", MODEL, "tokenizer_type=byte", "prompt=ab", "return_log_prob=true",
-                    *words({**mesh, **sampling}), "--json", tmp_path / "texts.json")
+    for sampling in (
+        {"max_tokens": 40},
+        {"max_tokens": 40, "temperature": 0.9, "top_p": 0.8, "seed": 5},
+        {"max_tokens": 40, "temperature": 0.9, "top_k": 9, "min_p": 0.1, "repetition_penalty": 1.2},
+    ):
+        run_program(
+            "generate",
+            MODEL,
+            "tokenizer_type=byte",
+            "prompt=ab",
+            "return_log_prob=true",
+            *words({**mesh, **sampling}),
+            "--json",
+            tmp_path / "texts.json",
+        )
         [told] = json.loads((tmp_path / "texts.json").read_text())["results"]
         with open_tiny(**mesh) as engine:
             made = engine.generate("ab", logprobs=True, **sampling)
@@ -41,12 +52,27 @@ def test_texts_and_log_probabilities_are_those_of_generate(mesh, tmp_path):
 
 
 def test_training_steps_are_those_of_train(mesh, tmp_path):
-    keys = {**mesh, "max_target_length": 16, "per_device_batch_size": 4 // mesh.get("ranks", 1), "steps": 4,
-            "learning_rate": 0.01, "warmup_steps_fraction": 0}
+    keys = {
+        **mesh,
+        "max_target_length": 16,
+        "per_device_batch_size": 4 // mesh.get("ranks", 1),
+        "steps": 4,
+        "learning_rate": 0.01,
+        "warmup_steps_fraction": 0,
+    }
     text = tmp_path / "text.txt"
     text.write_text(PERIOD * 500)
-    run_program("train", MODEL, "tokenizer_type=byte", f"data_path={text}", "add_bos=false", "add_eos=false",
-                "run_name=run", f"base_output_directory={tmp_path}", *words(keys))
+    run_program(
+        "train",
+        MODEL,
+        "tokenizer_type=byte",
+        f"data_path={text}",
+        "add_bos=false",
+        "add_eos=false",
+        "run_name=run",
+        f"base_output_directory={tmp_path}",
+        *words(keys),
+    )
     told = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     told = [line for line in told if "learning/loss" in line]
     rows = np.tile(np.frombuffer((PERIOD * 3).encode(), np.uint8).astype(np.int32), (4, 1))

@@ -15,8 +15,14 @@ def test_tokens_of_any_kind(engine):
     logits = engine.forward(TOKENS)
     wide = np.zeros((2, 8), np.int64)
     wide[:, ::2] = TOKENS
-    for tokens in (np.array(TOKENS, np.int32), np.array(TOKENS, np.int64), np.asfortranarray(TOKENS), wide[:, ::2],
-                   memoryview(np.array(TOKENS, np.int32)), tuple(map(tuple, TOKENS))):
+    for tokens in (
+        np.array(TOKENS, np.int32),
+        np.array(TOKENS, np.int64),
+        np.asfortranarray(TOKENS),
+        wide[:, ::2],
+        memoryview(np.array(TOKENS, np.int32)),
+        tuple(map(tuple, TOKENS)),
+    ):
         assert (engine.forward(tokens) == logits).all()
     locked = np.array(TOKENS, np.int32)
     locked.flags.writeable = False
@@ -36,20 +42,27 @@ def test_torch_both_ways(engine):
         assert (tensor.float().numpy() == half.numpy()).all()
 
 
-@pytest.mark.parametrize("tokens, kind, message", [
-    ([[1.0, 2.0]], TypeError, "tokens: expected int32 or int64, got float64"),
-    (np.ones((1, 2), np.uint8), TypeError, "tokens: expected int32 or int64, got uint8"),
-    (np.ones((1, 2), ">i4"), TypeError, "tokens: expected this machine's byte order, got >i4"),
-    ([[1, 2], [3]], switchyard.UsageError, "tokens: expected rows of equal length"),
-    ([1, 2], switchyard.UsageError, "tokens: expected an array [rows, length], got one of shape [2]"),
-    (np.zeros((0, 4), np.int32), switchyard.UsageError,
-     "tokens: expected at least one token, got an array of shape [0, 4]"),
-    ([[1, 256]], switchyard.UsageError, "[engine] forward: token 256 is outside the vocabulary of 256"),
-    ([[1, -1]], switchyard.UsageError, "[engine] forward: token -1 is outside the vocabulary of 256"),
-    ([[2**32 + 1]], switchyard.UsageError, "[engine] forward: token 4294967297 is outside the vocabulary of 256"),
-    ("ab", TypeError, "tokens: expected int32 or int64, got <U2"),
-    ([[None]], switchyard.UsageError, "tokens: expected integers in rows of equal length"),
-], ids=str)
+@pytest.mark.parametrize(
+    "tokens, kind, message",
+    [
+        ([[1.0, 2.0]], TypeError, "tokens: expected int32 or int64, got float64"),
+        (np.ones((1, 2), np.uint8), TypeError, "tokens: expected int32 or int64, got uint8"),
+        (np.ones((1, 2), ">i4"), TypeError, "tokens: expected this machine's byte order, got >i4"),
+        ([[1, 2], [3]], switchyard.UsageError, "tokens: expected rows of equal length"),
+        ([1, 2], switchyard.UsageError, "tokens: expected an array [rows, length], got one of shape [2]"),
+        (
+            np.zeros((0, 4), np.int32),
+            switchyard.UsageError,
+            "tokens: expected at least one token, got an array of shape [0, 4]",
+        ),
+        ([[1, 256]], switchyard.UsageError, "[engine] forward: token 256 is outside the vocabulary of 256"),
+        ([[1, -1]], switchyard.UsageError, "[engine] forward: token -1 is outside the vocabulary of 256"),
+        ([[2**32 + 1]], switchyard.UsageError, "[engine] forward: token 4294967297 is outside the vocabulary of 256"),
+        ("ab", TypeError, "tokens: expected int32 or int64, got <U2"),
+        ([[None]], switchyard.UsageError, "tokens: expected integers in rows of equal length"),
+    ],
+    ids=str,
+)
 def test_refused_tokens_are_one_line(engine, tokens, kind, message):
     with pytest.raises(kind) as raised:
         engine.forward(tokens)

@@ -6,7 +6,6 @@ import pytest
 import switchyard
 from conftest import MODEL, open_tiny
 
-
 # The model of the folder, by keys.
 SHAPE = """
 decoder_block: qwen3_moe
@@ -86,8 +85,9 @@ def test_errors_have_the_words_and_parts():
 def test_errors_of_calls(engine):
     wrong = error_of(lambda: engine.generate("a", top_p=3))
     assert (wrong.key, wrong.value, wrong.expected) == ("top_p", "3", "more than 0, at most 1")
-    assert "max_tokens: expected an integer, got str" in str(error_of(lambda: engine.generate("a", max_tokens="9"),
-                                                                      TypeError))
+    assert "max_tokens: expected an integer, got str" in str(
+        error_of(lambda: engine.generate("a", max_tokens="9"), TypeError)
+    )
     error_of(lambda: engine.generate("a", seed=-1))
     error_of(lambda: engine.generate([300]))
     error_of(lambda: engine.generate("a", stop=[""]))
@@ -107,9 +107,16 @@ def test_calls_after_close():
     engine.close()
     engine.close()
     assert engine.closed and repr(engine) == "Engine(qwen3moe-tiny, closed)"
-    for call in (lambda: engine.forward([[1]]), lambda: engine.generate("a"), lambda: engine.stream("a"),
-                 lambda: engine.train_step([[1, 2]]), lambda: engine.parameters, lambda: next(stream),
-                 lambda: parameters["head"].numpy(), lambda: engine.encode("a")):
+    for call in (
+        lambda: engine.forward([[1]]),
+        lambda: engine.generate("a"),
+        lambda: engine.stream("a"),
+        lambda: engine.train_step([[1, 2]]),
+        lambda: engine.parameters,
+        lambda: next(stream),
+        lambda: parameters["head"].numpy(),
+        lambda: engine.encode("a"),
+    ):
         assert "the engine is closed" in str(error_of(call))
 
 
@@ -138,6 +145,9 @@ def test_a_stream_that_is_left_frees_its_slot(engine):
 
 def test_tokenizer(engine):
     assert engine.decode(engine.encode("größer")) == "größer" and engine.decode([]) == ""
+    assert engine.decode(np.array([97, 98])) == "ab"
+    assert "expected ids from 0 to 255" in str(error_of(lambda: engine.decode([300])))
+    error_of(lambda: engine.encode(3), TypeError)
     with switchyard.Engine.open(MODEL) as without:
         assert "tokenizer" in str(error_of(lambda: without.generate("a")))
         assert without.generate([97], max_tokens=3).text == ""

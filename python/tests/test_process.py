@@ -13,13 +13,16 @@ LONG = "max_target_length=60000, steps=100000, per_device_batch_size=1"
 SECONDS_TO_ANSWER = 5
 
 
-@pytest.mark.parametrize("call", [
-    "engine.generate('ab', max_tokens=50000)",
-    "engine.generate(['ab', 'cd', 'ef'], max_tokens=50000)",
-    "[token for token in engine.stream('ab', max_tokens=50000)]",
-    "[engine.train_step([[1, 2, 3, 4]] * engine.ranks) for _ in range(100000)]",
-    "[engine.forward([[1, 2, 3, 4]] * engine.ranks) for _ in range(100000)]",
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "engine.generate('ab', max_tokens=50000)",
+        "engine.generate(['ab', 'cd', 'ef'], max_tokens=50000)",
+        "[token for token in engine.stream('ab', max_tokens=50000)]",
+        "[engine.train_step([[1, 2, 3, 4]] * engine.ranks) for _ in range(100000)]",
+        "[engine.forward([[1, 2, 3, 4]] * engine.ranks) for _ in range(100000)]",
+    ],
+)
 @pytest.mark.parametrize("keys", [LONG, LONG + ", ranks=2, ici_expert_parallelism=2"])
 def test_keyboard_interrupt(call, keys):
     sent = []
@@ -29,7 +32,8 @@ def test_keyboard_interrupt(call, keys):
         sent.append(time.monotonic())
         process.send_signal(signal.SIGINT)
 
-    status, out, err = run_script(f"""
+    status, out, err = run_script(
+        f"""
 engine = open_tiny({keys})
 print("ready", flush=True)
 try:
@@ -38,27 +42,33 @@ try:
 except KeyboardInterrupt:
     at = time.monotonic()
     print(at, len(engine.generate("ab", max_tokens=3).tokens), len(engine.forward([[1, 2]])))
-""", signal_at=("ready", interrupt))
+""",
+        signal_at=("ready", interrupt),
+    )
     assert (status, err) == (0, "")
     at, rest = out.split(" ", 1)
     assert float(at) - sent[0] < SECONDS_TO_ANSWER and rest == "3 1\n"
 
 
-@pytest.mark.parametrize("script", [
-    "engine = open_tiny()",
-    "engine = open_tiny(); stream = engine.stream('ab'); next(stream)",
-    "engine = open_tiny(); view = __import__('numpy').asarray(engine.parameters['head'])",
-    "engine = open_tiny(); cycle = [engine]; cycle.append(cycle)",
-    f"engine = open_tiny({LONG}, ranks=2, ici_expert_parallelism=2)\n"
-    "threading.Thread(target=lambda: engine.generate('ab', max_tokens=50000), daemon=True).start(); time.sleep(0.3)",
-    f"engine = open_tiny({LONG})\n"
-    "threading.Thread(target=lambda: list(engine.stream('ab', max_tokens=50000)), daemon=True).start()\n"
-    "time.sleep(0.3)",
-    "engine = open_tiny(per_device_batch_size=1, steps=100000)\n"
-    "def train():\n    while True: engine.train_step([[1, 2, 3, 4]])\n"
-    "threading.Thread(target=train, daemon=True).start(); time.sleep(0.3)",
-    f"engine = open_tiny({LONG})\nthreading.Thread(target=lambda: engine.generate('ab', max_tokens=400)).start()",
-], ids=["idle", "stream", "view", "cycle", "daemon-generate", "daemon-stream", "daemon-train", "thread"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "engine = open_tiny()",
+        "engine = open_tiny(); stream = engine.stream('ab'); next(stream)",
+        "engine = open_tiny(); view = __import__('numpy').asarray(engine.parameters['head'])",
+        "engine = open_tiny(); cycle = [engine]; cycle.append(cycle)",
+        f"engine = open_tiny({LONG}, ranks=2, ici_expert_parallelism=2)\n"
+        "threading.Thread(target=lambda: engine.generate('ab', max_tokens=50000), daemon=True).start(); time.sleep(0.3)",
+        f"engine = open_tiny({LONG})\n"
+        "threading.Thread(target=lambda: list(engine.stream('ab', max_tokens=50000)), daemon=True).start()\n"
+        "time.sleep(0.3)",
+        "engine = open_tiny(per_device_batch_size=1, steps=100000)\n"
+        "def train():\n    while True: engine.train_step([[1, 2, 3, 4]])\n"
+        "threading.Thread(target=train, daemon=True).start(); time.sleep(0.3)",
+        f"engine = open_tiny({LONG})\nthreading.Thread(target=lambda: engine.generate('ab', max_tokens=400)).start()",
+    ],
+    ids=["idle", "stream", "view", "cycle", "daemon-generate", "daemon-stream", "daemon-train", "thread"],
+)
 def test_exit_is_silent(script):
     assert run_script(script) == (0, "", "")
 

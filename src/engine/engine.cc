@@ -177,7 +177,7 @@ Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::Engine(Engine&&) noexcept = default;
 Engine::~Engine() = default;
 
-Engine Engine::open(const Settings& settings) {
+Engine Engine::open(const Settings& settings, const std::stop_token& stop) {
   const Config& config = settings.checked().config;
   const std::shared_ptr<Processes> processes = join_for_engine();
   const double timeout = config.get_float("collective_timeout_seconds");
@@ -191,6 +191,11 @@ Engine Engine::open(const Settings& settings) {
     processes->agree(&told, timeout);
   }
   processes->agree(nullptr, timeout);
+  if (const Parameters::FillBlock fill = impl->on_ranks.fill; fill && stop.stop_possible())
+    impl->on_ranks.fill = [fill, stop](const ParameterSpec& spec, const Box& block) {
+      if (stop.stop_requested()) fail_runtime("[engine] open: asked to stop before all weights were read");
+      return fill(spec, block);
+    };
   impl->start();
   return Engine(std::move(impl));
 }

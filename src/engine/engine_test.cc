@@ -325,6 +325,21 @@ TEST(Engine, ATextMayBeStoppedFromOutside) {
   }
 }
 
+TEST(Engine, LoadingMayBeStoppedFromOutside) {
+  std::stop_source stop;
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/hf/qwen3moe-tiny";
+  const Settings settings = Settings::parse({folder, "ranks=2", "ici_expert_parallelism=2"});
+  EXPECT_EQ(Engine::open(settings, stop.get_token()).ranks(), 2);
+  stop.request_stop();
+  try {
+    Engine::open(settings, stop.get_token());
+    ADD_FAILURE() << "it was opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::runtime);
+    EXPECT_NE(std::string(error.what()).find("asked to stop"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Engine, AShardOutlivesItsEngine) {
   std::optional<Engine> engine = open();
   const Shard shard = engine->parameter("layers.0.moe.gate").shards[0];
