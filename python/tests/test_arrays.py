@@ -134,6 +134,17 @@ def test_packed_weights_are_bytes():
             packed[0].numpy()
 
 
+def test_a_gpus_weights_are_copied_alone():
+    with open_tiny() as engine:
+        values = engine.parameters["head"].numpy()
+    with open_tiny(device="cuda_emulated") as engine:
+        parameter = engine.parameters["head"]
+        assert (parameter.numpy() == values).all()
+        for view in (np.asarray, np.from_dlpack, lambda one: one.bits()):
+            with pytest.raises(TypeError, match=r"in a GPU's memory: \.numpy\(\) of the parameter copies them"):
+                view(parameter)
+
+
 def test_logits_are_the_callers(engine):
     logits = engine.forward(TOKENS)
     logits += 1
