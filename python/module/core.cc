@@ -1,5 +1,7 @@
 #include "core.h"
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <set>
 #include <thread>
@@ -16,9 +18,10 @@ struct Exit {
 };
 
 // Never destroyed: threads that sleep for good may wake up in it.
+Exit* exit_of_process = new Exit;
+
 Exit& at_exit() {
-  static Exit& shared = *new Exit;
-  return shared;
+  return *exit_of_process;
 }
 
 std::set<Core*>& open_cores() {
@@ -105,19 +108,21 @@ void Core::add(const std::shared_ptr<Stream>& stream) {
   streams_.push_back(stream);
 }
 
+void Core::watch_forks() {
+  // The child has none of the threads that count, and one of them may have held the mutex.
+  ::pthread_atfork(nullptr, nullptr, [] { exit_of_process = new Exit; });
+}
+
 void Core::shut_down() {
   {
     const std::scoped_lock lock(at_exit().mutex);
     at_exit().exiting = std::this_thread::get_id();
   }
-  bool is_of_parent = false;
   const std::set<Core*> cores = open_cores();
   for (Core* const core : cores) {
     if (!open_cores().contains(core)) continue;  // close() let another thread run, which dropped it
-    is_of_parent = is_of_parent || core->process_ != ::getpid();
     core->close();
   }
-  if (is_of_parent) return;  // whose threads may count
   without_gil([] {
     Exit& shared = at_exit();
     std::unique_lock lock(shared.mutex);
@@ -138,7 +143,7 @@ Call::Call(std::shared_ptr<Core> core, const char* what) : core_(std::move(core)
 
 Call::~Call() {
   core_->stops_.erase(stop_);
-  without_gil([&] { engine_.reset(); });  // may be the last reference, and end the engine
+  if (engine_.use_count() == 1) without_gil([&] { engine_.reset(); });  // ends the engine
 }
 
 }  // namespace switchyard::python

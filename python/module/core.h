@@ -79,6 +79,7 @@ class Core {
   void close();
   void add(const std::shared_ptr<Stream>& stream);
 
+  static void watch_forks();
   // At the interpreter's exit: closes all engines and waits for the threads that work on them.
   static void shut_down();
 
