@@ -16,6 +16,7 @@
 #include "cli/config_command.h"
 #include "cli/convert_command.h"
 #include "cli/data_command.h"
+#include "cli/doctor_command.h"
 #include "cli/eval_command.h"
 #include "cli/explain_command.h"
 #include "cli/generate_command.h"
@@ -60,6 +61,7 @@ const std::map<std::string, Entry>& commands() {
        {"what is in weights, checkpoints and runs, and how two differ", switchyard::inspect_command}},
       {"bench", {"how close this machine's kernels come to its peaks", switchyard::bench_command}},
       {"selftest", {"every kernel on this machine against its reference", switchyard::selftest_command}},
+      {"doctor", {"what this machine and this build have, and what they lack", switchyard::doctor_command}},
       {"data", {"text to tokens on disk, and what is in them", switchyard::data_command}},
       {"tokenize", {"text to ids and back", switchyard::tokenize_command}},
       {"config",

@@ -65,6 +65,9 @@ std::unique_ptr<Processes> join_processes();
 // A single process, whatever the environment describes.
 std::unique_ptr<Processes> one_process();
 
+// True when the build has MPI.
+bool knows_mpi();
+
 // Throws Silent on processes other than 0, for an error that every process finds by itself before joining. It
 // waits until process 0 had time to print: until the launcher sends SIGTERM, which it does after process 0
 // ended, or for a few seconds. No thread may exist yet.

@@ -155,4 +155,8 @@ std::unique_ptr<Processes> join_processes() {
   return std::make_unique<MpiProcesses>(launch.processes);
 }
 
+bool knows_mpi() {
+  return true;
+}
+
 }  // namespace switchyard

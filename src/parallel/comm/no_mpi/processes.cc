@@ -14,4 +14,8 @@ std::unique_ptr<Processes> join_processes() {
       launch.processes > 0 ? std::to_string(launch.processes) : "N");
 }
 
+bool knows_mpi() {
+  return false;
+}
+
 }  // namespace switchyard
