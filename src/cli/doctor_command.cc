@@ -71,7 +71,7 @@ std::string line_of(const fs::path& file) {
   return line;
 }
 
-std::string gib(double bytes) {
+std::string gigabytes(double bytes) {
   return fmt::format("{:.1f} GiB", bytes / (1 << 30));
 }
 
@@ -105,8 +105,8 @@ PartOfMachine memory() {
   if (!available) return {"memory", "unknown", "the system does not tell its memory"};
   const auto all = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   return {"memory", "ok",
-          fmt::format("{} of {} are free for this process", gib(static_cast<double>(available->bytes)),
-                      gib(all))};
+          fmt::format("{} of {} are free for this process", gigabytes(static_cast<double>(available->bytes)),
+                      gigabytes(all))};
 }
 
 PartOfMachine huge_pages() {
@@ -139,11 +139,11 @@ PartOfMachine gpu_of_machine() {
   const gpu::Properties card = gpu::properties();
   return {"gpu", "ok",
           fmt::format("{}, compute capability {}.{}, {}; driver for CUDA {}, built with {}", card.name,
-                      card.major, card.minor, gib(static_cast<double>(card.memory_bytes)),
+                      card.major, card.minor, gigabytes(static_cast<double>(card.memory_bytes)),
                       cuda_version(card.driver_version), cuda_version(card.runtime_version))};
 }
 
-PartOfMachine nccl() {
+PartOfMachine nccl_here() {
   if (!gpu::missing().empty()) return missing("nccl", "not looked for: there is no GPU", "");
   try {
     return {"nccl", "ok", NcclLibrary::for_device(Device::named("cuda")).name()};
@@ -209,7 +209,8 @@ int doctor_command(std::span<const std::string> args) {
   std::vector<PartOfMachine> parts{
       {"version", "ok", SWITCHYARD_VERSION}, processor(), cores(), memory_nodes(), memory(), huge_pages()};
   if (!options.flags.contains("--quick")) parts.push_back(speed());
-  for (PartOfMachine part : {gpu_of_machine(), nccl(), mpi(), grammars()}) parts.push_back(std::move(part));
+  for (PartOfMachine part : {gpu_of_machine(), nccl_here(), mpi(), grammars()})
+    parts.push_back(std::move(part));
   nlohmann::ordered_json json{{"version", SWITCHYARD_VERSION}, {"parts", nlohmann::ordered_json::array()}};
   int status = 0;
   for (const PartOfMachine& part : parts) {
