@@ -25,7 +25,7 @@ using Floats = nb::ndarray<nb::numpy, float>;
 using View = nb::ndarray<nb::ro, nb::array_api>;
 using Held = std::shared_ptr<Core>;
 
-// Tokens of a model may be parts of characters, and stand for themselves there.
+// A token may be a part of a character. Such bytes become U+FFFD.
 nb::str to_text(std::string_view text) {
   return nb::steal<nb::str>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
@@ -47,7 +47,7 @@ Ids ids_of(const char* what, const Tokens& tokens, std::int64_t vocabulary) {
   }
   const auto* const wide = static_cast<const std::int64_t*>(tokens.data());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    // Cut to 32 bits it could be another token; the engine checks what is left.
+    // A wide id that is cut to 32 bits could be another token; the engine checks all others.
     if (wide[i] < std::numeric_limits<std::int32_t>::min() ||
         wide[i] > std::numeric_limits<std::int32_t>::max())
       throw Error(Error::Kind::usage, std::string("[engine] ") + what + ": token " + std::to_string(wide[i]) +

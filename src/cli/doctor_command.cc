@@ -185,7 +185,7 @@ std::vector<std::string> words_of(const std::string& list) {
   return words;
 }
 
-// What --require may name.
+// The parts that --require may name.
 const std::vector<std::string> kRequirable{"cpu", "gpu", "nccl", "mpi", "grammars"};
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 namespace switchyard {
 
-// What this machine and this build have, and what they lack. Exit status 1 where --require names what is
-// missing.
+// Prints what this machine and this build have, and what they lack. Returns the exit status: 1 where
+// --require names a missing part.
 int doctor_command(std::span<const std::string> args);
 
 }  // namespace switchyard

@@ -26,7 +26,7 @@ TEST_F(Doctor, SaysWhatThereIs) {
   EXPECT_EQ(parts["version"]["what"], report["version"]);
 }
 
-// What is there may be required, what is missing is named on standard error.
+// A part that is there may be required. A missing one is named on standard error.
 TEST_F(Doctor, Requires) {
   ASSERT_EQ(run({"doctor", "--quick", "--json", "d.json"}).status, 0);
   const json report = json::parse(read("d.json"));
