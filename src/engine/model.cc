@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -67,7 +66,7 @@ void read_named_adapters(ModelOnMesh& of) {
 }
 
 // Gives the model the adapter that the config names or asks to train. Returns the adapter whose parameters
-// stand in a file; null where they stand in none.
+// a file has; null where no file has them.
 std::shared_ptr<const PeftAdapter> adapter_of_run(ModelOnMesh& of) {
   const bool trains_one = of.use == ModelUse::train && trains_adapter(of.config);
   const std::string folder = trains_one ? adapter_to_go_on_from(of.config) : of.config.get_string("adapter");

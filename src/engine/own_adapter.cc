@@ -96,9 +96,15 @@ void check_base(const CheckpointFolder& checkpoint, const Config& config, const 
 }
 
 PeftAdapter read_adapter(const std::string& path, const Config& config, const ModelConfig& model) {
-  if (is_checkpoint_path(path)) return read_own_adapter(path, config, model);
-  const AdapterBase base = adapter_base(config, model);
-  return read_peft(path, model, *base.family, base.hub_config);
+  const auto as_stored = [&] {
+    if (is_checkpoint_path(path)) return read_own_adapter(path, config, model);
+    const AdapterBase base = adapter_base(config, model);
+    return read_peft(path, model, *base.family, base.hub_config);
+  };
+  PeftAdapter read = as_stored();
+  const auto factor = static_cast<float>(config.get_float("adapter_scale"));
+  for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
+  return read;
 }
 
 PeftAdapter read_own_adapter(const std::string& path, const Config& config, const ModelConfig& model) {

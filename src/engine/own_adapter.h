@@ -24,7 +24,8 @@ ExtraFile adapter_file(const Config& config, const ModelConfig& model, const Ada
 // Error(usage) when the checkpoint's adapter was trained on another base than the config's, by the hash of
 // its architecture or of the files' first and last MiB.
 void check_base(const CheckpointFolder& checkpoint, const Config& config, const ModelConfig& model);
-// Reads a folder of PEFT, or a run that trained an adapter, for the model of the config. Error(usage).
+// Reads a folder of PEFT, or a run that trained an adapter, for the model of the config, with the factor of
+// adapter_scale. Error(usage).
 PeftAdapter read_adapter(const std::string& path, const Config& config, const ModelConfig& model);
 // True when the base has names and shapes of Hugging Face, which PEFT's are made of.
 bool has_peft_names(const Config& config, const ModelConfig& model);

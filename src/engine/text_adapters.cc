@@ -122,11 +122,10 @@ PeftAdapter read_adapter_to_run(const std::string& path, const Config& config, c
   ModelConfig base = model;
   base.adapter = nullptr;
   PeftAdapter read = read_adapter(path, config, base);
-  const auto factor = static_cast<float>(config.get_float("adapter_scale"));
   for (auto& [name, how] : read.adapter.weights) {
     Tensor& b = read.tensors.at(lora_b_of(name));
     b = b.clone();
-    for (float& value : b.span<float>()) value *= how.scale * factor;
+    for (float& value : b.span<float>()) value *= how.scale;
     how.scale = 1;
   }
   read.adapter.dtype = model.dtype;
@@ -155,8 +154,6 @@ std::shared_ptr<const PeftAdapter> read_text_adapter(const std::string& path, co
         "[adapter] {}: has {} in place of the model's, which texts with several adapters share: serve "
         "it alone (adapter=FOLDER), or merge it",
         path, *read.adapter.whole.begin());
-  const auto factor = static_cast<float>(config.get_float("adapter_scale"));
-  for (auto& [name, how] : read.adapter.weights) how.scale *= factor;
   return std::make_shared<const PeftAdapter>(std::move(read));
 }
 

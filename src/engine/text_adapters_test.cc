@@ -7,7 +7,9 @@
 #include <map>
 
 #include "core/rng.h"
+#include "core/testing.h"
 #include "engine/changing_weights.h"
+#include "engine/command_config.h"
 #include "engine/session.h"
 #include "generate/generator.h"
 
@@ -206,6 +208,27 @@ TEST(TextAdapters, ComeAndGo) {
   expect_near(second, first, 0, "another place");
   expect_near(second, first, 1, "none");
   EXPECT_EQ(adapters_together({nullptr, nullptr}, DType::f32), nullptr);
+}
+
+// An engine, whose weights may change, keeps the factor apart; other uses have it in B.
+TEST(TextAdapters, AdapterScaleCountsForEveryUse) {
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/lora/mixtral-experts";
+  const auto model = [&](const char* scale, ModelUse use) {
+    const std::vector<std::string> settings{folder, "tokenizer_type=byte", "adapter=" + folder + "/adapter",
+                                            std::string("adapter_scale=") + scale};
+    return ModelOnMesh(config_to_run_fixed("serve", 1, settings), use);
+  };
+  for (const ModelUse use : {ModelUse::run, ModelUse::train_or_run}) {
+    const ModelOnMesh one = model("1", use), half = model("0.5", use);
+    for (const auto& [name, how] : one.adapter->adapter.weights) {
+      const auto size_of_change = [&, weight = name](const ModelOnMesh& of) {
+        return of.adapter->adapter.weights.at(weight).scale *
+               of.adapter->tensors.at(lora_b_of(weight)).data<float>()[0];
+      };
+      ASSERT_NE(size_of_change(one), 0) << name;
+      EXPECT_FLOAT_EQ(size_of_change(half), 0.5f * size_of_change(one)) << name;
+    }
+  }
 }
 
 }  // namespace

@@ -310,7 +310,7 @@ bool Generator::makes_graphs() const {
 }
 
 Tensor Generator::logits_of_step(const Batch& batch) {
-  // What the call before left may lie in another graph's memory, and a recording may not release it.
+  // The loads of the call before may lie in another graph's memory, which a recording may not release.
   loads_.clear();
   const std::int64_t rows = batch.inputs.dim(0);
   std::vector<std::int32_t> numbers;

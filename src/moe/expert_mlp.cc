@@ -136,9 +136,8 @@ class GateUpOp : public Op {
 
  private:
   std::size_t outputs() const { return alone_ ? 1 : weighted_ ? 3 : 2; }
-  std::size_t sizes_of_adapters() const {
-    return 4u + (planned_ ? 2 : 0) + (weighted_ ? 1 : 0);
-  }  // the input
+  // The number of the input that has the sizes of the adapters' groups.
+  std::size_t sizes_of_adapters() const { return 4u + (planned_ ? 2 : 0) + (weighted_ ? 1 : 0); }
   // Calls body(products, the input that is its a) for each adapter.
   template <typename Body>
   void for_each_adapter(const Body& body) const {

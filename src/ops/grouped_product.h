@@ -17,7 +17,7 @@ namespace switchyard {
 // rows [R,K], weights [G,K,N], sizes i32 [G] -> [R,N].
 Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes);
 // Adds (rows·a)·b in the same sum: a [A,K,r] and b [A,r,N] have groups of their own, whose sizes are i32 [A].
-// Where A is a multiple of G, so many groups of rows one behind the other have one weight.
+// A may be a multiple of G: then A / G groups of rows, one behind the other, have one weight.
 Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes,
                       const Array& sizes_of_adapters, const Array& a, const Array& b);
 

@@ -19,8 +19,8 @@
 
 namespace switchyard::serve {
 
-// Texts that run while the weights change finish before, go on with the new weights, or end, as a request
-// asks.
+// Texts that run while the weights change finish before, go on with the new weights, or end. The request that
+// changes the weights says which.
 enum class RunningTexts { finish, go_on, abort };
 
 class ServedWeights {
