@@ -78,7 +78,7 @@ std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream
 std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const DocumentStream> stream,
                                             const PackingOptions& packing);
 
-// The same, with rows as `layout` says, in the caller's memory.
+// Two overloads for a layout that the caller has made.
 std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const DocumentStream> stream,
                                             std::unique_ptr<RowLayout> layout, const PackingOptions& packing,
                                             ShuffleKind kind);

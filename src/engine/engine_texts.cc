@@ -41,7 +41,7 @@ SamplingConfig sampling_of(const Sampling& sampling) {
   config.repetition_penalty = sampling.repetition_penalty;
   config.presence_penalty = sampling.presence_penalty;
   config.frequency_penalty = sampling.frequency_penalty;
-  // As `serve` chooses: top_p counts with the temperature applied, which `nucleus` alone does not.
+  // top_p counts with the temperature applied, as in `serve`; `nucleus` alone applies no temperature.
   const bool cuts = sampling.top_p < 1 || sampling.top_k > 0;
   config.strategy = sampling.temperature == 0 ? SamplingStrategy::greedy
                     : cuts                    ? SamplingStrategy::composite
