@@ -54,7 +54,8 @@ class TerminalObserver : public RunObserver {
 
 int train(std::span<const std::string> args, Processes& processes) {
   const bool first_process = processes.index() == 0;
-  const Config config = config_to_train("train", processes.count(), args);
+  Config config = config_to_train("train", processes.count(), args);
+  config.name_run(processes.start());
   if (first_process) {
     for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
     if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());

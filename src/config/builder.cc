@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
-#include <ctime>
 #include <utility>
 
 #include "config/declaration.h"
@@ -237,15 +236,6 @@ MeshFile read_mesh_file(const std::string& key, const std::string& mesh) {
 bool is_base_file(const std::filesystem::path& file) {
   std::error_code problem;
   return std::filesystem::equivalent(file, config_folder() / "base.yml", problem);
-}
-
-std::string time_stamp() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
-  return text;
 }
 
 }  // namespace
@@ -599,9 +589,7 @@ void ConfigBuilder::expand_home() {
 }
 
 void ConfigBuilder::derive_names() {
-  if (config_.is_none("run_name")) {
-    config_.set("run_name", config_.get_string("model_name") + "_" + time_stamp(), "<model>_<time>");
-  }
+  config_.name_run(std::chrono::system_clock::now());
   for (const std::filesystem::path& part : std::filesystem::path(config_.get_string("run_name"))) {
     if (part == ".." || part == "/") {
       fail_usage("[config] run_name={}: expected a folder below base_output_directory, got {} in it",

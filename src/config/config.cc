@@ -1,6 +1,7 @@
 #include "config/config.h"
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -132,6 +133,19 @@ bool Config::is_none(std::string_view key) const {
 
 bool Config::is_set_by_user(std::string_view key) const {
   return entry(key).by_user;
+}
+
+void Config::name_run(std::chrono::system_clock::time_point start) {
+  constexpr const char* kSource = "<model>_<time>";
+  if (!is_none("run_name") && entry("run_name").source != kSource) return;
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(start.time_since_epoch()).count() % 1000;
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(start);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
+  set("run_name", fmt::format("{}_{}-{:03}", get_string("model_name"), text, milliseconds), kSource);
 }
 
 void Config::set(std::string_view key, nlohmann::json value, std::string source) {

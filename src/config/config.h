@@ -12,6 +12,7 @@
 // A Config is a value: copy it, change the copy with set(). Reading from several threads at once is safe.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,10 @@ class Config {
   // Sets a derived value, typed and checked like any other.
   // `source` names where the value came from ("mesh file", …).
   void set(std::string_view key, nlohmann::json value, std::string source);
+
+  // Names a run that has no name of its own <model>_<time>, to the millisecond, so that runs that begin in
+  // one second have folders of their own. Processes of one run pass the same `start`.
+  void name_run(std::chrono::system_clock::time_point start);
 
   // The mesh axes, major to minor, and the ordered rules, as custom_mesh_and_rule sets them.
   std::vector<std::string> mesh_axes() const;

@@ -102,6 +102,20 @@ TEST(Config, DefaultsWork) {
   EXPECT_TRUE(config.get_string("run_name").starts_with("default_20"));
 }
 
+TEST(Config, NamesRunsThatBeginInOneSecondApart) {
+  using std::chrono::milliseconds;
+  const std::chrono::system_clock::time_point second{milliseconds(1'700'000'000'000)};
+  Config config = config_of({});
+  config.name_run(second + milliseconds(7));
+  const std::string name = config.get_string("run_name");
+  EXPECT_TRUE(name.ends_with("-007")) << name;
+  config.name_run(second + milliseconds(19));
+  EXPECT_EQ(config.get_string("run_name"), name.substr(0, name.size() - 3) + "019");
+  Config own = config_of({"run_name=mine"});
+  own.name_run(second);
+  EXPECT_EQ(own.get_string("run_name"), "mine");
+}
+
 TEST(Config, ReadsValuesAsUsersWriteThem) {
   const Config config = config_of(
       {"sparse_matmul=False", "packing=0", "vocab_size=32_000", "learning_rate=1e-5", "steps=1e2",

@@ -16,6 +16,7 @@ class OneProcess : public Processes {
   int index() const override { return 0; }
   int count() const override { return 1; }
   int cores() const override { return usable_cores(); }
+  std::chrono::system_clock::time_point start() const override { return start_; }
   void agree(const Error* failure, double) override {
     agreed_ = true;
     if (failure != nullptr) throw *failure;
@@ -31,6 +32,7 @@ class OneProcess : public Processes {
   }
 
  private:
+  const std::chrono::system_clock::time_point start_ = std::chrono::system_clock::now();
   bool agreed_ = false;
 };
 

@@ -10,6 +10,7 @@
 //    other threads and processes may be inside calls that nothing can interrupt.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -40,6 +41,9 @@ class Processes {
   virtual int count() const = 0;
   // The cores this process may keep busy, given other processes on the same cores; at least 1.
   virtual int cores() const = 0;
+
+  // When process 0 joined the others: the same on all.
+  virtual std::chrono::system_clock::time_point start() const = 0;
 
   // Every process calls it once, with the error that ended its preparations or null. When all are null it
   // returns; else it throws the first failing process's error on process 0 and Silent on the others.

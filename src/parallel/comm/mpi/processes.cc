@@ -37,6 +37,9 @@ class MpiProcesses : public Processes {
   int index() const override { return wire_.process(); }
   int count() const override { return wire_.processes(); }
   int cores() const override;
+  std::chrono::system_clock::time_point start() const override {
+    return std::chrono::system_clock::time_point(std::chrono::milliseconds(wire_.infos().front().start));
+  }
   void agree(const Error* failure, double timeout_seconds) override;
   bool agreed() const override { return agreed_; }
   void run_ranks(Workers& workers, double timeout_seconds, Device& device,

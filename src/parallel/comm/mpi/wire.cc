@@ -49,6 +49,9 @@ ProcessInfo own_info() {
   if (::sched_getaffinity(0, sizeof set, &set) == 0) std::memcpy(info.cores, &set, sizeof info.cores);
   static_assert(sizeof set == sizeof info.cores);
   info.pid = ::getpid();
+  info.start = std::chrono::duration_cast<std::chrono::milliseconds>(
+                   std::chrono::system_clock::now().time_since_epoch())
+                   .count();
   return info;
 }
 

@@ -52,6 +52,7 @@ struct ProcessInfo {
   char host[112] = {};   // boot and process namespace: equal for processes that can see each other
   char cores[128] = {};  // the affinity mask
   std::int64_t pid = 0;
+  std::int64_t start = 0;  // milliseconds since 1970
 };
 
 class Wire {
