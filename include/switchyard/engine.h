@@ -63,11 +63,27 @@ struct Logits {
 
 enum class Positions { all, last };  // the positions to return logits for
 
-// A batch to train on. Without `targets`, the target of a token is the next token of its sequence, and the
-// last token has no target. A negative target means none.
+// A batch to train on or to score. What follows `inputs` is laid out as inputs.tokens, or empty.
 struct TrainBatch {
   TokenBatch inputs;
-  std::vector<std::int32_t> targets = {};  // same layout as inputs.tokens
+  // Empty: the target of a token is the next token of its document, and a document's last token has none. A
+  // negative target means none.
+  std::vector<std::int32_t> targets = {};
+  // The number of each token's document within its row, from 1; tokens see those of their document alone. 0
+  // is padding. Empty: a row is one document. With use_dpo, documents 2p + 1 and 2p + 2 are a pair: the
+  // answer that was chosen, and the one that was rejected.
+  std::vector<std::int32_t> segments = {};
+  // Empty: they count from 0 in every document.
+  std::vector<std::int32_t> positions = {};
+  // The factor of each target's cross entropy, such as an advantage. 0 means no target. Empty: each is 1.
+  std::vector<float> weights = {};
+};
+
+// The losses of a batch: means over the targets, each times its weight.
+struct Loss {
+  double loss = 0;  // the whole loss that is minimised
+  double cross_entropy = 0, balance_loss = 0;
+  double targets = 0;  // their number
 };
 
 // The result of one optimizer step. Losses are means over the targets of the step.
@@ -217,6 +233,23 @@ class Engine {
 
   // Runs one optimizer step on per_device_batch_size * ranks * gradient_accumulation_steps sequences.
   TrainStep train_step(const TrainBatch& batch);
+
+  // The halves of a step, on any number of sequences that the mesh can split. forward_backward() adds the
+  // gradients of its loss to those of the calls since the last step; optimizer_step() clips them and changes
+  // the weights. One of each has the bits of a train_step(). `learning_rate`: in place of the schedule's.
+  Loss forward_backward(const TrainBatch& batch);
+  TrainStep optimizer_step(std::optional<double> learning_rate = {});
+  // A whole gradient in float32, as of a parameter; zeros for one that no loss reads. Error(usage) without a
+  // forward_backward() since the last step, and for a parameter that is not trained.
+  std::vector<float> read_gradient(std::string_view name);
+  // Forgets the gradients.
+  void drop_gradients();
+
+  // The natural log of each target's probability, float32 laid out as inputs.tokens; 0 where there is no
+  // target. Weights do not count. Packed weights and any number of sequences that the mesh can split will do.
+  std::vector<float> token_log_probs(const TrainBatch& batch);
+  // The mean cross entropy of a batch, by token_log_probs(): without a balance loss, and without gradients.
+  Loss loss(const TrainBatch& batch);
 
   // Continues a prompt of one token or more. Every token is chosen with the weights of its moment: after a
   // train_step() the stream reads its text again before it goes on. Prompt and new tokens together are at

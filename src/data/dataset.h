@@ -21,6 +21,8 @@ struct Batch {
   Tensor inputs, targets, inputs_position, inputs_segmentation, targets_segmentation;
   // The number of each token's adapter, where texts have several (models/adapter.h). Undefined: none has one.
   Tensor adapters = {};
+  // f32 [B,S]: the factor of each target's loss. Undefined: each is 1.
+  Tensor weights = {};
 
   // Returns the tensors that a model reads where it continues texts.
   std::vector<const Tensor*> parts_to_continue() const {

@@ -13,10 +13,12 @@ BatchRows::BatchRows(const Batch& batch)
     : rows(batch.inputs.dim(0)),
       sequence(batch.inputs.dim(1)),
       read([batch](std::int64_t begin, std::int64_t end) -> Batch {
-        return {batch.inputs.slice_rows(begin, end), batch.targets.slice_rows(begin, end),
-                batch.inputs_position.slice_rows(begin, end),
-                batch.inputs_segmentation.slice_rows(begin, end),
-                batch.targets_segmentation.slice_rows(begin, end)};
+        Batch part{batch.inputs.slice_rows(begin, end), batch.targets.slice_rows(begin, end),
+                   batch.inputs_position.slice_rows(begin, end),
+                   batch.inputs_segmentation.slice_rows(begin, end),
+                   batch.targets_segmentation.slice_rows(begin, end)};
+        if (batch.weights.defined()) part.weights = batch.weights.slice_rows(begin, end);
+        return part;
       }) {}
 
 Batch empty_batch(std::int64_t rows, std::int64_t sequence) {

@@ -61,30 +61,6 @@ std::optional<Parameters::FillBlock> room_to_restore(const Config& config) {
   return [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
 }
 
-Tensor ids(const TokenBatch& batch, const auto& value_at) {
-  const Tensor tensor(DType::i32, {batch.rows, batch.length});
-  for (std::int64_t i = 0; i < tensor.size(); ++i)
-    tensor.data<std::int32_t>()[i] = value_at(i / batch.length, i % batch.length);
-  return tensor;
-}
-
-Batch batch_to_train(const TrainBatch& batch) {
-  const TokenBatch& inputs = batch.inputs;
-  const auto at = [&](const std::vector<std::int32_t>& values, std::int64_t row, std::int64_t column) {
-    return values[static_cast<std::size_t>(row * inputs.length + column)];
-  };
-  const auto target = [&](std::int64_t row, std::int64_t column) -> std::int32_t {
-    if (!batch.targets.empty()) return at(batch.targets, row, column);
-    return column + 1 < inputs.length ? at(inputs.tokens, row, column + 1) : -1;
-  };
-  return {
-      ids(inputs, [&](std::int64_t row, std::int64_t column) { return at(inputs.tokens, row, column); }),
-      ids(inputs, [&](std::int64_t row, std::int64_t column) { return std::max(0, target(row, column)); }),
-      ids(inputs, [](std::int64_t, std::int64_t column) { return static_cast<std::int32_t>(column); }),
-      ids(inputs, [](std::int64_t, std::int64_t) { return 1; }),
-      ids(inputs, [&](std::int64_t row, std::int64_t column) { return target(row, column) < 0 ? 0 : 1; })};
-}
-
 std::vector<std::int64_t> numbers(const Shape& shape) {
   return {shape.begin(), shape.end()};
 }
@@ -234,49 +210,6 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
   return logits;
 }
 
-TrainStep Engine::train_step(const TrainBatch& batch) {
-  Impl& own = *impl_;
-  own.refuse_packed("train_step", "open the engine with weight_format=dense");
-  require_whole("train_step", batch.inputs, vocabulary());
-  if (!batch.targets.empty()) {
-    if (batch.targets.size() != batch.inputs.tokens.size())
-      fail_usage("[engine] train_step: {} targets, expected one for each of {} tokens", batch.targets.size(),
-                 batch.inputs.tokens.size());
-    const auto last = std::ranges::max(batch.targets);
-    if (last >= vocabulary())
-      fail_usage("[engine] train_step: target {} is outside the vocabulary of {}", last, vocabulary());
-  }
-  BatchSizes sizes = batch_sizes(own.config, own.mesh);
-  if (batch.inputs.rows != sizes.step)
-    fail_usage(
-        "[engine] train_step: {} sequences, expected {} (per_device_batch_size={} on {} ranks, "
-        "gradient_accumulation_steps={})",
-        batch.inputs.rows, sizes.step, own.config.get_float("per_device_batch_size"), ranks(),
-        own.config.get_int("gradient_accumulation_steps"));
-  sizes.sequence = batch.inputs.length;
-  check_layout(own.config, own.mesh, own.model, sizes);
-  const TrainConfig training = own.training();
-  const Batch rows = batch_to_train(batch);
-  TrainStep told;
-  own.loop->run([&](Context& context) {
-    Impl::RankState& state = *own.state(context);
-    if (!state.trainer) state.trainer.emplace(context, own.model, training, state.parameters);
-    const std::int64_t step = state.steps;
-    const StepResult result = state.trainer->step(step, rows);
-    ++state.steps;
-    if (!own.speaks(context)) return;
-    told = {.step = step,
-            .loss = result.loss,
-            .cross_entropy = result.lm_loss,
-            .balance_loss = result.balance_loss,
-            .gradient_norm = result.raw_grad_norm,
-            .learning_rate = result.learning_rate,
-            .targets = result.total_weights,
-            .skipped = result.bad};
-  });
-  return told;
-}
-
 ParameterView Engine::parameter(std::string_view name) {
   Impl& own = *impl_;
   const ParameterSpec& spec = own.spec(name);
@@ -313,15 +246,21 @@ std::vector<float> Engine::read_parameter(std::string_view name) {
   if (is_packed(spec.dtype))
     fail_usage("[engine] parameter {}: is packed ({}), which has no float32 values here", name,
                name_of(spec.dtype));
+  return own.whole(spec, [](Context&, const Parameter& p) { return p.array.tensor(); });
+}
+
+std::vector<float> Engine::Impl::whole(const ParameterSpec& spec,
+                                       const std::function<Tensor(Context&, const Parameter&)>& shard) {
   const Tensor whole = Tensor::zeros(DType::f32, spec.shape);
-  own.loop->run([&](Context& context) {
-    for (const Parameter& p : own.state(context)->parameters.all()) {
-      // One of the ranks that hold the same block.
-      if (p.spec.name != spec.name || holders_of(context, p).index != 0) continue;
-      place_block(to_host(p.array.tensor()).cast(DType::f32),
+  loop->run([&](Context& context) {
+    for (const Parameter& p : state(context)->parameters.all()) {
+      if (p.spec.name != spec.name) continue;
+      const Tensor block = shard(context, p);
+      if (holders_of(context, p).index != 0) continue;  // one of the ranks that hold the same block
+      place_block(to_host(block).cast(DType::f32),
                   local_offset(*context.mesh, context.rank, spec.shape, p.array.sharding()), whole);
     }
-    own.add_of_other_processes(context, whole);
+    add_of_other_processes(context, whole);
   });
   return {whole.span<float>().begin(), whole.span<float>().end()};
 }

@@ -1,5 +1,6 @@
-// Engine::Impl, what the files of the public Engine share: engine.cc has its tensors and training,
-// engine_texts.cc its texts, engine_saves.cc its checkpoints and exports, engine_settings.cc its settings.
+// Engine::Impl, what the files of the public Engine share: engine.cc has its tensors,
+// engine_training.cc its losses and steps, engine_texts.cc its texts, engine_saves.cc its checkpoints and
+// exports, engine_settings.cc its settings.
 #pragma once
 
 #include <functional>
@@ -50,7 +51,8 @@ struct Engine::Impl {
   std::int64_t streams = 0;                               // guarded by texts_mutex; at most text_rows
   std::shared_ptr<const grammar::Vocabulary> vocabulary;  // from the first schema on; guarded by texts_mutex
 
-  ResumePoint resume;  // of load_full_state_path
+  bool has_gradients = false;  // of forward_backward()
+  ResumePoint resume;          // of load_full_state_path
   std::vector<std::optional<RankState>> ranks;
   std::optional<RankLoop> loop;  // ends first
 
@@ -74,6 +76,16 @@ struct Engine::Impl {
 
   void require_layout(std::int64_t rows) const;
   void refuse_packed(const char* what, const char* advice) const;
+  // Error(usage) that names `what`, the call, for a batch that the model and the mesh do not train on.
+  Batch batch_to_train(const char* what, const TrainBatch& batch) const;
+  void require_gradients(const char* what) const;
+  Trainer& trainer(Context& context, const TrainConfig& training);  // this rank's
+  // Runs a step, and counts it.
+  TrainStep run_step(const std::function<StepResult(Trainer&, std::int64_t step)>& run);
+  // A tensor of a parameter's shape, in float32, of the shards that `shard` returns on the ranks that hold
+  // the parameter.
+  std::vector<float> whole(const ParameterSpec& spec,
+                           const std::function<Tensor(Context&, const Parameter&)>& shard);
   TrainConfig training() const;
 
   const ParameterSpec& spec(std::string_view name) const;

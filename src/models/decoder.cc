@@ -328,12 +328,14 @@ DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows
         {placed(further.inputs), placed(further.targets), placed(further.targets_segmentation)});
   if (const Tensor chunks = packed_chunk_segments(own, chunk); chunks.defined())
     result.chunk_segments = placed(chunks);
+  if (own.weights.defined()) result.weights = placed(own.weights);
   return result;
 }
 
-DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions) {
+DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions, std::int64_t chunk) {
   const OwnRows own = own_rows(context, whole.inputs.shape());
-  return place_own_rows(context, BatchRows(whole).read(own.begin, own.end), whole.inputs.dim(0), predictions);
+  return place_own_rows(context, BatchRows(whole).read(own.begin, own.end), whole.inputs.dim(0), predictions,
+                        chunk);
 }
 
 DeviceBatch place_tokens(Context& context, const Batch& whole) {
@@ -444,7 +446,8 @@ Losses training_losses(Context& c, const ModelConfig& m, const Parameters& param
     const CrossEntropyOptions loss{.count = options.target_count,
                                    .count_there = options.target_count_there,
                                    .z_loss_multiplier = m.z_loss,
-                                   .logit_soft_cap = m.logit_soft_cap};
+                                   .logit_soft_cap = m.logit_soft_cap,
+                                   .weights = batch.weights};
     const CrossEntropy entropy =
         linear_cross_entropy(c, hidden, dense_head, m.tied, batch.targets, batch.target_segments, loss);
     result.lm_loss = entropy.loss;
@@ -474,9 +477,13 @@ HiddenStates hidden_states(Context& c, const ModelConfig& m, const Parameters& p
 Array target_log_probs(Context& c, const ModelConfig& m, const Parameters& parameters,
                        const DeviceBatch& batch) {
   CHECK(c.stage.count == 1, "log-probabilities in {} stages", c.stage.count);
-  const Array hidden = hidden_states(c, m, parameters, batch, {}).final_hidden;
+  return log_probs_of(c, m, parameters, batch, hidden_states(c, m, parameters, batch, {}).final_hidden);
+}
+
+Array log_probs_of(Context& c, const ModelConfig& m, const Parameters& parameters, const DeviceBatch& batch,
+                   const Array& final_hidden) {
   const Array head = head_of(c, m, parameters, m.tied ? table_of(c, m, parameters) : Array());
-  return token_log_probs(c, hidden, dense_weight(c, head, m.dtype), m.tied, batch.targets,
+  return token_log_probs(c, final_hidden, dense_weight(c, head, m.dtype), m.tied, batch.targets,
                          batch.target_segments, m.logit_soft_cap);
 }
 

@@ -22,9 +22,12 @@ struct DeviceBatch {
   // where the tokens' positions already tell the chunks.
   Array chunk_segments = {};
   Array adapters = {};  // Batch::adapters
+  Array weights = {};   // Batch::weights
 };
 // Places a whole batch on the mesh. `predictions`: the number of prediction layers to place targets for.
-DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions = 0);
+// `chunk`: as for place_own_rows.
+DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions = 0,
+                        std::int64_t chunk = 0);
 // Places a batch whose targets are its inputs, as generation's, with one copy to the device. The targets
 // share the memory of the inputs.
 DeviceBatch place_tokens(Context& context, const Batch& whole);
@@ -117,8 +120,11 @@ struct HiddenStates : BlockOutput {
 HiddenStates hidden_states(Context& context, const ModelConfig& model, const Parameters& parameters,
                            const DeviceBatch& batch, const BlockOptions& options);
 
-// Returns the natural log of each target's probability, f32 [B,S], 0 where there is no target. The model has
-// no pipeline stages.
+// Returns the natural log of each target's probability, f32 [B,S], 0 where there is no target, of what
+// hidden_states() gave.
+Array log_probs_of(Context& context, const ModelConfig& model, const Parameters& parameters,
+                   const DeviceBatch& batch, const Array& final_hidden);
+// Both at once, without pipeline stages.
 Array target_log_probs(Context& context, const ModelConfig& model, const Parameters& parameters,
                        const DeviceBatch& batch);
 

@@ -1,7 +1,6 @@
 #include "ops/loss.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 
 #include "kernels/loss/cross_entropy.h"
@@ -87,7 +86,8 @@ class LinearCrossEntropyOp : public Op {
     const std::int64_t rows = in[2].size();
     const Tensor lse = c.empty(DType::f32, in[2].shape()), target = c.empty(DType::f32, {rows}),
                  loss = c.empty(DType::f32, {}), z_loss = c.empty(DType::f32, {});
-    const TensorView lse_rows = lse.view().reshaped({rows}), segments = in[3].view().reshaped({rows});
+    const TensorView lse_rows = lse.view().reshaped({rows}), segments = in[3].view().reshaped({rows}),
+                     weights = weights_in(in);
     std::vector<Tensor> out{loss, z_loss, lse};
     if (with_gradients_) {
       const Tensor dhidden = c.empty(DType::f32, in[0].shape()),
@@ -105,6 +105,7 @@ class LinearCrossEntropyOp : public Op {
                       combine(c, axes, lse_rows.rows(begin, end), target.view().rows(begin, end));
                       loss_coefficients(*c.pool, {.lse = lse_rows.rows(begin, end),
                                                   .segments = segments.rows(begin, end),
+                                                  .weights = rows_of(weights, begin, end),
                                                   .gradient = TensorView(),
                                                   .softmax_coefficient = softmax.view().rows(begin, end),
                                                   .target_coefficient = target_share.view().rows(begin, end),
@@ -121,6 +122,7 @@ class LinearCrossEntropyOp : public Op {
     sum_token_loss(*c.pool, {.lse = lse_rows,
                              .target_logit = target.view(),
                              .segments = segments,
+                             .weights = weights,
                              .loss = loss.view(),
                              .z_loss = z_loss.view(),
                              .count = options_.count,
@@ -136,7 +138,7 @@ class LinearCrossEntropyOp : public Op {
       const Tensor dhidden = call.output(3), dhead = trained_ ? call.output(4) : Tensor();
       scale_in_place(*c.pool, dhidden.view(), g.view());
       if (trained_) scale_in_place(*c.pool, dhead.view(), g.view());
-      return {dhidden, dhead, Tensor(), Tensor()};
+      return gradients_of(call, dhidden, dhead);
     }
     const Tensor hidden = call.input(0), head = call.input(1), targets = call.input(2);
     const Tensor lse = call.output(2), segments = call.input(3);
@@ -145,6 +147,7 @@ class LinearCrossEntropyOp : public Op {
                  dhead = trained_ ? c.empty(head.dtype(), head.shape()) : Tensor();
     loss_coefficients(*c.pool, {.lse = lse.view(),
                                 .segments = segments.view(),
+                                .weights = call.inputs() > 4 ? call.input(4).view() : TensorView(),
                                 .gradient = g.view(),
                                 .softmax_coefficient = softmax.view(),
                                 .target_coefficient = target.view(),
@@ -157,7 +160,7 @@ class LinearCrossEntropyOp : public Op {
                                             .target_coefficient = target.view(),
                                             .dhidden = dhidden.view(),
                                             .dweight = dhead.view()});
-    return {dhidden, dhead, Tensor(), Tensor()};
+    return gradients_of(call, dhidden, dhead);
   }
   std::uint32_t needs_inputs(std::uint32_t) const override { return with_gradients_ ? 0 : ~0u; }
   std::uint32_t needs_outputs() const override { return with_gradients_ ? (trained_ ? 24 : 8) : 4; }
@@ -171,6 +174,22 @@ class LinearCrossEntropyOp : public Op {
     if (gradient.defined()) strided_copy(*c.pool, gradient.view(), g.view());
     c.comm->all_reduce(c.group(axes), g.view());
     return g;
+  }
+
+  // [rows], of the fifth input, which may be missing.
+  static TensorView weights_in(std::span<const Tensor> in) {
+    return in.size() > 4 ? in[4].view().reshaped({in[4].size()}) : TensorView();
+  }
+  static TensorView rows_of(const TensorView& weights, std::int64_t begin, std::int64_t end) {
+    return weights.defined() ? weights.rows(begin, end) : TensorView();
+  }
+
+  // Tokens and their weights have none.
+  static std::vector<Tensor> gradients_of(const BackwardCall& call, const Tensor& hidden,
+                                          const Tensor& head) {
+    std::vector<Tensor> gradients(call.inputs());
+    gradients[0] = hidden, gradients[1] = head;
+    return gradients;
   }
 
   const Axes& vocab_axes(const ArrayInfo& head) const { return axes_of_vocabulary(head, vocab_major_); }
@@ -304,13 +323,16 @@ Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, s
 }
 
 // The inputs of a loss, laid out so that each rank has some tokens and some columns.
-std::array<Array, 4> loss_inputs(Context& context, const Array& hidden, const Array& head,
-                                 bool head_vocab_major, const Array& targets, const Array& segments) {
+std::vector<Array> loss_inputs(Context& context, const Array& hidden, const Array& head,
+                               bool head_vocab_major, const Array& targets, const Array& segments,
+                               const Array& weights = {}) {
   const auto [tokens, vocab] = choose_layout(*context.mesh, hidden, head, head_vocab_major ? 0 : 1);
   const Sharding head_layout = head_vocab_major ? Sharding{{vocab, {}}, {}} : Sharding{{{}, vocab}, {}};
-  return {reshard(context, hidden, Sharding{{tokens.dims[0], tokens.dims[1], {}}, {}}),
-          reshard(context, head, head_layout), reshard(context, targets, tokens),
-          reshard(context, segments, tokens)};
+  std::vector<Array> inputs{reshard(context, hidden, Sharding{{tokens.dims[0], tokens.dims[1], {}}, {}}),
+                            reshard(context, head, head_layout), reshard(context, targets, tokens),
+                            reshard(context, segments, tokens)};
+  if (weights.defined()) inputs.push_back(reshard(context, weights, tokens));
+  return inputs;
 }
 
 }  // namespace
@@ -326,7 +348,8 @@ Array token_log_probs(Context& context, const Array& hidden, const Array& head, 
 CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const Array& head,
                                   bool head_vocab_major, const Array& targets, const Array& segments,
                                   const CrossEntropyOptions& options) {
-  const auto inputs = loss_inputs(context, hidden, head, head_vocab_major, targets, segments);
+  const auto inputs =
+      loss_inputs(context, hidden, head, head_vocab_major, targets, segments, options.weights);
   // Not in a pipeline, whose last stage may have many forward passes before the first backward pass: each
   // would keep a gradient of the whole head.
   const bool with_gradients = context.grad_enabled && context.stage.count == 1;

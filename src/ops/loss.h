@@ -5,15 +5,16 @@
 namespace switchyard {
 
 struct CrossEntropyOptions {
-  double count = 1;  // targets with weight in the whole batch: sums are divided by it
+  double count = 1;  // targets in the whole batch: sums are divided by it
   // [] f64: replaces `count`. For a step that runs again as a graph (core/graph.h) with another count there.
   Tensor count_there = {};
   double z_loss_multiplier = 0;
   float logit_soft_cap = 0;
+  Array weights = {};  // f32 [B,S]: factors of the tokens' losses; undefined: each is 1
 };
 
 struct CrossEntropy {
-  Array loss;    // [] f32: (sum of cross entropies + z loss) / count, whole on every rank
+  Array loss;    // [] f32: (weighted sum of cross entropies + z loss) / count, whole on every rank
   Array z_loss;  // [] f32: the z loss part of `loss`, for the log
 };
 

@@ -47,6 +47,12 @@ struct Trainer::Issued {
   std::vector<double> bias_norms;  // before the update, of the MoE layers; empty: nobody asked
 };
 
+struct Trainer::Added {
+  OwnBatch own;  // all microbatches
+  PassResults passes;
+  BatchRows last;  // the batch of the last call
+};
+
 // A plan for a GPU counts on the device `abstract`, and offloads as a GPU does.
 bool Trainer::is_on_gpu() const {
   return context_.memory.device().is_gpu() || (context_.abstract() && context_.offload != nullptr);
@@ -72,6 +78,7 @@ std::string Trainer::keeps_from_graph() const {
 
 StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   CHECK(!moved_, "step {} under the rules of an evaluation", step);
+  CHECK(added_ == nullptr, "step {} behind half a step", step);
   StepResult result;
   context_.comm->position().step = step;
   result.learning_rate = learning_rate(config_.schedule, step);
@@ -95,6 +102,56 @@ StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   return result;
 }
 
+StepResult Trainer::forward_backward(std::int64_t step, const BatchRows& batch) {
+  StepResult result;
+  context_.comm->position().step = step;
+  OwnBatch own = read_own(batch, config_.accumulation * config_.stage_microbatches);
+  result.total_weights = own.targets;
+  if (added_ == nullptr) drop_gradients();
+  PassResults passes = run_passes(step, batch.sequence, own, nullptr), seen = passes;
+  const StepReport report = report_of(seen, own);
+  const TensorView loss = sum_losses(report, own);
+  if (context_.comm->size() > 1) sum_over_run(context_, loss);
+  const StepReport host = report.on_host(context_);
+  read_losses(host, result);
+  result.loss = context_.comm->size() == 1 ? unsigned_nan(host.loss_sums().data<double>()[kLoss])
+                                           : unsigned_nan(host.totals().data<double>()[host.sizes().places]);
+  if (added_ == nullptr) {
+    added_ = std::make_shared<Added>(std::move(own), std::move(passes), batch);
+    return result;
+  }
+  Added& all = *added_;
+  std::ranges::move(own.micro, std::back_inserter(all.own.micro));
+  all.own.targets += own.targets;
+  all.own.filled_rows += own.filled_rows;
+  std::ranges::move(passes.losses, std::back_inserter(all.passes.losses));
+  std::ranges::move(passes.places, std::back_inserter(all.passes.places));
+  std::ranges::move(passes.loads, std::back_inserter(all.passes.loads));
+  std::ranges::move(passes.scores, std::back_inserter(all.passes.scores));
+  all.last = batch;
+  return result;
+}
+
+StepResult Trainer::optimizer_step(std::int64_t step, std::optional<double> rate) {
+  CHECK(added_ != nullptr, "step {} without gradients", step);
+  const std::shared_ptr<Added> all = std::move(added_);
+  StepResult result;
+  context_.comm->position().step = step;
+  result.learning_rate = rate.value_or(learning_rate(config_.schedule, step));
+  result.total_weights = all->own.targets;
+  updater_.sum_new_weights();
+  const Tensor numbers = numbers_in(context_.memory, updater_.numbers_of(step, result.learning_rate));
+  const Issued issued = issue_update(std::move(all->passes), all->own, numbers.view(), result);
+  read_report(step, issued, all->last, result);
+  if (result.bad.empty()) parameters_.raise_version();
+  return result;
+}
+
+void Trainer::drop_gradients() {
+  added_.reset();
+  for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
+}
+
 std::shared_ptr<const Trainer::Issued> Trainer::issue_as_graph(std::int64_t step, std::int64_t length,
                                                                const OwnBatch& own,
                                                                const UpdateNumbers& numbers,
@@ -113,8 +170,14 @@ std::shared_ptr<const Trainer::Issued> Trainer::issue_as_graph(std::int64_t step
 
 Trainer::Issued Trainer::issue(std::int64_t step, std::int64_t length, const OwnBatch& own,
                                const StepInputs* inputs, const TensorView& numbers, StepResult& seen) {
+  drop_gradients();
+  return issue_update(run_passes(step, length, own, inputs), own, numbers, seen);
+}
+
+Trainer::Issued Trainer::issue_update(PassResults passes, const OwnBatch& own, const TensorView& numbers,
+                                      StepResult& seen) {
   Issued issued;
-  issued.passes = run_passes(step, length, own, inputs);
+  issued.passes = std::move(passes);
   issued.report = report_of(issued.passes, own);
   if (routing_ != nullptr) {
     StepRouting::Result routing = routing_->end_step(context_);
@@ -125,7 +188,7 @@ Trainer::Issued Trainer::issue(std::int64_t step, std::int64_t length, const Own
   if (on_gradients_) on_gradients_(parameters_);
   sum_up(issued.report, own, numbers);
   if (judges_early()) {
-    judge(step, issued.report.on_host(context_), seen);
+    judge(context_.comm->position().step, issued.report.on_host(context_), seen);
     if (!seen.bad.empty()) {
       put_number(is_good_of(numbers), 0);
       put_number(issued.report.is_good().view(), 0);
@@ -173,6 +236,24 @@ StepReport Trainer::report_of(PassResults& passes, const OwnBatch& own) {
   return report;
 }
 
+TensorView Trainer::sum_losses(const StepReport& report, const OwnBatch& own) {
+  const TensorView sums = report.loss_sums().view();
+  const RowSums rows{report.losses().view(), sums};
+  sum_rows(*context_.pool, std::span(&rows, 1));
+  if (context_.comm->size() == 1) return sums.rows(kLoss, kLoss + 1);
+  const bool piped = context_.stage.count > 1;
+  if (piped) context_.comm->all_reduce(context_.stage.across, sums);
+  const std::int64_t places = report.sizes().places;
+  const TensorView spoken = report.totals().view().rows(places, places + 1);
+  spoken_loss(*context_.pool, {.sums = sums,
+                               .from_parts = piped,
+                               .balance_factor = balance_share(own),
+                               .layers_averaged = layers_averaged(model_),
+                               .speaks = context_.comm->rank() == 0,
+                               .spoken = spoken});
+  return spoken;
+}
+
 // Sums the gradients, and judges the step: all ranks agree on whether it is good.
 void Trainer::sum_up(const StepReport& report, const OwnBatch& own, const TensorView& numbers) {
   auto phase = timer_.scope("gradients");
@@ -181,25 +262,12 @@ void Trainer::sum_up(const StepReport& report, const OwnBatch& own, const Tensor
   updater_.reduce_gradients();
   updater_.put_gradient_squares(report.squares());
   const std::int64_t places = report.sizes().places;
-  const TensorView totals = report.totals().view(), squares = totals.rows(0, places),
-                   loss = totals.rows(places, places + 1), sums = report.loss_sums().view();
-  const RowSums rows[] = {{report.squares().view(), squares}, {report.losses().view(), sums}};
-  sum_rows(pool, rows);
-  const bool is_alone = context_.comm->size() == 1;
-  // The loss is the same on all ranks, but where one of them is broken.
-  if (!is_alone) {
-    const bool piped = context_.stage.count > 1;
-    if (piped) context_.comm->all_reduce(context_.stage.across, sums);
-    spoken_loss(pool, {.sums = sums,
-                       .from_parts = piped,
-                       .balance_factor = balance_share(own),
-                       .layers_averaged = layers_averaged(model_),
-                       .speaks = context_.comm->rank() == 0,
-                       .spoken = loss});
-  }
-  const TensorView judged = is_alone ? sums.rows(kLoss, kLoss + 1) : loss;
+  const TensorView totals = report.totals().view(), squares = totals.rows(0, places);
+  const RowSums norm{report.squares().view(), squares};
+  sum_rows(pool, std::span(&norm, 1));
+  const TensorView judged = sum_losses(report, own);
   if (context_.suffers(Fault::Kind::nan, "forward")) put_number(judged, NAN);
-  if (!is_alone) sum_over_run(context_, totals);
+  if (context_.comm->size() > 1) sum_over_run(context_, totals);
   judge_step(pool, {.squares = squares,
                     .loss = judged,
                     .clip = config_.clip,
@@ -234,10 +302,7 @@ void Trainer::update(const Issued& issued, const TensorView& numbers, StepResult
   if (context_.comm->size() > 1) sum_over_run(context_, report.weights().view());
 }
 
-void Trainer::read_report(std::int64_t step, const Issued& issued, const BatchRows& batch,
-                          StepResult& result) {
-  const StepReport host = issued.report.on_host(context_);
-  result.layer_bytes = issued.passes.layer_bytes;
+void Trainer::read_losses(const StepReport& host, StepResult& result) const {
   const double* const sums = host.loss_sums().data<double>();
   const auto sum_of = [&](LossPlace place) { return unsigned_nan(sums[place]); };
   result.lm_loss = sum_of(kLmLoss), result.z_loss = sum_of(kZLoss);
@@ -245,6 +310,13 @@ void Trainer::read_report(std::int64_t step, const Issued& issued, const BatchRo
   result.indexer_loss = sum_of(kIndexerLoss);
   if (config_.preference)
     result.rewards = {sum_of(kChosenReward), sum_of(kRejectedReward), sum_of(kPreferred)};
+}
+
+void Trainer::read_report(std::int64_t step, const Issued& issued, const BatchRows& batch,
+                          StepResult& result) {
+  const StepReport host = issued.report.on_host(context_);
+  result.layer_bytes = issued.passes.layer_bytes;
+  read_losses(host, result);
   if (!judges_early()) judge(step, host, result);
   const bool was_good = host.is_good().data<float>()[0] != 0;
   CHECK(context_.abstract() || was_good == result.bad.empty(), "the device {} step {}, the host says '{}'",

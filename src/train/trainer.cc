@@ -127,7 +127,6 @@ void Trainer::ask_for_pairs(const OwnBatch& own, const DeviceBatch& batch, LossO
 
 Trainer::PassResults Trainer::run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
                                          const StepInputs* inputs) {
-  for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
   const std::int64_t count = config_.accumulation * config_.stage_microbatches;
   const std::int64_t rows = own.rows;
   const bool piped = context_.stage.count > 1;

@@ -43,6 +43,14 @@ class Trainer {
   // Runs one optimizer step on the global batch. A bad step leaves weights and state unchanged. Here and
   // below, each rank reads only its own rows of the batch.
   StepResult step(std::int64_t step, const BatchRows& batch);
+  // The halves of a step; one of each has the bits of step(). forward_backward() adds the gradients of a
+  // batch to those of the calls since the last step, and returns its losses. optimizer_step() takes the step;
+  // a `rate` replaces the schedule's. There is no graph of theirs for a GPU.
+  StepResult forward_backward(std::int64_t step, const BatchRows& batch);
+  StepResult optimizer_step(std::int64_t step, std::optional<double> rate);
+  bool has_gradients() const { return added_ != nullptr; }
+  // Forgets what forward_backward() added.
+  void drop_gradients();
   // Sum of cross entropies and number of targets of a global batch; does not train.
   struct EvalResult {
     double loss_sum = 0, targets = 0;
@@ -105,7 +113,8 @@ class Trainer {
     std::vector<HeadScores> scores;
     std::vector<std::int64_t> layer_bytes;
   };
-  // `inputs`: the microbatches and their counts on the device; null: they are placed here.
+  // Adds to the gradients. `inputs`: the microbatches and their counts on the device; null: they are placed
+  // here.
   PassResults run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
                          const StepInputs* inputs);
   // Sets what a pass over pairs computes, for which the reference runs over the batch.
@@ -122,11 +131,18 @@ class Trainer {
   bool is_on_gpu() const;
   std::shared_ptr<const Issued> issue_as_graph(std::int64_t step, std::int64_t length, const OwnBatch& own,
                                                const UpdateNumbers& numbers, StepResult& seen);
+  // The passes that forward_backward() ran since the last step.
+  struct Added;
   Issued issue(std::int64_t step, std::int64_t length, const OwnBatch& own, const StepInputs* inputs,
                const TensorView& numbers, StepResult& seen);
+  Issued issue_update(PassResults passes, const OwnBatch& own, const TensorView& numbers, StepResult& seen);
   StepReport report_of(PassResults& passes, const OwnBatch& own);
+  // Sums the losses of a report. Returns the whole loss, f64 [1]: the same on all ranks, but where one of
+  // them is broken, once the run has summed it.
+  TensorView sum_losses(const StepReport& report, const OwnBatch& own);
   void sum_up(const StepReport& report, const OwnBatch& own, const TensorView& numbers);
   void update(const Issued& issued, const TensorView& numbers, StepResult& seen);
+  void read_losses(const StepReport& host, StepResult& result) const;
   void read_report(std::int64_t step, const Issued& issued, const BatchRows& batch, StepResult& result);
   // True when the host must know before the update whether the step is good.
   bool judges_early() const { return config_.bad_steps.skip_spikes || config_.qk_clip > 0; }
@@ -154,6 +170,7 @@ class Trainer {
   std::function<void(const Parameters&)> on_gradients_;
   std::shared_ptr<StepRouting> routing_;  // null: the router chooses, nothing is recorded
   std::shared_ptr<Recorded> recorded_;    // null: not needed so far
+  std::shared_ptr<Added> added_;          // null: none since the last step
   bool said_why_no_graph_ = false;
 };
 

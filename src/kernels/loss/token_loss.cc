@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::int64_t kTokensAtOnce = 512;
 
+double weight_of(const auto& args, std::int64_t row) {
+  return args.weights.defined() ? static_cast<double>(args.weights.template kernel_data<float>()[row]) : 1.0;
+}
+
 double count_of(const auto& args) {
   return args.count_there.defined() ? *args.count_there.template kernel_data<double>() : args.count;
 }
@@ -41,7 +45,7 @@ void make_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args) {
   float* const target = args.target_coefficient.kernel_data<float>();
   pool.for_range(args.lse.size(), kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
-      const double w = segment[r] != 0 ? g / count : 0.0;
+      const double w = segment[r] != 0 ? weight_of(args, r) * (g / count) : 0.0;
       target[r] = static_cast<float>(w);
       const double z = 2 * args.z_loss_multiplier * static_cast<double>(lse[r]);
       softmax[r] = static_cast<float>(w * (1 + z));
@@ -57,9 +61,9 @@ void sum_tokens(ThreadPool&, const SumTokenLossArgs& args) {
   double loss = 0, z_loss = 0;
   for (std::int64_t r = 0; r < args.lse.size(); ++r) {
     if (segment[r] == 0) continue;
-    const double l = lse[r];
-    loss += l - static_cast<double>(target[r]);
-    z_loss += args.z_loss_multiplier * l * l;
+    const double l = lse[r], w = weight_of(args, r);
+    loss += w * (l - static_cast<double>(target[r]));
+    z_loss += w * (args.z_loss_multiplier * l * l);
   }
   *args.loss.kernel_data<float>() = static_cast<float>((loss + z_loss) / count);
   *args.z_loss.kernel_data<float>() = static_cast<float>(z_loss / count);
@@ -127,6 +131,7 @@ void loss_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args) {
   check_rows(args.segments, DType::i32, rows, "loss_coefficients", "segments");
   check_rows(args.softmax_coefficient, DType::f32, rows, "loss_coefficients", "softmax_coefficient");
   check_rows(args.target_coefficient, DType::f32, rows, "loss_coefficients", "target_coefficient");
+  if (args.weights.defined()) check_rows(args.weights, DType::f32, rows, "loss_coefficients", "weights");
   if (args.gradient.defined())
     check_rows(args.gradient, DType::f32, 1, "loss_coefficients", "the gradient of the loss");
   if (args.count_there.defined())
@@ -139,6 +144,7 @@ void sum_token_loss(ThreadPool& pool, const SumTokenLossArgs& args) {
   check_rows(args.lse, DType::f32, rows, "sum_token_loss", "lse");
   check_rows(args.target_logit, DType::f32, rows, "sum_token_loss", "target_logit");
   check_rows(args.segments, DType::i32, rows, "sum_token_loss", "segments");
+  if (args.weights.defined()) check_rows(args.weights, DType::f32, rows, "sum_token_loss", "weights");
   check_rows(args.loss, DType::f32, 1, "sum_token_loss", "loss");
   check_rows(args.z_loss, DType::f32, 1, "sum_token_loss", "z_loss");
   if (args.count_there.defined()) check_rows(args.count_there, DType::f64, 1, "sum_token_loss", "the count");

@@ -14,13 +14,14 @@ namespace switchyard {
 // lse [rows] f32.
 void combine_log_sums(ThreadPool& pool, const TensorView& parts, const TensorView& lse);
 
-// For a loss (sum of lse - target_logit + z_loss_multiplier * lse²) / count over the tokens that count, whose
-// own gradient is g:
-//   target_coefficient[r] = g / count, or 0 where segments[r] is 0
+// For a loss (sum of weight * (lse - target_logit + z_loss_multiplier * lse²)) / count over the tokens that
+// count, whose own gradient is g:
+//   target_coefficient[r] = weight[r] * g / count, or 0 where segments[r] is 0
 //   softmax_coefficient[r] = target_coefficient[r] * (1 + 2 * z_loss_multiplier * lse[r])
 struct LossCoefficientsArgs {
   TensorView lse;                                      // [rows] f32
   TensorView segments;                                 // [rows] i32
+  TensorView weights;                                  // [rows] f32; undefined: each is 1
   TensorView gradient;                                 // [] f32: g; undefined: 1
   TensorView softmax_coefficient, target_coefficient;  // [rows] f32
   double count = 1;
@@ -34,6 +35,7 @@ void loss_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args);
 struct SumTokenLossArgs {
   TensorView lse, target_logit;  // [rows] f32
   TensorView segments;           // [rows] i32
+  TensorView weights;            // [rows] f32; undefined: each is 1
   TensorView loss, z_loss;       // [] f32
   double count = 1;
   TensorView count_there;  // as above

@@ -63,6 +63,14 @@ bool is_in_memory(std::int64_t rows) {
   return rows % 2 == 1;
 }
 
+// Every third case has weights.
+bool is_weighted(std::int64_t rows) {
+  return rows % 3 == 0;
+}
+double weight(const PoisonedArray& weights, std::int64_t rows, std::int64_t row) {
+  return is_weighted(rows) ? wide(weights, row) : 1;
+}
+
 std::vector<Case> loss_coefficients_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t rows : kTokenCounts) {
@@ -72,12 +80,13 @@ std::vector<Case> loss_coefficients_cases(std::uint32_t seed) {
     cases.push_back({DType::f32,
                      fmt::format("{} rows, seed {}", rows, draw.seed()),
                      {draw.normal(DType::f32, rows, 5), draw.normal(DType::f32, 1),
-                      i32_array(padded_segments(rows)), count_in_memory()},
+                      i32_array(padded_segments(rows)), count_in_memory(), draw.normal(DType::f32, rows)},
                      {{"softmax_coefficient", row}, {"target_coefficient", row}},
                      [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                        loss_coefficients(pool,
                                          {.lse = in[0].view(),
                                           .segments = in[2].view(),
+                                          .weights = is_weighted(rows) ? in[4].view() : TensorView(),
                                           .gradient = given ? in[1].view({}) : TensorView(),
                                           .softmax_coefficient = out[0].view(),
                                           .target_coefficient = out[1].view(),
@@ -87,7 +96,8 @@ std::vector<Case> loss_coefficients_cases(std::uint32_t seed) {
                      },
                      [=](const Arrays& in, Arrays& out) {
                        for (std::int64_t r = 0; r < rows; ++r) {
-                         const double w = r * 5 % 3 == 0 ? 0 : (given ? wide(in[1], 0) : 1.0) / kLossCount;
+                         const double g = (given ? wide(in[1], 0) : 1.0) / kLossCount;
+                         const double w = r * 5 % 3 == 0 ? 0 : weight(in[4], rows, r) * g;
                          out[0].set(r, static_cast<float>(w * (1 + 2 * kZLossMultiplier * wide(in[0], r))));
                          out[1].set(r, static_cast<float>(w));
                        }
@@ -104,13 +114,14 @@ std::vector<Case> sum_token_loss_cases(std::uint32_t seed) {
     cases.push_back({DType::f32,
                      fmt::format("{} rows, seed {}", rows, draw.seed()),
                      {draw.normal(DType::f32, rows), draw.normal(DType::f32, rows),
-                      i32_array(padded_segments(rows)), count_in_memory()},
+                      i32_array(padded_segments(rows)), count_in_memory(), draw.normal(DType::f32, rows)},
                      {{"loss", scalar}, {"z_loss", scalar}},
                      [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                        sum_token_loss(pool,
                                       {.lse = in[0].view(),
                                        .target_logit = in[1].view(),
                                        .segments = in[2].view(),
+                                       .weights = is_weighted(rows) ? in[4].view() : TensorView(),
                                        .loss = out[0].view({}),
                                        .z_loss = out[1].view({}),
                                        .count = is_in_memory(rows) ? 1 : kLossCount,
@@ -121,8 +132,9 @@ std::vector<Case> sum_token_loss_cases(std::uint32_t seed) {
                        double entropy = 0, z = 0;
                        for (std::int64_t r = 0; r < rows; ++r) {
                          if (r * 5 % 3 == 0) continue;
-                         entropy += wide(in[0], r) - wide(in[1], r);
-                         z += kZLossMultiplier * wide(in[0], r) * wide(in[0], r);
+                         const double w = weight(in[4], rows, r);
+                         entropy += w * (wide(in[0], r) - wide(in[1], r));
+                         z += w * kZLossMultiplier * wide(in[0], r) * wide(in[0], r);
                        }
                        out[0].set(0, static_cast<float>((entropy + z) / kLossCount));
                        out[1].set(0, static_cast<float>(z / kLossCount));

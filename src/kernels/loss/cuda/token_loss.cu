@@ -19,6 +19,10 @@ struct Count {
   GPU_FUNCTION double value() const { return there == nullptr ? here : *there; }
 };
 
+GPU_FUNCTION double weight_of(const float* weights, std::int64_t row) {
+  return weights == nullptr ? 1.0 : static_cast<double>(weights[row]);
+}
+
 GPU_KERNEL combine_parts(const float* parts, std::int64_t count, std::int64_t rows, float* lse) {
   const std::int64_t row = thread_of_grid();
   if (row >= rows) return;
@@ -30,13 +34,13 @@ GPU_KERNEL combine_parts(const float* parts, std::int64_t count, std::int64_t ro
   lse[row] = static_cast<float>(static_cast<double>(top) + log(sum));
 }
 
-GPU_KERNEL make_coefficients(const float* lse, const std::int32_t* segments, const float* gradient,
-                             float* softmax, float* target, std::int64_t rows, Count count,
-                             double z_loss_multiplier) {
+GPU_KERNEL make_coefficients(const float* lse, const std::int32_t* segments, const float* weights,
+                             const float* gradient, float* softmax, float* target, std::int64_t rows,
+                             Count count, double z_loss_multiplier) {
   const std::int64_t row = thread_of_grid();
   if (row >= rows) return;
   const double g = gradient == nullptr ? 1.0 : static_cast<double>(*gradient);
-  const double w = segments[row] != 0 ? g / count.value() : 0.0;
+  const double w = segments[row] != 0 ? weight_of(weights, row) * (g / count.value()) : 0.0;
   target[row] = static_cast<float>(w);
   softmax[row] = static_cast<float>(w * (1 + 2 * z_loss_multiplier * static_cast<double>(lse[row])));
 }
@@ -44,14 +48,15 @@ GPU_KERNEL make_coefficients(const float* lse, const std::int32_t* segments, con
 constexpr int kLossThreads = 1024;
 
 GPU_KERNEL sum_tokens(const float* lse, const float* target_logit, const std::int32_t* segments,
-                      std::int64_t rows, Count count, double z_loss_multiplier, float* loss, float* z_loss) {
+                      const float* weights, std::int64_t rows, Count count, double z_loss_multiplier,
+                      float* loss, float* z_loss) {
   GPU_SHARED(double, scratch, kLossThreads / kWarp);
   double entropy = 0, z = 0;
   for (std::int64_t row = thread_index(); row < rows; row += kLossThreads) {
     if (segments[row] == 0) continue;
-    const double l = static_cast<double>(lse[row]);
-    entropy += l - static_cast<double>(target_logit[row]);
-    z += z_loss_multiplier * l * l;
+    const double l = static_cast<double>(lse[row]), w = weight_of(weights, row);
+    entropy += w * (l - static_cast<double>(target_logit[row]));
+    z += w * (z_loss_multiplier * l * l);
   }
   entropy = block_sum(entropy, scratch);
   z = block_sum(z, scratch);
@@ -81,16 +86,17 @@ void combine_log_sums(const CombineLogSumsArgs& args) {
 
 void loss_coefficients(const LossCoefficientsArgs& args) {
   launch(threads_for(args.lse.size()), make_coefficients, args.lse.device_data<float>(),
-         args.segments.device_data<std::int32_t>(), args.gradient.device_data<float>(),
-         args.softmax_coefficient.device_data<float>(), args.target_coefficient.device_data<float>(),
-         args.lse.size(), Count::of(args), args.z_loss_multiplier);
+         args.segments.device_data<std::int32_t>(), args.weights.device_data<float>(),
+         args.gradient.device_data<float>(), args.softmax_coefficient.device_data<float>(),
+         args.target_coefficient.device_data<float>(), args.lse.size(), Count::of(args),
+         args.z_loss_multiplier);
 }
 
 void sum_token_loss(const SumTokenLossArgs& args) {
   launch({.blocks = 1, .threads = kLossThreads}, sum_tokens, args.lse.device_data<float>(),
-         args.target_logit.device_data<float>(), args.segments.device_data<std::int32_t>(), args.lse.size(),
-         Count::of(args), args.z_loss_multiplier, args.loss.device_data<float>(),
-         args.z_loss.device_data<float>());
+         args.target_logit.device_data<float>(), args.segments.device_data<std::int32_t>(),
+         args.weights.device_data<float>(), args.lse.size(), Count::of(args), args.z_loss_multiplier,
+         args.loss.device_data<float>(), args.z_loss.device_data<float>());
 }
 
 void scale_in_place(const ScaleInPlaceArgs& args) {

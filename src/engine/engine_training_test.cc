@@ -1,0 +1,175 @@
+// Tests the engine's losses, gradients and steps as a calling program uses them.
+#include <cmath>
+#include <numeric>
+
+#include "engine/engine_testing.h"
+
+namespace switchyard {
+namespace {
+
+const std::vector<Arguments>& meshes() {
+  static const std::vector<Arguments> all{
+      {},
+      kMesh,
+      {"ranks=2", "ici_pipeline_parallelism=2", "num_pipeline_microbatches=2", "per_device_batch_size=2"}};
+  return all;
+}
+
+void expect_equal_weights(Engine& a, Engine& b) {
+  for (const ParameterInfo& p : a.parameters())
+    EXPECT_EQ(a.read_parameter(p.name), b.read_parameter(p.name)) << p.name;
+}
+
+TEST(EngineTraining, TwoHalvesAreAStep) {
+  for (const Arguments& mesh : meshes()) {
+    Engine whole = open(mesh), halves = open(mesh);
+    for (int step = 0; step < 3; ++step) {
+      const TrainBatch batch{batch_of(4, 16)};
+      const TrainStep a = whole.train_step(batch);
+      const Loss loss = halves.forward_backward(batch);
+      const TrainStep b = halves.optimizer_step();
+      EXPECT_EQ(loss.loss, a.loss);
+      EXPECT_EQ(loss.cross_entropy, a.cross_entropy);
+      EXPECT_EQ(loss.balance_loss, a.balance_loss);
+      EXPECT_EQ(loss.targets, 60);
+      EXPECT_EQ(b.loss, a.loss);
+      EXPECT_EQ(b.gradient_norm, a.gradient_norm);
+      EXPECT_EQ(b.step, step);
+      EXPECT_EQ(b.learning_rate, a.learning_rate);
+      expect_equal_weights(whole, halves);
+    }
+  }
+}
+
+TEST(EngineTraining, GradientsAddUp) {
+  for (const Arguments& mesh : meshes()) {
+    Engine once = open(mesh), twice = open(mesh);
+    const TrainBatch batch{batch_of(4, 16)};
+    once.forward_backward(batch);
+    twice.forward_backward(batch);
+    twice.forward_backward(batch);
+    double largest = 0;
+    for (const ParameterInfo& p : once.parameters()) {
+      const std::vector<float> a = once.read_gradient(p.name), b = twice.read_gradient(p.name);
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        ASSERT_NEAR(b[i], 2 * a[i], 1e-5) << p.name;
+        largest = std::max(largest, std::abs(static_cast<double>(a[i])));
+      }
+    }
+    EXPECT_GT(largest, 1e-3);
+    const TrainStep a = once.optimizer_step(), b = twice.optimizer_step();
+    EXPECT_NEAR(b.gradient_norm, 2 * a.gradient_norm, 1e-4);
+    EXPECT_NEAR(b.loss, 2 * a.loss, 1e-5);
+  }
+}
+
+TEST(EngineTraining, GradientsAreTheSameOnAnyMesh) {
+  Engine one = open(), four = open(kMesh);
+  TrainBatch batch{batch_of(4, 16)};
+  for (std::size_t i = 0; i < 64; ++i) batch.weights.push_back(static_cast<float>(i % 5) - 1.5f);
+  EXPECT_NEAR(one.forward_backward(batch).loss, four.forward_backward(batch).loss, 1e-5);
+  double norm = 0;
+  for (const ParameterInfo& p : one.parameters()) {
+    const std::vector<float> a = one.read_gradient(p.name), b = four.read_gradient(p.name);
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      ASSERT_NEAR(a[i], b[i], 1e-5) << p.name;
+      norm += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+    }
+  }
+  EXPECT_NEAR(one.optimizer_step().gradient_norm, std::sqrt(norm), 1e-4);
+}
+
+TEST(EngineTraining, WeightsOfTargetsAreFactorsOfTheirLosses) {
+  Engine engine = open({"load_balance_loss_weight=0"});
+  TrainBatch batch{batch_of(4, 16)};
+  const std::vector<float> log_probs = engine.token_log_probs(batch);
+  double sum = 0, count = 0;
+  for (std::size_t i = 0; i < 64; ++i) {
+    batch.weights.push_back(i % 3 == 0 ? 0.0f : static_cast<float>(i % 7) - 2.5f);
+    if (i % 16 == 15 || i % 3 == 0) continue;
+    sum -= static_cast<double>(batch.weights[i]) * static_cast<double>(log_probs[i]);
+    count += 1;
+  }
+  const Loss loss = engine.forward_backward(batch);
+  EXPECT_EQ(loss.targets, count);
+  EXPECT_NEAR(loss.cross_entropy, sum / count, 1e-5);
+  const Loss alone = engine.loss(batch);
+  EXPECT_EQ(alone.targets, count);
+  EXPECT_NEAR(alone.cross_entropy, loss.cross_entropy, 1e-5);
+  // Weights of 1 are none, and weights of 0 leave targets out.
+  Engine masked = open(), ones = open(), plain = open();
+  TrainBatch without{batch.inputs};
+  EXPECT_EQ(plain.train_step(without).loss, [&] {
+    TrainBatch with = without;
+    with.weights.assign(64, 1);
+    return ones.train_step(with).loss;
+  }());
+  expect_equal_weights(plain, ones);
+  for (std::size_t i = 0; i < 64; ++i)
+    without.targets.push_back(i % 16 == 15 || i % 3 == 0 ? -1 : without.inputs.tokens[i + 1]);
+  for (float& weight : batch.weights) weight = weight == 0 ? 0.0f : 1.0f;
+  Engine left_out = open();
+  EXPECT_EQ(masked.train_step(batch).loss, left_out.train_step(without).loss);
+  expect_equal_weights(masked, left_out);
+}
+
+TEST(EngineTraining, LogProbsAreThoseOfTheLogits) {
+  for (const Arguments& mesh : meshes()) {
+    Engine engine = open(mesh);
+    const TokenBatch tokens = batch_of(4, 16);
+    const Logits logits = engine.forward(tokens);
+    const std::vector<float> log_probs = engine.token_log_probs({tokens});
+    ASSERT_EQ(log_probs.size(), 64u);
+    for (std::size_t i = 0; i < 64; ++i) {
+      if (i % 16 == 15) {
+        EXPECT_EQ(log_probs[i], 0);
+        continue;
+      }
+      double sum = 0;
+      for (std::size_t v = 0; v < 64; ++v) sum += std::exp(static_cast<double>(logits.values[i * 64 + v]));
+      const auto target = static_cast<std::size_t>(tokens.tokens[i + 1]);
+      EXPECT_NEAR(log_probs[i], logits.values[i * 64 + target] - std::log(sum), 2e-5);
+    }
+  }
+}
+
+TEST(EngineTraining, DocumentsOfARowDoNotSeeEachOther) {
+  Engine engine = open();
+  const TokenBatch whole = batch_of(2, 8);
+  TrainBatch packed{{1, 16, whole.tokens}};
+  packed.segments.assign(16, 1);
+  std::fill(packed.segments.begin() + 8, packed.segments.end(), 2);
+  const std::vector<float> apart = engine.token_log_probs({whole}), together = engine.token_log_probs(packed);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_NEAR(apart[i], together[i], 1e-5) << i;
+  packed.positions.resize(16);
+  std::iota(packed.positions.begin(), packed.positions.end(), 0);  // the second document begins at 8
+  const std::vector<float> counted_on = engine.token_log_probs(packed);
+  for (std::size_t i = 0; i < 16; ++i)
+    EXPECT_NEAR(counted_on[i], apart[i], 1e-4) << i;  // rotations are relative
+}
+
+TEST(EngineTraining, RefusesWhatItDoesNotTrainOn) {
+  Engine engine = open();
+  TrainBatch batch{batch_of(4, 16)};
+  expect_error([&] { engine.optimizer_step(); }, "expected a forward_backward()");
+  expect_error([&] { engine.read_gradient("layers.0.moe.gate"); }, "expected a forward_backward()");
+  batch.weights.assign(3, 1);
+  expect_error([&] { engine.forward_backward(batch); }, "3 weights, expected one for each of 64 tokens");
+  batch.weights.assign(64, std::nanf(""));
+  expect_error([&] { engine.forward_backward(batch); }, "weight nan: expected a number");
+  batch.weights.clear();
+  batch.segments.assign(64, -1);
+  expect_error([&] { engine.token_log_probs(batch); }, "segment -1: expected 0 or more");
+  batch.segments.clear();
+  engine.forward_backward(batch);
+  expect_error([&] { engine.train_step(batch); }, "wait for optimizer_step()");
+  expect_error([&] { engine.optimizer_step(-1.0); }, "learning_rate=-1");
+  engine.drop_gradients();
+  EXPECT_EQ(engine.train_step(batch).step, 0);
+  engine.forward_backward({batch_of(3, 5)});  // any number of sequences
+  EXPECT_EQ(engine.optimizer_step(0.0).learning_rate, 0);
+}
+
+}  // namespace
+}  // namespace switchyard
