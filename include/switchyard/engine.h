@@ -18,6 +18,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -119,6 +120,12 @@ struct Text {
   std::string text;               // of the tokens, before a stop text; empty without a tokenizer
   std::vector<double> log_probs;  // of each token, where wanted
   bool ended = false;             // false: it has all the tokens that it may have
+};
+
+// How a model rates the tokens of a text that exists, from the second token on.
+struct Score {
+  std::vector<double> log_probs;            // natural logarithms of their probabilities
+  std::vector<std::int32_t> most_probable;  // the token that the model would have taken
 };
 
 struct ParameterInfo {
@@ -264,6 +271,10 @@ class Engine {
   std::vector<Text> complete(const std::vector<std::vector<std::int32_t>>& prompts,
                              const Sampling& sampling = {}, const std::stop_token& stop = {});
 
+  // Rates texts of two tokens or more, side by side as complete() makes texts, and as `serve` rates prompts.
+  std::vector<Score> score(const std::vector<std::vector<std::int32_t>>& texts,
+                           const std::stop_token& stop = {});
+
   // Encodes and decodes with the model's tokenizer. Error(usage) when the settings name none.
   std::vector<std::int32_t> encode(std::string_view text) const;
   std::string decode(const std::vector<std::int32_t>& tokens) const;
@@ -274,6 +285,17 @@ class Engine {
   ParameterView parameter(std::string_view name);
   // A whole parameter in float32, with the last dim contiguous. Error(usage) for a packed parameter.
   std::vector<float> read_parameter(std::string_view name);
+
+  // Replaces a whole parameter, in its memory: views show the new values. `values` are laid out as
+  // read_parameter() returns them, and are rounded to the parameter's dtype. Texts that are being made are
+  // read again; optimizer state stays as it is. Error(usage) for a packed parameter.
+  void assign(std::string_view name, std::span<const float> values);
+  // Replaces all weights but an adapter's by those of a folder or file of the same model, likewise. Error in
+  // one line, with the weights as they were, where it does not fit or is damaged.
+  void load(const std::string& path);
+  // To call behind writes into the memory of Shard::data, which is meant to be read: drops what was derived
+  // from the weights.
+  void weights_changed();
 
   // Writes a checkpoint to a new folder: the weights and, after a train_step(), optimizer state and step. It
   // opens as any folder with weights does; load_full_state_path goes on with its state. Returns notes for a

@@ -250,8 +250,7 @@ Serving serving_of(const std::string& command, Processes& processes, ModelOnRank
     limits.shares_prefixes = false;
   }
   limits.prompt_chunk = whole ? served.capacity : config.get_int("prefill_chunk_size");
-  constexpr std::int64_t kScoredBytes = std::int64_t{64} << 20;  // of logits at once
-  limits.scored_chunk = std::clamp<std::int64_t>(kScoredBytes / (4 * served.vocab), 1, limits.prompt_chunk);
+  limits.scored_chunk = texts::scored_chunk_of(served.vocab, limits.prompt_chunk);
   if (grammar::is_built_in() && served.chat != nullptr)
     served.vocabulary = std::make_shared<const grammar::Vocabulary>(*run.tokenizer, vocab, limits.ends);
   if (!limits.deterministic) served.memory = std::make_shared<serve::TokenMemory>(*run.tokenizer);

@@ -41,28 +41,38 @@ std::vector<ParameterSpec> ChangingWeights::specs_of(const std::shared_ptr<const
   return specs;
 }
 
-ChangingWeights::Ready ChangingWeights::read_weights(const WeightChange& change) const {
-  const auto model = std::make_shared<const ModelOnRanks>(open_(change.path));
-  if (architecture_hash(model->model) != architecture_hash(run_.model))
-    fail_usage("[weights] {}: is another model than the one that runs ({} and {})", change.path,
-               architecture_hash(model->model), architecture_hash(run_.model));
-  if (!model->fill) fail_usage("[weights] {}: expected weights", change.path);
+OtherWeights weights_like(const ModelOnMesh& run, const std::shared_ptr<const ModelOnRanks>& model,
+                          const std::string& path) {
+  if (architecture_hash(model->model) != architecture_hash(run.model))
+    fail_usage("[weights] {}: is another model than the one that runs ({} and {})", path,
+               architecture_hash(model->model), architecture_hash(run.model));
+  if (!model->fill) fail_usage("[weights] {}: expected weights", path);
   std::map<std::string, const ParameterSpec*> theirs;
   for (const ParameterSpec& spec : model->specs) theirs[spec.name] = &spec;
-  Ready ready{.serial = change.serial, .of_adapter = false, .adapter = run_.model.adapter};
-  for (const ParameterSpec& spec : run_.specs) {
+  OtherWeights other;
+  for (const ParameterSpec& spec : run.specs) {
     if (spec.of_adapter) continue;
     const auto found = theirs.find(spec.name);
     if (found == theirs.end() || found->second->shape != spec.shape || found->second->dtype != spec.dtype)
-      fail_usage("[weights] {}: {}: expected {} {}, got {}", change.path, spec.name, name_of(spec.dtype),
+      fail_usage("[weights] {}: {}: expected {} {}, got {}", path, spec.name, name_of(spec.dtype),
                  to_string(spec.shape),
                  found == theirs.end()
                      ? "nothing"
                      : fmt::format("{} {}", name_of(found->second->dtype), to_string(found->second->shape)));
-    ready.specs.push_back(spec);
+    other.specs.push_back(spec);
   }
-  ready.fill = [model](const ParameterSpec& spec, const Box& block) { return model->fill(spec, block); };
-  return ready;
+  other.fill = [model](const ParameterSpec& spec, const Box& block) { return model->fill(spec, block); };
+  return other;
+}
+
+ChangingWeights::Ready ChangingWeights::read_weights(const WeightChange& change) const {
+  OtherWeights other =
+      weights_like(run_, std::make_shared<const ModelOnRanks>(open_(change.path)), change.path);
+  return {.serial = change.serial,
+          .of_adapter = false,
+          .adapter = run_.model.adapter,
+          .specs = std::move(other.specs),
+          .fill = std::move(other.fill)};
 }
 
 ChangingWeights::Ready ChangingWeights::read(const WeightChange& change) const {

@@ -31,6 +31,16 @@ struct WeightChange {
 std::string to_text(const WeightChange& change);
 WeightChange change_of_text(const std::string& text);
 
+// Weights that take the place of a model's.
+struct OtherWeights {
+  std::vector<ParameterSpec> specs;  // the model's own, without an adapter's
+  Parameters::FillBlock fill;        // keeps `model` of weights_like()
+};
+// Those of `model`, which was opened with the weights at `path`. Error(usage) where it is another model than
+// `run`, or its weights have other shapes or dtypes.
+OtherWeights weights_like(const ModelOnMesh& run, const std::shared_ptr<const ModelOnRanks>& model,
+                          const std::string& path);
+
 class ChangingWeights {
  public:
   // Opens the model with the weights at `path` as if the command line had named them, without an adapter.

@@ -61,10 +61,6 @@ std::optional<Parameters::FillBlock> room_to_restore(const Config& config) {
   return [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
 }
 
-std::vector<std::int64_t> numbers(const Shape& shape) {
-  return {shape.begin(), shape.end()};
-}
-
 }  // namespace
 
 void require_whole(const char* what, const TokenBatch& batch, std::int64_t vocabulary) {
@@ -85,6 +81,7 @@ Engine::Impl::Impl(const Config& of, std::shared_ptr<Processes> with)
       limits{.slots = text_rows,
              .waiting = std::numeric_limits<std::int32_t>::max(),
              .prompt_chunk = config.get_int("max_target_length"),
+             .scored_chunk = texts::scored_chunk_of(model.vocab, config.get_int("max_target_length")),
              .shares_prefixes = false,
              .vocab = ids_to_pick()},
       ranks(static_cast<std::size_t>(mesh.size())) {
@@ -114,39 +111,6 @@ void Engine::Impl::refuse_packed(const char* what, const char* advice) const {
 
 TrainConfig Engine::Impl::training() const {
   return train_config(config, model, mesh.axis_size("stage"));
-}
-
-const ParameterSpec& Engine::Impl::spec(std::string_view name) const {
-  std::vector<std::string> names;
-  for (const ParameterSpec& s : on_ranks.specs) {
-    if (s.name == name) return s;
-    names.push_back(s.name);
-  }
-  fail_usage("[engine] parameter {}: the model has none of that name{}", name, nearest_hint(name, names));
-}
-
-void Engine::Impl::add_of_other_processes(Context& context, const Tensor& whole) const {
-  if (processes->count() == 1) return;
-  context.comm->barrier(everyone(*context.comm, "parameter"));
-  if (!speaks(context)) return;
-  ProcessGroup speakers{{}, processes->index(), "processes"};
-  for (int p = 0; p < processes->count(); ++p)
-    speakers.ranks.push_back(p * (mesh.size() / processes->count()));
-  context.comm->all_reduce(speakers, TensorView::of_host(DType::i32, whole.raw(), {whole.size()}));
-}
-
-ParameterInfo Engine::Impl::info(const ParameterSpec& of) const {
-  const Mesh own = stage_mesh(mesh);
-  const AxisRules rules(config.axis_rules(), own);
-  const Sharding sharding = rules.resolve(of.dims, of.shape).sharding;
-  ParameterInfo info{.name = of.name,
-                     .shape = numbers(of.shape),
-                     .dtype = std::string(name_of(of.dtype)),
-                     .axes = {},
-                     .block = numbers(local_shape(own, of.shape, sharding)),
-                     .trained = of.trained};
-  for (const Axes& axes : sharding.dims) info.axes.push_back(joined(axes));
-  return info;
 }
 
 Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -208,61 +172,6 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
     if (own.speaks(context)) logits.values = std::move(values);
   });
   return logits;
-}
-
-ParameterView Engine::parameter(std::string_view name) {
-  Impl& own = *impl_;
-  const ParameterSpec& spec = own.spec(name);
-  std::vector<std::optional<Shard>> found(own.ranks.size());
-  own.loop->run([&](Context& context) {
-    const Parameters& parameters = own.state(context)->parameters;
-    if (!parameters.contains(spec.name)) return;  // it is another stage's
-    const Array& array = parameters[spec.name];
-    const Tensor& block = array.tensor();
-    found[static_cast<std::size_t>(context.comm->rank())] =
-        Shard{.rank = context.comm->rank(),
-              .offset = numbers(local_offset(*context.mesh, context.rank, spec.shape, array.sharding())),
-              .shape = numbers(block.shape()),
-              .data = block.view().device().is_host() ? block.raw() : nullptr,
-              .bytes = block.bytes(),
-              .owner = block.buffer()};
-  });
-  ParameterView view{own.info(spec), {}};
-  for (const std::optional<Shard>& shard : found) {
-    if (shard) view.shards.push_back(*shard);
-  }
-  return view;
-}
-
-std::vector<ParameterInfo> Engine::parameters() {
-  std::vector<ParameterInfo> all;
-  for (const ParameterSpec& spec : impl_->on_ranks.specs) all.push_back(impl_->info(spec));
-  return all;
-}
-
-std::vector<float> Engine::read_parameter(std::string_view name) {
-  Impl& own = *impl_;
-  const ParameterSpec& spec = own.spec(name);
-  if (is_packed(spec.dtype))
-    fail_usage("[engine] parameter {}: is packed ({}), which has no float32 values here", name,
-               name_of(spec.dtype));
-  return own.whole(spec, [](Context&, const Parameter& p) { return p.array.tensor(); });
-}
-
-std::vector<float> Engine::Impl::whole(const ParameterSpec& spec,
-                                       const std::function<Tensor(Context&, const Parameter&)>& shard) {
-  const Tensor whole = Tensor::zeros(DType::f32, spec.shape);
-  loop->run([&](Context& context) {
-    for (const Parameter& p : state(context)->parameters.all()) {
-      if (p.spec.name != spec.name) continue;
-      const Tensor block = shard(context, p);
-      if (holders_of(context, p).index != 0) continue;  // one of the ranks that hold the same block
-      place_block(to_host(block).cast(DType::f32),
-                  local_offset(*context.mesh, context.rank, spec.shape, p.array.sharding()), whole);
-    }
-    add_of_other_processes(context, whole);
-  });
-  return {whole.span<float>().begin(), whole.span<float>().end()};
 }
 
 }  // namespace switchyard

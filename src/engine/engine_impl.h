@@ -94,10 +94,17 @@ struct Engine::Impl {
   void add_of_other_processes(Context& context, const Tensor& whole) const;
   ParameterInfo info(const ParameterSpec& of) const;
 
+  // Writes this rank's block of a parameter, f32 or bf16, if no other rank of the process writes it.
+  void write_block(Context& context, const Parameter& parameter, const Tensor& block) const;
+  void drop_derived(Context& context);
+
   // The loop of all texts that the engine makes.
   texts::Loop& loop_of_texts(Context& context);
   texts::TextRequest request(const char* what, const std::vector<std::int32_t>& prompt,
                              const Sampling& sampling);
+  // Makes texts side by side; the call is `what`.
+  std::vector<GeneratedText> make(const char* what, std::vector<texts::TextRequest> requests,
+                                  const std::stop_token& stop);
   void take_stream(const char* what);
   void end_stream();
   [[noreturn]] void fail_of(const GeneratedText& made, const std::string& broken_layer) const;

@@ -243,45 +243,64 @@ TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Samp
   return TokenStream(std::move(state));
 }
 
-std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>& prompts,
-                                   const Sampling& sampling, const std::stop_token& stop) {
-  Impl& own = *impl_;
-  std::vector<texts::TextRequest> requests;
-  for (const std::vector<std::int32_t>& prompt : prompts) {
-    requests.push_back(own.request("complete", prompt, sampling));
-    requests.back().choice = requests.size() - 1;
-  }
-  own.take_stream("complete");
+std::vector<GeneratedText> Engine::Impl::make(const char* what, std::vector<texts::TextRequest> requests,
+                                              const std::stop_token& stop) {
+  take_stream(what);
   std::vector<GeneratedText> made;
   std::string broken_layer;
   const auto failed = [](const GeneratedText& text) { return !text.problem.empty(); };
   try {
-    own.loop->run([&](Context& context) {
-      texts::Loop& loop = own.loop_of_texts(context);
-      Generator& generator = *own.state(context)->generator;
+    loop->run([&](Context& context) {
+      texts::Loop& on_rank = loop_of_texts(context);
+      Generator& generator = *state(context)->generator;
       std::vector<GeneratedText> all = make_texts(
-          loop, generator, own.inbox, requests, [](std::size_t, std::int32_t) {}, stop);
+          on_rank, generator, inbox, requests, [](std::size_t, std::int32_t) {}, stop);
       const auto broken = std::ranges::find_if(all, failed);
       const std::string layer =
           broken == all.end() || !broken->not_finite
               ? ""
               : broken_layer_of(generator, *broken->not_finite,
-                                prompts[static_cast<std::size_t>(broken - all.begin())], *broken);
-      if (!own.speaks(context)) return;
+                                requests[static_cast<std::size_t>(broken - all.begin())].prompt, *broken);
+      if (!speaks(context)) return;
       made = std::move(all);
       broken_layer = layer;
     });
   } catch (...) {
-    own.end_stream();
+    end_stream();
     throw;
   }
-  own.end_stream();
+  end_stream();
   if (const auto broken = std::ranges::find_if(made, failed); broken != made.end())
-    own.fail_of(*broken, broken_layer);
+    fail_of(*broken, broken_layer);
+  return made;
+}
+
+std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>& prompts,
+                                   const Sampling& sampling, const std::stop_token& stop) {
+  std::vector<texts::TextRequest> requests;
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    requests.push_back(impl_->request("complete", prompt, sampling));
+    requests.back().choice = requests.size() - 1;
+  }
   std::vector<Text> texts;
-  for (GeneratedText& text : made)
+  for (GeneratedText& text : impl_->make("complete", std::move(requests), stop))
     texts.push_back({std::move(text.tokens), std::move(text.text), std::move(text.log_probs), text.ended});
   return texts;
+}
+
+std::vector<Score> Engine::score(const std::vector<std::vector<std::int32_t>>& texts,
+                                 const std::stop_token& stop) {
+  std::vector<texts::TextRequest> requests;
+  for (const std::vector<std::int32_t>& text : texts) {
+    if (text.size() < 2) fail_usage("[engine] score: a text of {} tokens, expected 2 or more", text.size());
+    requests.push_back(impl_->request("score", text, {.most_tokens = 0}));
+    requests.back().log_probs = 1;
+    requests.back().scores_prompt = true;
+  }
+  std::vector<Score> scores;
+  for (GeneratedText& text : impl_->make("score", std::move(requests), stop))
+    scores.push_back({std::move(text.prompt_log_probs), std::move(text.most_probable)});
+  return scores;
 }
 
 std::vector<std::int32_t> Engine::encode(std::string_view text) const {

@@ -1,5 +1,7 @@
 // Tests the engine's losses, gradients and steps as a calling program uses them.
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
 #include "engine/engine_testing.h"
@@ -119,6 +121,11 @@ TEST(EngineTraining, LogProbsAreThoseOfTheLogits) {
     Engine engine = open(mesh);
     const TokenBatch tokens = batch_of(4, 16);
     const Logits logits = engine.forward(tokens);
+    std::vector<std::vector<std::int32_t>> texts;
+    for (std::size_t row = 0; row < 4; ++row)
+      texts.emplace_back(&tokens.tokens[row * 16], &tokens.tokens[row * 16] + 16);
+    const std::vector<Score> scores = engine.score(texts);
+    ASSERT_EQ(scores.size(), 4u);
     const std::vector<float> log_probs = engine.token_log_probs({tokens});
     ASSERT_EQ(log_probs.size(), 64u);
     for (std::size_t i = 0; i < 64; ++i) {
@@ -130,6 +137,11 @@ TEST(EngineTraining, LogProbsAreThoseOfTheLogits) {
       for (std::size_t v = 0; v < 64; ++v) sum += std::exp(static_cast<double>(logits.values[i * 64 + v]));
       const auto target = static_cast<std::size_t>(tokens.tokens[i + 1]);
       EXPECT_NEAR(log_probs[i], logits.values[i * 64 + target] - std::log(sum), 2e-5);
+      const Score& score = scores[i / 16];
+      ASSERT_EQ(score.log_probs.size(), 15u);
+      EXPECT_NEAR(score.log_probs[i % 16], static_cast<double>(log_probs[i]), 2e-5);
+      const auto row = logits.values.begin() + static_cast<std::ptrdiff_t>(i * 64);
+      EXPECT_EQ(score.most_probable.at(i % 16), std::max_element(row, row + 64) - row);
     }
   }
 }
@@ -147,6 +159,57 @@ TEST(EngineTraining, DocumentsOfARowDoNotSeeEachOther) {
   const std::vector<float> counted_on = engine.token_log_probs(packed);
   for (std::size_t i = 0; i < 16; ++i)
     EXPECT_NEAR(counted_on[i], apart[i], 1e-4) << i;  // rotations are relative
+}
+
+// Keys and values of latent attention are made of weights once, for all texts.
+TEST(EngineTraining, TextsAreMadeWithTheWeightsOfTheirTime) {
+  const Arguments keys{"model_name=deepseek3-tiny",
+                       "override_model_config=true",
+                       "vocab_size=64",
+                       "max_target_length=16",
+                       "dtype=float32",
+                       "per_device_batch_size=4",
+                       "learning_rate=0.05",
+                       "warmup_steps_fraction=0",
+                       "steps=10"};
+  Engine wrote = Engine::open(Settings::parse(keys)), did_not = Engine::open(Settings::parse(keys));
+  const auto text = [](Engine& engine) {
+    return engine.complete({{1, 2, 3}}, {.most_tokens = 8, .ends_by_model = false}).at(0).tokens;
+  };
+  const std::vector<std::int32_t> before = text(wrote);
+  for (Engine* const engine : {&wrote, &did_not}) {
+    for (int step = 0; step < 3; ++step) engine->train_step({batch_of(4, 16)});
+  }
+  EXPECT_NE(text(wrote), before);
+  EXPECT_EQ(text(wrote), text(did_not));
+  Engine third = Engine::open(Settings::parse(keys));
+  EXPECT_EQ(text(third), before);
+  for (const ParameterInfo& p : wrote.parameters()) third.assign(p.name, wrote.read_parameter(p.name));
+  EXPECT_EQ(text(third), text(wrote));
+}
+
+TEST(EngineTraining, AssignsAndLoadsWeightsOnAnyMesh) {
+  const std::string folder = testing::TempDir() + "weights_to_load";
+  std::filesystem::remove_all(folder);
+  Engine trained = open();
+  trained.train_step({batch_of(4, 16)});
+  trained.save(folder);
+  for (const Arguments& mesh : meshes()) {
+    Engine assigned = open(mesh), loaded = open(mesh);
+    for (const ParameterInfo& p : trained.parameters())
+      assigned.assign(p.name, trained.read_parameter(p.name));
+    expect_equal_weights(assigned, trained);
+    loaded.load(folder);
+    expect_equal_weights(loaded, trained);
+  }
+  Engine other = open({"base_moe_mlp_dim=32", "base_mlp_dim=32"});
+  const std::vector<float> before = other.read_parameter("layers.0.moe.wi_0");
+  EXPECT_THROW(other.load(folder), Error);
+  EXPECT_THROW(other.load(folder + "/nothing"), Error);
+  EXPECT_EQ(other.read_parameter("layers.0.moe.wi_0"), before);
+  expect_error([&] { other.assign("layers.0.moe.wi_0", std::vector<float>(3)); }, "3 values for");
+  expect_error([&] { other.assign("layers.0.moe.wi_2", std::vector<float>(3)); }, "layers.0.moe.wi_");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(EngineTraining, RefusesWhatItDoesNotTrainOn) {

@@ -101,7 +101,10 @@ class TextsTogether {
  private:
   void add(std::size_t text, const texts::Piece& piece) {
     GeneratedText& to = made_[text];
-    for (const texts::TokenLogProb& of : piece.log_probs) to.log_probs.push_back(*of.log_prob);
+    for (const texts::TokenLogProb& of : piece.log_probs) {
+      if (of.log_prob) (piece.of_prompt ? to.prompt_log_probs : to.log_probs).push_back(*of.log_prob);
+      if (piece.of_prompt && of.log_prob) to.most_probable.push_back(of.most_probable_tokens.at(0));
+    }
     to.text += piece.text;
     for (const chat::Delta& delta : piece.deltas) to.text += delta.text;
     for (const std::int32_t token : piece.made) {
@@ -131,6 +134,7 @@ void share(Generator& generator, std::vector<GeneratedText>& made) {
   };
   for (const GeneratedText& text : made) {
     put(text.tokens), put(text.log_probs), put(text.text), put(text.problem);
+    put(text.prompt_log_probs), put(text.most_probable);
     const texts::NotFinite found = text.not_finite.value_or(texts::NotFinite{});
     put(std::vector<double>{static_cast<double>(text.ended), static_cast<double>(text.not_finite.has_value()),
                             static_cast<double>(found.tokens_before), static_cast<double>(found.token),
@@ -149,7 +153,8 @@ void share(Generator& generator, std::vector<GeneratedText>& made) {
   while (next != numbers.end()) {
     GeneratedText& text = made.emplace_back();
     std::vector<double> rest;
-    take(text.tokens), take(text.log_probs), take(text.text), take(text.problem), take(rest);
+    take(text.tokens), take(text.log_probs), take(text.text), take(text.problem);
+    take(text.prompt_log_probs), take(text.most_probable), take(rest);
     text.ended = rest[0] != 0;
     if (rest[1] != 0)
       text.not_finite = {static_cast<std::int64_t>(rest[2]), static_cast<std::int32_t>(rest[3]),

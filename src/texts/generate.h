@@ -41,6 +41,10 @@ struct GenerateOptions {
 struct GeneratedText {
   std::vector<std::int32_t> tokens;  // new ones, with the one that ended the text
   std::vector<double> log_probs;     // of each, where wanted
+  // Of the prompt's tokens from the second on, where the request scores it, and the most probable tokens in
+  // their places.
+  std::vector<double> prompt_log_probs;
+  std::vector<std::int32_t> most_probable;
   std::string text;     // of the tokens, before a stop text; empty where the loop has no tokenizer
   bool ended = false;   // by an end or a stop text
   std::string problem;  // why the text has failed, in one line; empty: it has not

@@ -1,6 +1,7 @@
 // The sizes and rules of a loop of texts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -27,5 +28,11 @@ struct Limits {
   std::int64_t vocab = 0;               // ids from here on are never picked
   std::vector<std::int32_t> ends = {};  // ids that end every text
 };
+
+// The tokens whose logits are read at once: 64 MiB of them, and at most `chunk` tokens.
+inline std::int64_t scored_chunk_of(std::int64_t vocab, std::int64_t chunk) {
+  constexpr std::int64_t kScoredBytes = std::int64_t{64} << 20;
+  return std::clamp<std::int64_t>(kScoredBytes / (4 * vocab), 1, chunk);
+}
 
 }  // namespace switchyard::texts

@@ -240,11 +240,11 @@ void Sampler::score_prompts(ThreadPool& pool, const Step& step, const RunningTex
     Piece piece{.choice = text.request().choice, .text = "", .of_prompt = true};
     const auto add_token = [&](std::int32_t token, TokenLogProb log_prob) {
       log_prob.offset = text.prompt_characters;
-      text.prompt_characters += characters_in(text.prompt_text->add(token));
+      if (tokenizer_ != nullptr) text.prompt_characters += characters_in(text.prompt_text->add(token));
       piece.log_probs.push_back(std::move(log_prob));
     };
-    if (!text.prompt_text) {
-      text.prompt_text.emplace(*tokenizer_, std::span<const std::int32_t>());
+    if (text.progress.read == step.fed[i].tokens.size()) {
+      if (tokenizer_ != nullptr) text.prompt_text.emplace(*tokenizer_, std::span<const std::int32_t>());
       const std::int32_t first = text.request().prompt[0];
       add_token(first, {first, text_of_token(tokenizer_, first), {}, {}, {}, 0});
     }

@@ -88,6 +88,7 @@ class Trainer {
   PhaseTimer& timer() { return timer_; }
   BadSteps& bad_steps() { return bad_steps_; }
   const Updater& updater() const { return updater_; }
+  Updater& updater() { return updater_; }
   const PassTotals& passes() const { return statistics_.passes(); }
   std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 

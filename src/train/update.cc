@@ -184,6 +184,10 @@ void Updater::sum_new_weights() {
   sums_of_squares(*context_.pool, unknown);
 }
 
+void Updater::forget_weight_sums() {
+  for (Range& range : ranges_) range.squares_known = false;
+}
+
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
 void Updater::update(const TensorView& numbers) {
   const InsideOp inside(context_, "update_weights", "update");

@@ -69,6 +69,8 @@ class Updater {
   // Sums the weights that no update has summed yet. A step calls it before its update, which may be in a
   // graph, and behind what changes weights beside the update.
   void sum_new_weights();
+  // Call it when something else has changed the weights.
+  void forget_weight_sums();
 
   // Takes one step by `numbers`, UpdateNumbers where the weights are (kernels/optimizer/update_numbers.h).
   // Collective. Nothing changes where they say that the step is bad.
