@@ -1,4 +1,5 @@
-// Core: an engine that the module's objects share and that may be closed, and the rules by which calls reach it.
+// Core: an engine that the module's objects share and that may be closed, and the rules by which calls reach
+// it.
 //
 // 1. Members are read and written with the GIL held. Work runs without it, on a reference of its own, so a
 //    close() while another thread works takes nothing from under that work.
@@ -12,6 +13,8 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -106,5 +109,35 @@ class Call {
   std::shared_ptr<Engine> engine_;
   std::list<std::stop_source>::iterator stop_;
 };
+
+// Waits for work that another thread does, so that this one, Python's main thread, hears signals meanwhile.
+// When a handler of one raises, the work is asked to end, and that is raised.
+template <typename Work>
+auto heard(std::stop_source& stop, const Work& work) {
+  constexpr std::chrono::milliseconds kBetweenLooks(50);
+  auto result = std::async(std::launch::async, work);
+  const auto is_done = [&] { return result.wait_for(kBetweenLooks) == std::future_status::ready; };
+  while (!without_gil(is_done)) {
+    if (PyErr_CheckSignals() == 0) continue;
+    nb::python_error raised;
+    stop.request_stop();
+    without_gil([&] { result.wait(); });
+    throw raised;
+  }
+  return result.get();
+}
+
+// A call that ends early where a signal's handler raises, or another thread closes the engine. `work` gets
+// the engine and what asks it to stop.
+template <typename Work>
+auto stoppable(const std::shared_ptr<Core>& core, const char* what, bool hears_signals, const Work& work) {
+  Call call(core, what);
+  const auto run = [&] { return work(call.engine(), call.stop().get_token()); };
+  auto result = hears_signals ? heard(call.stop(), run) : without_gil(run);
+  if (call.stop().stop_requested())
+    throw Error(Error::Kind::usage,
+                std::string("[engine] ") + what + ": the engine was closed before the texts ended");
+  return result;
+}
 
 }  // namespace switchyard::python

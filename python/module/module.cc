@@ -2,64 +2,25 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
-#include <future>
 #include <limits>
 #include <string_view>
 #include <utility>
 
-#include "core.h"
-#include "switchyard/engine.h"
+#include "parts.h"
 
 namespace switchyard::python {
 namespace {
 
-using Ids = std::vector<std::int32_t>;
-using Tokens = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<nb::numpy, float>;
 using View = nb::ndarray<nb::ro, nb::array_api>;
-using Held = std::shared_ptr<Core>;
 
 // A token may be a part of a character. Such bytes become U+FFFD.
 nb::str to_text(std::string_view text) {
   return nb::steal<nb::str>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-}
-
-// Python's memory from now on: an array whose values are not copied.
-Floats array_of(std::vector<float> values, const std::vector<std::size_t>& shape) {
-  auto* const kept = new std::vector<float>(std::move(values));
-  const nb::capsule owner(kept,
-                          [](void* memory) noexcept { delete static_cast<std::vector<float>*>(memory); });
-  return Floats(kept->data(), shape.size(), shape.data(), owner);
-}
-
-Ids ids_of(const char* what, const Tokens& tokens, std::int64_t vocabulary) {
-  Ids ids(tokens.size());
-  if (tokens.dtype() == nb::dtype<std::int32_t>()) {
-    std::copy_n(static_cast<const std::int32_t*>(tokens.data()), ids.size(), ids.begin());
-    return ids;
-  }
-  const auto* const wide = static_cast<const std::int64_t*>(tokens.data());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    // A wide id that is cut to 32 bits could be another token; the engine checks all others.
-    if (wide[i] < std::numeric_limits<std::int32_t>::min() ||
-        wide[i] > std::numeric_limits<std::int32_t>::max())
-      throw Error(Error::Kind::usage, std::string("[engine] ") + what + ": token " + std::to_string(wide[i]) +
-                                          " is outside the vocabulary of " + std::to_string(vocabulary));
-    ids[i] = static_cast<std::int32_t>(wide[i]);
-  }
-  return ids;
-}
-
-TokenBatch batch_of(const char* what, const Tokens& tokens, std::int64_t vocabulary) {
-  return {static_cast<std::int64_t>(tokens.shape(0)), static_cast<std::int64_t>(tokens.shape(1)),
-          ids_of(what, tokens, vocabulary)};
 }
 
 Floats forward(const Held& core, const Tokens& tokens, bool last) {
@@ -72,31 +33,6 @@ Floats forward(const Held& core, const Tokens& tokens, bool last) {
                    static_cast<std::size_t>(logits.vocabulary)});
 }
 
-TrainStep train_step(const Held& core, const Tokens& tokens, const std::optional<Tokens>& targets) {
-  const Call call(core, "train_step");
-  const std::int64_t vocabulary = call.engine().vocabulary();
-  TrainBatch batch{batch_of("train_step", tokens, vocabulary)};
-  if (targets) batch.targets = ids_of("train_step", *targets, vocabulary);
-  return without_gil([&] { return call.engine().train_step(batch); });
-}
-
-// Waits for work that another thread does, so that this one, Python's main thread, hears signals meanwhile.
-// When a handler of one raises, the work is asked to end, and that is raised.
-template <typename Work>
-auto heard(std::stop_source& stop, const Work& work) {
-  constexpr std::chrono::milliseconds kBetweenLooks(50);
-  auto result = std::async(std::launch::async, work);
-  const auto is_done = [&] { return result.wait_for(kBetweenLooks) == std::future_status::ready; };
-  while (!without_gil(is_done)) {
-    if (PyErr_CheckSignals() == 0) continue;
-    nb::python_error raised;
-    stop.request_stop();
-    without_gil([&] { result.wait(); });
-    throw raised;
-  }
-  return result.get();
-}
-
 Held open(const Settings& settings, bool hears_signals) {
   std::stop_source stop;
   const auto work = [&] { return Engine::open(settings, stop.get_token()); };
@@ -105,12 +41,9 @@ Held open(const Settings& settings, bool hears_signals) {
 
 std::vector<Text> complete(const Held& core, const std::vector<Ids>& prompts, const Sampling& sampling,
                            bool hears_signals) {
-  Call call(core, "generate");
-  const auto work = [&] { return call.engine().complete(prompts, sampling, call.stop().get_token()); };
-  std::vector<Text> texts = hears_signals ? heard(call.stop(), work) : without_gil(work);
-  if (call.stop().stop_requested())
-    throw Error(Error::Kind::usage, "[engine] generate: the engine was closed before the texts ended");
-  return texts;
+  return stoppable(core, "generate", hears_signals, [&](Engine& engine, const std::stop_token& stop) {
+    return engine.complete(prompts, sampling, stop);
+  });
 }
 
 std::shared_ptr<Stream> stream(const Held& core, const Ids& prompt, const Sampling& sampling) {
@@ -216,15 +149,6 @@ void define_values(nb::module_& module) {
       .def_rw("stop", &Sampling::stop)
       .def_rw("json_schema", &Sampling::json_schema)
       .def_rw("log_probs", &Sampling::log_probs);
-  nb::class_<TrainStep>(module, "TrainStep")
-      .def_ro("step", &TrainStep::step)
-      .def_ro("loss", &TrainStep::loss)
-      .def_ro("cross_entropy", &TrainStep::cross_entropy)
-      .def_ro("balance_loss", &TrainStep::balance_loss)
-      .def_ro("gradient_norm", &TrainStep::gradient_norm)
-      .def_ro("learning_rate", &TrainStep::learning_rate)
-      .def_ro("targets", &TrainStep::targets)
-      .def_ro("skipped", &TrainStep::skipped);
   nb::class_<Text>(module, "Text")
       .def_ro("tokens", &Text::tokens)
       .def_ro("log_probs", &Text::log_probs)
@@ -262,15 +186,14 @@ void define_engine(nb::module_& module) {
       return without_gil([&] { return work(call.engine(), folder, dtype); });
     };
   };
-  nb::class_<Core>(module, "Engine")
-      .def_static("open", &open)
+  nb::class_<Core> type(module, "Engine");
+  type.def_static("open", &open)
       .def_prop_ro("closed", &Core::is_closed)
       .def("close", &Core::close)
       .def("notes", [](const Held& core) { return Call(core, "notes").engine().notes(); })
       .def("vocabulary", [](const Held& core) { return Call(core, "vocabulary").engine().vocabulary(); })
       .def("ranks", [](const Held& core) { return Call(core, "ranks").engine().ranks(); })
       .def("forward", &forward)
-      .def("train_step", &train_step, nb::arg("tokens"), nb::arg("targets").none())
       .def("complete", &complete)
       .def("stream", &stream)
       .def("encode", [](const Held& core,
@@ -289,9 +212,40 @@ void define_engine(nb::module_& module) {
            folder_call("export", [](Engine& engine, const std::string& folder, const std::string& dtype) {
              return engine.export_weights(folder, dtype);
            }));
+  define_training(module, type);
 }
 
 }  // namespace
+
+Floats array_of(std::vector<float> values, const std::vector<std::size_t>& shape) {
+  auto* const kept = new std::vector<float>(std::move(values));
+  const nb::capsule owner(kept,
+                          [](void* memory) noexcept { delete static_cast<std::vector<float>*>(memory); });
+  return Floats(kept->data(), shape.size(), shape.data(), owner);
+}
+
+Ids ids_of(const char* what, const Tokens& tokens, std::int64_t vocabulary) {
+  Ids ids(tokens.size());
+  if (tokens.dtype() == nb::dtype<std::int32_t>()) {
+    std::copy_n(static_cast<const std::int32_t*>(tokens.data()), ids.size(), ids.begin());
+    return ids;
+  }
+  const auto* const wide = static_cast<const std::int64_t*>(tokens.data());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    // A wide id that is cut to 32 bits could be another token; the engine checks all others.
+    if (wide[i] < std::numeric_limits<std::int32_t>::min() ||
+        wide[i] > std::numeric_limits<std::int32_t>::max())
+      throw Error(Error::Kind::usage, std::string("[engine] ") + what + ": token " + std::to_string(wide[i]) +
+                                          " is outside the vocabulary of " + std::to_string(vocabulary));
+    ids[i] = static_cast<std::int32_t>(wide[i]);
+  }
+  return ids;
+}
+
+TokenBatch batch_of(const char* what, const Tokens& tokens, std::int64_t vocabulary) {
+  return {static_cast<std::int64_t>(tokens.shape(0)), static_cast<std::int64_t>(tokens.shape(1)),
+          ids_of(what, tokens, vocabulary)};
+}
 
 NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);  // at exit others' modules may still hold our objects

@@ -6,17 +6,22 @@
 Python computes nothing: arrays go in and out without copies where their layout allows it, and all work is the engine's.
 """
 
-from ._engine import Engine, Stream, Text, Token, TrainStep
+from ._batch import Batch
+from ._engine import Engine, Loss, Score, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
-from ._parameters import Parameter, Parameters, Shard
+from ._parameters import Gradients, Parameter, Parameters, Shard
 
 __all__ = [
+    "Batch",
     "Engine",
     "Error",
+    "Gradients",
     "InternalError",
+    "Loss",
     "Parameter",
     "Parameters",
     "RunError",
+    "Score",
     "Shard",
     "Stream",
     "Text",

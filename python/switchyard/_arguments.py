@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -102,33 +102,73 @@ def _number(name: str, value: Any, whole: bool) -> int | float:
         raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}") from None
 
 
+class Sampling(TypedDict, total=False):
+    """How generate(), stream() and chat() take tokens; `serve` has the same names and meanings."""
+
+    max_tokens: int  # new ones at most; 128
+    temperature: float  # 0: the most probable token
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int
+    stop: str | Sequence[str]  # a text ends before one of these
+    ends: Sequence[int]  # ids that end a text
+    ends_by_model: bool  # True: the model's own ends end a text
+    schema: Any  # a text is JSON of this JSON schema
+    logprobs: bool  # return the tokens' log-probabilities
+
+
 _WHOLE = ("max_tokens", "top_k", "seed")
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
-def sampling_of(
-    *, stop: str | Sequence[str], ends: Sequence[int], ends_by_model: bool, schema: Any, log_probs: bool, **numbers: Any
-) -> _native.Sampling:
-    """The engine's Sampling."""
+def sampling_of(options: Mapping[str, Any]) -> _native.Sampling:
+    """The engine's Sampling. Options that are left out have its defaults."""
     sampling = _native.Sampling()
-    for name in _WHOLE + _NUMBERS:
-        number = _number(name, numbers[name], name in _WHOLE)
-        most = 2**32 - 1 if name == "seed" else 2**63 - 1
-        if name in _WHOLE and not 0 <= number <= most:
-            raise UsageError(f"{name}={number}: expected 0 to {most}", name, str(number), f"0 to {most}")
-        setattr(sampling, name, number)
+    for name, value in options.items():
+        if name not in Sampling.__annotations__:
+            raise TypeError(f"{name}: expected one of {', '.join(Sampling.__annotations__)}")
+        if name in _WHOLE or name in _NUMBERS:
+            number = _number(name, value, name in _WHOLE)
+            most = 2**32 - 1 if name == "seed" else 2**63 - 1
+            if name in _WHOLE and not 0 <= number <= most:
+                raise UsageError(f"{name}={number}: expected 0 to {most}", name, str(number), f"0 to {most}")
+            setattr(sampling, name, number)
+    stop = options.get("stop", ())
     texts = [stop] if isinstance(stop, str) else list(stop)
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"stop: expected texts, got {type(text).__name__}")
     sampling.stop = texts
     # An id beyond the type of ids ends no text, as one beyond the vocabulary does not.
-    sampling.ends = [token for token in (_number("ends", one, True) for one in ends) if 0 <= token < 2**31]
-    sampling.ends_by_model = bool(ends_by_model)
-    sampling.log_probs = bool(log_probs)
+    ends = [_number("ends", one, True) for one in options.get("ends", ())]
+    sampling.ends = [int(token) for token in ends if 0 <= token < 2**31]
+    sampling.ends_by_model = bool(options.get("ends_by_model", True))
+    sampling.log_probs = bool(options.get("logprobs", False))
+    schema = options.get("schema")
     if schema is not None:
         sampling.json_schema = schema if isinstance(schema, str) else json.dumps(schema)
     return sampling
+
+
+def floats_of(name: str, values: Any, shape: Sequence[int]) -> np.ndarray:
+    """`values` as a contiguous array of float32 of this shape, copied only where it is none."""
+    try:
+        if hasattr(values, "__dlpack__") and not isinstance(values, np.ndarray) and not hasattr(values, "__array__"):
+            values = np.from_dlpack(values)
+        array = np.asarray(values)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise TypeError(
+            f"{name}: expected numbers in the CPU's memory, got {type(values).__name__} ({str(error).splitlines()[0]})"
+        ) from None
+    if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
+        raise TypeError(f"{name}: expected numbers, got {array.dtype}")
+    if array.shape != tuple(shape):
+        raise UsageError(f"{name}: expected the shape {list(shape)}, got {list(array.shape)}")
+    return np.ascontiguousarray(array, dtype=np.float32)
 
 
 def path_of(name: str, path: Any) -> str:

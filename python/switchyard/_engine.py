@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _native
-from ._arguments import path_of, sampling_of, tokens_of, words_of
+from ._arguments import Sampling, floats_of, path_of, sampling_of, tokens_of, words_of
+from ._batch import batch_of
 from ._errors import UsageError
-from ._parameters import Parameter, Parameters
+from ._parameters import Gradients, Parameter, Parameters
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # A thread inside a call when the interpreter ends would be killed in the engine's frames.
 atexit.register(_native.shut_down)
@@ -65,6 +70,38 @@ class Token(_Result):
     id: int
     text: str
     logprob: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss(_Result):
+    """The losses of a batch: means over its targets, each times its weight; `loss` is the whole that is minimised."""
+
+    loss: float
+    cross_entropy: float
+    balance_loss: float
+    targets: float  # their number
+
+
+@dataclass(frozen=True, slots=True)
+class Score(_Result):
+    """How a model rates a text: the log-probabilities of `tokens`, and their sum."""
+
+    sum: float
+    log_probs: list[float]
+    is_greedy: bool  # the model would have taken each of the tokens
+    tokens: list[int]
+
+
+def _fields_of(kind: type, native: Any) -> dict[str, Any]:
+    return {name: getattr(native, name) for name in kind.__slots__}
+
+
+def _step_of(native: _native.TrainStep) -> TrainStep:
+    return TrainStep(**_fields_of(TrainStep, native))
+
+
+def _loss_of(native: _native.Loss) -> Loss:
+    return Loss(**_fields_of(Loss, native))
 
 
 class Stream(Iterator[Token]):
@@ -183,112 +220,82 @@ class Engine:
         """
         return self._native.forward(tokens_of("tokens", tokens, 2), bool(last))
 
-    def train_step(self, batch: Any) -> TrainStep:
-        """One optimizer step on all its sequences: per_device_batch_size * ranks * gradient_accumulation_steps rows.
-
-        `batch`: tokens [rows, length], or a mapping with `tokens` and `targets`, of the same shape; a target is the
-        next token where they are left out, and none where it is negative.
-        """
-        targets = None
-        if isinstance(batch, Mapping):
-            unknown = sorted(set(batch) - {"tokens", "targets"})
-            if unknown or "tokens" not in batch:
-                raise UsageError(f"batch: expected tokens and targets, got {', '.join(map(str, batch))}")
-            targets = batch.get("targets")
-            batch = batch["tokens"]
-        tokens = tokens_of("tokens", batch, 2)
-        if targets is not None:
-            targets = tokens_of("targets", targets, 2)
-            if targets.shape != tokens.shape:
-                raise UsageError(
-                    f"targets: expected the shape of tokens, {list(tokens.shape)}, got " f"{list(targets.shape)}"
-                )
-        step = self._native.train_step(tokens, targets)
-        return TrainStep(**{name: getattr(step, name) for name in TrainStep.__slots__})
-
-    def generate(
-        self,
-        prompt: Any,
-        *,
-        max_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-        ends: Sequence[int] = (),
-        ends_by_model: bool = True,
-        schema: Any = None,
-        logprobs: bool = False,
-    ) -> Text | list[Text]:
+    def generate(self, prompt: Any, **sampling: Unpack[Sampling]) -> Text | list[Text]:
         """Goes on from a prompt, a text or its ids; from a list of prompts, side by side, and returns a list.
 
         Draws are by `temperature` and the rest, as in `serve`; 0 takes the most probable token. A text ends before a
         text of `stop`, at a token of `ends`, or where the model ends it. `schema`: it is JSON of this schema.
         """
-        sampling = sampling_of(
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            seed=seed,
-            stop=stop,
-            ends=ends,
-            ends_by_model=ends_by_model,
-            schema=schema,
-            log_probs=logprobs,
-        )
         many = isinstance(prompt, (list, tuple)) and any(not isinstance(part, (int, np.integer)) for part in prompt)
         prompts = [self._prompt(one) for one in (prompt if many else [prompt])]
-        made = self._native.complete(prompts, sampling, _hears_signals())
+        made = self._native.complete(prompts, sampling_of(sampling), _hears_signals())
         texts = [Text(text.text, text.tokens, text.log_probs, text.ended) for text in made]
         return texts if many else texts[0]
 
-    def stream(
-        self,
-        prompt: Any,
-        *,
-        max_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-        ends: Sequence[int] = (),
-        ends_by_model: bool = True,
-        schema: Any = None,
-        logprobs: bool = False,
-    ) -> Stream:
+    def stream(self, prompt: Any, **sampling: Unpack[Sampling]) -> Stream:
         """As generate(), of one prompt, token by token. Several streams at once need per_device_batch_size."""
-        sampling = sampling_of(
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            seed=seed,
-            stop=stop,
-            ends=ends,
-            ends_by_model=ends_by_model,
-            schema=schema,
-            log_probs=logprobs,
-        )
-        return Stream(self._native, self._native.stream(self._prompt(prompt), sampling))
+        return Stream(self._native, self._native.stream(self._prompt(prompt), sampling_of(sampling)))
+
+    def score(self, texts: Sequence[Any], *, contexts: Sequence[Any] | None = None) -> list[Score]:
+        """How the model rates texts, each a text or its ids, side by side; a first token is not rated.
+
+        With `contexts`, one for each text, only the text behind its context is rated, and all of it.
+        """
+        texts = list(texts)
+        befores = [None] * len(texts) if contexts is None else list(contexts)
+        if len(befores) != len(texts):
+            raise UsageError(f"contexts: expected one for each of {len(texts)} texts, got {len(befores)}")
+        whole, counts = [], []
+        for text, before in zip(texts, befores):
+            if isinstance(text, str) and isinstance(before, str):  # tokens may span the place where they meet
+                start = self.encode(before)
+                ids = self.encode(before + text)
+            else:
+                start = [] if before is None else self._prompt(before)
+                ids = start + self._prompt(text)
+            whole.append(ids)
+            counts.append(max(1, min(len(start), len(ids) - 1)))
+        scores = []
+        for ids, count, made in zip(whole, counts, self._native.score(whole, _hears_signals()), strict=True):
+            tokens, rated, most = ids[count:], made.log_probs[count - 1 :], made.most_probable[count - 1 :]
+            scores.append(Score(math.fsum(rated), rated, most == tokens, tokens))
+        return scores
+
+    def train_step(self, batch: Any) -> TrainStep:
+        """One optimizer step on all its sequences: per_device_batch_size * ranks * gradient_accumulation_steps rows.
+
+        `batch`: tokens [rows, length], or a mapping of these arrays, all of one shape: `tokens`; `targets`, the next
+        tokens where they are left out, and none where negative; `segments`, the number of each token's document from
+        1, 0 for padding; `positions`; `weights`, the factor of each target's loss, 0 for none. Batch.of() makes one.
+        """
+        return _step_of(self._native.train_step(batch_of(batch)))
+
+    def forward_backward(self, batch: Any) -> Loss:
+        """Adds the gradients of a batch to those of the calls since the last step. Any number of rows will do."""
+        return _loss_of(self._native.forward_backward(batch_of(batch)))
+
+    def optimizer_step(self, *, learning_rate: float | None = None) -> TrainStep:
+        """Clips the gradients and changes the weights; `learning_rate` replaces the schedule's.
+
+        One forward_backward() and one optimizer_step() are a train_step(), to the bit.
+        """
+        return _step_of(self._native.optimizer_step(None if learning_rate is None else float(learning_rate)))
+
+    def gradients(self) -> Gradients:
+        """The gradients of forward_backward() by parameter, whole and in float32, read when they are asked for."""
+        return Gradients(self._native)
+
+    def drop_gradients(self) -> None:
+        """Forgets what forward_backward() added."""
+        self._native.drop_gradients()
+
+    def loss(self, batch: Any) -> Loss:
+        """The mean cross entropy of a batch, each target's times its weight: no balance loss, no gradients."""
+        return _loss_of(self._native.loss(batch_of(batch)))
+
+    def token_log_probs(self, batch: Any) -> np.ndarray:
+        """The log-probability of each target, float32 [rows, length]; 0 where there is none. Weights do not count."""
+        return self._native.token_log_probs(batch_of(batch))
 
     def _prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
@@ -318,6 +325,28 @@ class Engine:
 
     def parameter(self, name: str) -> Parameter:
         return self.parameters[name]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All weights by name: float32 arrays that share the engine's memory where one rank holds a whole parameter."""
+        return {
+            name: np.asarray(parameter) if parameter.dtype == "float32" and parameter.is_whole else parameter.numpy()
+            for name, parameter in self.parameters.items()
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Replaces weights by arrays of their names and shapes, such as state() returns."""
+        parameters = self.parameters
+        arrays = {name: (parameters[name], floats_of(name, value, parameters[name].shape)) for name, value in state.items()}
+        for parameter, array in arrays.values():
+            self._native.assign(parameter.name, array)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Replaces all weights by those of a folder or file of the same model; views show the new values."""
+        self._native.load(path_of("path", path))
+
+    def weights_changed(self) -> None:
+        """To call behind writes into shared memory, which is meant to be read: drops what was derived of the weights."""
+        self._native.weights_changed()
 
     def save(self, path: str | os.PathLike[str]) -> list[str]:
         """Writes a checkpoint to a new folder: weights and, after a train_step(), optimizer state. Returns notes."""

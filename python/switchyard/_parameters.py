@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from . import _native
+from ._arguments import floats_of
 from ._errors import UsageError
 
 
@@ -128,6 +129,15 @@ class Parameter(_View):
         """As Shard.bits(), where one shard is the whole."""
         return self._whole().bits()
 
+    def assign(self, values: Any) -> None:
+        """Replaces the parameter by an array of its shape, in its memory: views show the new values."""
+        self._engine.assign(self.name, floats_of(self.name, values, self.shape))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a rank of this process holds the whole, so that arrays share its memory."""
+        return any(shard.shape == self.shape for shard in self.shards)
+
     def _dtype(self) -> str:
         return self.dtype
 
@@ -145,20 +155,23 @@ class Parameter(_View):
         return f"Parameter({self.name}, {list(self.shape)}, {self.dtype})"
 
 
-class Parameters(Mapping[str, Parameter]):
-    """The parameters of an engine by their names."""
+_T = TypeVar("_T")
+
+
+class _ByName(Mapping[str, _T]):
+    """What an engine has for each of its parameters."""
 
     def __init__(self, engine: _native.Engine) -> None:
         self._engine = engine
         self._infos = {info[0]: info for info in engine.parameters()}
 
-    def __getitem__(self, name: str) -> Parameter:
+    def _info(self, name: str) -> Any:
         if name not in self._infos:
             try:
                 self._engine.shards(name)  # the engine's words, with the nearest name
             except UsageError as error:
                 raise KeyError(str(error)) from None
-        return Parameter(self._engine, *self._infos[name])
+        return self._infos[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._infos)
@@ -169,5 +182,27 @@ class Parameters(Mapping[str, Parameter]):
     def __contains__(self, name: object) -> bool:
         return name in self._infos
 
+
+
+class Parameters(_ByName[Parameter]):
+    """The parameters of an engine by their names."""
+
+    def __getitem__(self, name: str) -> Parameter:
+        return Parameter(self._engine, *self._info(name))
+
     def __repr__(self) -> str:
         return f"Parameters({len(self)} parameters)"
+
+
+class Gradients(_ByName[np.ndarray]):
+    """The gradients of an engine's trained parameters by their names, float32 arrays that are yours."""
+
+    def __init__(self, engine: _native.Engine) -> None:
+        super().__init__(engine)
+        self._infos = {name: info for name, info in self._infos.items() if info[4]}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._engine.read_gradient(name, list(self._info(name)[1]))
+
+    def __repr__(self) -> str:
+        return f"Gradients({len(self)} parameters)"

@@ -1,0 +1,165 @@
+"""Losses, halves of steps, gradients, weights and scores, against the engine's other calls and a loop in NumPy."""
+
+import numpy as np
+import pytest
+from conftest import open_tiny
+
+import switchyard
+
+ROWS = (np.arange(4 * 16).reshape(4, 16) * 7 % 251).astype(np.int32)
+
+
+@pytest.fixture
+def trained(mesh):
+    with open_tiny(per_device_batch_size=4 // mesh.get("ranks", 1), learning_rate=0.01, steps=20, **mesh) as opened:
+        yield opened
+
+
+def log_probs_of(logits, rows):
+    logits = logits.astype(np.float64)
+    logits -= logits.max(-1, keepdims=True)
+    all_of = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return np.take_along_axis(all_of[:, :-1], rows[:, 1:, None].astype(np.int64), 2)[..., 0]
+
+
+def test_two_halves_are_a_step(mesh):
+    keys = dict(per_device_batch_size=4 // mesh.get("ranks", 1), learning_rate=0.01, steps=20, **mesh)
+    with open_tiny(**keys) as whole, open_tiny(**keys) as halves:
+        for _ in range(2):
+            step = whole.train_step(ROWS)
+            loss = halves.forward_backward(ROWS)
+            assert loss.asdict() == {name: getattr(step, name) for name in loss.__slots__}
+            assert halves.optimizer_step() == step
+        for name, parameter in whole.parameters.items():
+            assert np.array_equal(parameter.numpy(), halves.parameters[name].numpy()), name
+
+
+def test_gradients_are_the_slope_of_the_loss(trained):
+    weights = np.linspace(-1, 1, ROWS.size).reshape(ROWS.shape).astype(np.float32)
+    batch = {"tokens": ROWS, "weights": weights}
+    trained.forward_backward(batch)
+    gradients = trained.gradients()
+    assert set(gradients) <= set(trained.parameters)
+    gradient = gradients["final_norm"]
+    assert gradient.shape == trained.parameters["final_norm"].shape and np.abs(gradient).max() > 1e-4
+    before, losses = trained.parameters["final_norm"].numpy(), []
+    direction = gradient / np.linalg.norm(gradient)
+    for at in (-0.02, 0.02):
+        trained.parameters["final_norm"].assign(before + at * direction)
+        losses.append(trained.loss(batch).cross_entropy)
+    slope = (losses[1] - losses[0]) / 0.04
+    assert abs(slope - np.linalg.norm(gradient)) < 1e-3 * np.linalg.norm(gradient)
+    with pytest.raises(KeyError, match="final_norm"):
+        gradients["final_nrm"]
+
+
+def test_gradients_add_up_and_drop(trained):
+    trained.forward_backward(ROWS)
+    once = trained.gradients()["embedding"]
+    trained.forward_backward(ROWS)
+    assert np.allclose(trained.gradients()["embedding"], 2 * once, atol=1e-6)
+    with pytest.raises(switchyard.UsageError, match="wait for optimizer_step"):
+        trained.train_step(ROWS)
+    trained.drop_gradients()
+    with pytest.raises(switchyard.UsageError, match="expected a forward_backward"):
+        trained.optimizer_step()
+    assert trained.train_step(ROWS).step == 0
+    trained.forward_backward(ROWS[:2])
+    assert trained.optimizer_step(learning_rate=0.5).learning_rate == 0.5
+
+
+def test_scores_are_those_of_the_logits(trained):
+    expected = log_probs_of(trained.forward(ROWS), ROWS)
+    found = trained.token_log_probs(ROWS)
+    assert found.shape == ROWS.shape and not found[:, -1].any()
+    assert np.abs(found[:, :-1] - expected).max() < 2e-5
+    loss = trained.loss(ROWS)
+    assert loss.targets == 60 and abs(loss.cross_entropy + expected.mean()) < 2e-5
+    scores = trained.score([list(row) for row in ROWS])
+    for score, row, ids in zip(scores, expected, ROWS):
+        assert np.abs(np.array(score.log_probs) - row).max() < 2e-5 and score.tokens == ids[1:].tolist()
+        assert abs(score.sum - row.sum()) < 2e-4
+    behind = trained.score([ROWS[0, 10:]], contexts=[ROWS[0, :10]])[0]
+    assert behind.tokens == ROWS[0, 10:].tolist() and np.allclose(behind.log_probs, scores[0].log_probs[9:], atol=2e-5)
+
+
+def test_greedy_texts_score_as_greedy(engine):
+    made = engine.generate([5, 6, 7], max_tokens=6, ends_by_model=False, logprobs=True)
+    score = engine.score([made.tokens], contexts=[[5, 6, 7]])[0]
+    assert score.is_greedy and np.abs(np.array(score.log_probs) - made.log_probs).max() < 1e-4
+    assert not engine.score([[1, 2, 3]])[0].is_greedy
+    text = engine.score(["lo wo"], contexts=["hel"])[0]
+    assert text.tokens == engine.encode("lo wo")
+
+
+def test_sampler_and_trainer_agree(trained):
+    made = trained.generate([5, 6, 7], max_tokens=8, temperature=1.0, seed=3, ends_by_model=False, logprobs=True)
+    row = np.array([[5, 6, 7, *made.tokens]] * 2)
+    assert np.abs(trained.token_log_probs(row)[0, 2:-1] - made.log_probs).max() < 1e-4
+
+
+def test_documents_and_padding(engine):
+    batch = switchyard.Batch.of([[1, 2, 3, 4, 5], [6, 7, 8]], multiple=4)
+    assert batch.tokens.shape == (2, 8)
+    found = engine.token_log_probs(batch)
+    assert not found[0, 4:].any() and not found[1, 2:].any()
+    for row, ids in zip(found, ([1, 2, 3, 4, 5], [6, 7, 8])):
+        assert np.abs(row[: len(ids) - 1] - engine.score([ids])[0].log_probs).max() < 2e-5
+    packed = engine.token_log_probs({"tokens": [[1, 2, 3, 4, 5, 6, 7, 8]], "segments": [[1] * 5 + [2] * 3]})
+    assert np.abs(packed[0, :4] - found[0, :4]).max() < 2e-5 and np.abs(packed[0, 5:7] - found[1, :2]).max() < 2e-5
+
+
+def test_state_goes_around(trained, mesh, tmp_path):
+    with open_tiny(init_weights_seed=5, per_device_batch_size=4 // mesh.get("ranks", 1), **mesh) as other:
+        for _ in range(2):
+            trained.train_step(ROWS)
+        logits = trained.forward(ROWS)
+        assert not np.array_equal(other.forward(ROWS), logits)
+        text = other.generate([1, 2], max_tokens=5).tokens
+        other.load_state(trained.state())
+        assert np.array_equal(other.forward(ROWS), logits)
+        assert other.generate([1, 2], max_tokens=5).tokens == trained.generate([1, 2], max_tokens=5).tokens != text
+        trained.train_step(ROWS)
+        trained.save(tmp_path / "saved")
+        view = other.parameters["layers.0.moe.gate"].shards[0]
+        other.load(tmp_path / "saved")
+        assert np.array_equal(other.forward(ROWS), trained.forward(ROWS))
+        assert np.array_equal(np.asarray(view), np.asarray(trained.parameters["layers.0.moe.gate"].shards[0]))
+
+
+@pytest.mark.parametrize(
+    "batch, words",
+    [
+        ({"tokens": ROWS, "weight": ROWS}, "batch: expected tokens, targets, segments, positions, weights"),
+        ({"tokens": ROWS, "weights": ROWS[:2]}, r"weights: expected the shape \[4, 16\], got \[2, 16\]"),
+        ({"tokens": ROWS, "weights": np.full(ROWS.shape, np.nan)}, "weight nan: expected a number"),
+        ({"tokens": ROWS, "segments": -ROWS}, "expected 0 or more"),
+        ({"tokens": ROWS, "positions": ROWS[:, :3]}, r"positions: expected the shape of tokens"),
+        ({"tokens": ROWS, "targets": ROWS + 10**6}, "is outside the vocabulary"),
+    ],
+)
+def test_wrong_batches(engine, batch, words):
+    for call in (engine.forward_backward, engine.token_log_probs, engine.loss):
+        with pytest.raises(switchyard.UsageError, match=words):
+            call(batch)
+
+
+def test_wrong_arguments(engine):
+    gate = engine.parameters["layers.0.moe.gate"]
+    with pytest.raises(switchyard.UsageError, match=r"layers.0.moe.gate: expected the shape"):
+        gate.assign(np.zeros(3, np.float32))
+    with pytest.raises(TypeError, match="expected numbers"):
+        gate.assign(np.full(gate.shape, "x"))
+    with pytest.raises(KeyError):
+        engine.load_state({"no": np.zeros(3)})
+    with pytest.raises(switchyard.UsageError, match="contexts: expected one for each of 1 texts"):
+        engine.score(["ab"], contexts=[])
+    with pytest.raises(switchyard.UsageError, match="a text of 1 tokens"):
+        engine.score([[3]])
+    with pytest.raises(switchyard.UsageError, match="learning_rate"):
+        engine.forward_backward(ROWS)
+        engine.optimizer_step(learning_rate=-1)
+    with pytest.raises(switchyard.UsageError, match="rows: expected at least one"):
+        switchyard.Batch.of([])
+    with pytest.raises(TypeError, match="temprature: expected one of"):
+        engine.generate("a", temprature=1)
