@@ -27,7 +27,7 @@ def _value_text(key: str, value: Any) -> str:
     if isinstance(value, (int, float, str)):
         return str(value)
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return str(os.fspath(value))
     if isinstance(value, (np.integer, np.floating)):
         return str(value.item())
     if isinstance(value, (Mapping, Sequence)) and not isinstance(value, (bytes, bytearray)):

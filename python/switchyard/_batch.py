@@ -12,8 +12,7 @@ from . import _native
 from ._arguments import floats_of, tokens_of
 from ._errors import UsageError
 
-_IDS = ("targets", "segments", "positions")
-_PARTS = ("tokens", *_IDS, "weights")
+_PARTS = ("tokens", "targets", "segments", "positions", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,8 @@ def batch_of(batch: Any) -> _native.Batch:
     weights = parts.get("weights")
     return _native.Batch(
         tokens,
-        *(ids(name) for name in _IDS),
+        ids("targets"),
+        ids("segments"),
+        ids("positions"),
         None if weights is None else floats_of("weights", weights, tokens.shape),
     )

@@ -8,9 +8,9 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -92,16 +92,12 @@ class Score(_Result):
     tokens: list[int]
 
 
-def _fields_of(kind: type, native: Any) -> dict[str, Any]:
-    return {name: getattr(native, name) for name in kind.__slots__}
+_R = TypeVar("_R")
 
 
-def _step_of(native: _native.TrainStep) -> TrainStep:
-    return TrainStep(**_fields_of(TrainStep, native))
-
-
-def _loss_of(native: _native.Loss) -> Loss:
-    return Loss(**_fields_of(Loss, native))
+def _result(kind: type[_R], native: object) -> _R:
+    """The frozen form of one of the module's values, which has the same fields."""
+    return kind(*(getattr(native, field.name) for field in fields(kind)))  # type: ignore[arg-type]
 
 
 class Stream(Iterator[Token]):
@@ -229,7 +225,7 @@ class Engine:
         many = isinstance(prompt, (list, tuple)) and any(not isinstance(part, (int, np.integer)) for part in prompt)
         prompts = [self._prompt(one) for one in (prompt if many else [prompt])]
         made = self._native.complete(prompts, sampling_of(sampling), _hears_signals())
-        texts = [Text(text.text, text.tokens, text.log_probs, text.ended) for text in made]
+        texts = [_result(Text, text) for text in made]
         return texts if many else texts[0]
 
     def stream(self, prompt: Any, **sampling: Unpack[Sampling]) -> Stream:
@@ -268,18 +264,18 @@ class Engine:
         tokens where they are left out, and none where negative; `segments`, the number of each token's document from
         1, 0 for padding; `positions`; `weights`, the factor of each target's loss, 0 for none. Batch.of() makes one.
         """
-        return _step_of(self._native.train_step(batch_of(batch)))
+        return _result(TrainStep, self._native.train_step(batch_of(batch)))
 
     def forward_backward(self, batch: Any) -> Loss:
         """Adds the gradients of a batch to those of the calls since the last step. Any number of rows will do."""
-        return _loss_of(self._native.forward_backward(batch_of(batch)))
+        return _result(Loss, self._native.forward_backward(batch_of(batch)))
 
     def optimizer_step(self, *, learning_rate: float | None = None) -> TrainStep:
         """Clips the gradients and changes the weights; `learning_rate` replaces the schedule's.
 
         One forward_backward() and one optimizer_step() are a train_step(), to the bit.
         """
-        return _step_of(self._native.optimizer_step(None if learning_rate is None else float(learning_rate)))
+        return _result(TrainStep, self._native.optimizer_step(None if learning_rate is None else float(learning_rate)))
 
     def gradients(self) -> Gradients:
         """The gradients of forward_backward() by parameter, whole and in float32, read when they are asked for."""
@@ -291,7 +287,7 @@ class Engine:
 
     def loss(self, batch: Any) -> Loss:
         """The mean cross entropy of a batch, each target's times its weight: no balance loss, no gradients."""
-        return _loss_of(self._native.loss(batch_of(batch)))
+        return _result(Loss, self._native.loss(batch_of(batch)))
 
     def token_log_probs(self, batch: Any) -> np.ndarray:
         """The log-probability of each target, float32 [rows, length]; 0 where there is none. Weights do not count."""
@@ -306,7 +302,7 @@ class Engine:
         ids = tokens_of(name, tokens, 1)
         if ids.min() < 0 or ids.max() >= self.vocabulary:
             raise UsageError(f"{name}: expected ids from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}")
-        return ids.tolist()
+        return list(map(int, ids))
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, by the model's tokenizer."""
@@ -336,7 +332,9 @@ class Engine:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Replaces weights by arrays of their names and shapes, such as state() returns."""
         parameters = self.parameters
-        arrays = {name: (parameters[name], floats_of(name, value, parameters[name].shape)) for name, value in state.items()}
+        arrays = {
+            name: (parameters[name], floats_of(name, value, parameters[name].shape)) for name, value in state.items()
+        }
         for parameter, array in arrays.values():
             self._native.assign(parameter.name, array)
 

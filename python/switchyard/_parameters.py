@@ -32,7 +32,7 @@ class _View:
         return self._memory().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._memory().__dlpack_device__()
+        return tuple(self._memory().__dlpack_device__())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self._as_numpy()
@@ -47,7 +47,7 @@ class _View:
             return np.asarray(self._memory())
         self._memory()  # refuses first what has no single array
         try:
-            import ml_dtypes
+            import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
             raise TypeError(
                 "NumPy has no bfloat16: install ml_dtypes, or take .numpy(), which copies to float32, or "
@@ -181,7 +181,6 @@ class _ByName(Mapping[str, _T]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._infos
-
 
 
 class Parameters(_ByName[Parameter]):
