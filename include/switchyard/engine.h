@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -152,6 +153,26 @@ struct ParameterView : ParameterInfo {
   std::vector<Shard> shards;
 };
 
+// What Engine::train() calls, all in the thread that called it. What one throws ends the run behind its step,
+// with its checkpoint, and comes out of train().
+struct TrainCalls {
+  // After each step, which waits for it, with the step's metrics, a JSON object of numbers
+  // (docs/run-files.md). False ends the run, with its checkpoint.
+  std::function<bool(const std::string& metrics)> after_step = {};
+  std::function<void(const std::string& line)> line = {};  // what `switchyard train` prints
+  // Every 50 ms while the run works. False ends it behind the running step.
+  std::function<bool()> between = {};
+};
+
+// A training run that is over.
+struct TrainedRun {
+  std::string folder;              // has its files (docs/run-files.md)
+  std::vector<std::string> lines;  // the summary, for people
+  std::string sample;              // text that the trained model wrote; "" without a tokenizer
+  std::int64_t steps = 0;          // that the weights have been trained by now
+  bool stopped = false;            // it was asked to end
+};
+
 class Engine;
 
 // The tokens of one text, as they are generated. The text holds
@@ -246,6 +267,12 @@ class Engine {
   // the weights. One of each has the bits of a train_step(). `learning_rate`: in place of the schedule's.
   Loss forward_backward(const TrainBatch& batch);
   TrainStep optimizer_step(std::optional<double> learning_rate = {});
+  // Trains as `switchyard train` does with the engine's settings, on its weights and on from its steps: with
+  // metrics, evaluations, checkpoints and, where base_output_directory/run_name has a checkpoint, on from
+  // that. `data`: in place of data_path; "": as the settings say. `steps`: likewise; -1: as the settings say.
+  // Signals are left alone.
+  TrainedRun train(const std::string& data = "", std::int64_t steps = -1, const TrainCalls& calls = {});
+
   // A whole gradient in float32, as of a parameter; zeros for one that no loss reads. Error(usage) without a
   // forward_backward() since the last step, and for a parameter that is not trained.
   std::vector<float> read_gradient(std::string_view name);

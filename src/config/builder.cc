@@ -75,7 +75,6 @@ void refuse_model_not_built(const std::string& model, const std::string& what) {
 }
 
 constexpr std::string_view kCase = "case";  // the source of keys that are no user's text
-constexpr const char* kBaseFile = "base.yml";
 constexpr std::string_view kEnvironment = "M_";
 
 // Returns whether `word` differs from `meant` in at most two letters at one place, as a typing error does.
@@ -609,17 +608,6 @@ void ConfigBuilder::derive_names() {
   }
 }
 
-// Data without their kind are text, or what `switchyard data build` made of it.
-void ConfigBuilder::derive_dataset_type() {
-  const std::string &source = config_.entry("dataset_type").source, path = config_.get_string("data_path");
-  if (path.empty() || (source != "default" && source != kBaseFile)) return;
-  const std::filesystem::path first = path.substr(0, path.find(':'));
-  std::error_code problem;  // a folder of `data build` has both
-  const bool tokens = std::filesystem::exists(first / "dataset.json", problem) &&
-                      std::filesystem::exists(first / "train-00001.tokens", problem);
-  config_.set("dataset_type", tokens ? "tokenized" : "text", "data_path=" + path);
-}
-
 // Sets what training on conversations or pairs means for keys that the user did not set.
 void ConfigBuilder::derive_sft() {
   const bool pairs = config_.get_bool("use_dpo");
@@ -752,7 +740,7 @@ Config ConfigBuilder::build() {
   apply_mesh_file_for_eval();
   complete_rules();
   derive_names();
-  derive_dataset_type();
+  config_.derive_dataset_type();
   derive_sft();
   derive_block();
   derive_llama3_scaling();

@@ -66,7 +66,6 @@ class ConfigBuilder {
   nlohmann::json completed(const nlohmann::json& rules) const;
   void expand_home();
   void derive_names();
-  void derive_dataset_type();
   void derive_sft();
   void derive_block();
   void derive_llama3_scaling();

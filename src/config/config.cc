@@ -148,6 +148,17 @@ void Config::name_run(std::chrono::system_clock::time_point start) {
   set("run_name", fmt::format("{}_{}-{:03}", get_string("model_name"), text, milliseconds), kSource);
 }
 
+void Config::derive_dataset_type() {
+  const std::string &source = entry("dataset_type").source, path = get_string("data_path");
+  const bool is_open = source == "default" || source == kBaseFile || source.starts_with("data_path=");
+  if (path.empty() || !is_open) return;
+  const std::filesystem::path first = path.substr(0, path.find(':'));
+  std::error_code problem;  // a folder of `data build` has both
+  const bool tokens = std::filesystem::exists(first / "dataset.json", problem) &&
+                      std::filesystem::exists(first / "train-00001.tokens", problem);
+  set("dataset_type", tokens ? "tokenized" : "text", "data_path=" + path);
+}
+
 void Config::set(std::string_view key, nlohmann::json value, std::string source) {
   const auto found = entries_.find(key);
   CHECK(found != entries_.end(), "key {} is not declared in src/config", key);

@@ -31,6 +31,9 @@ struct KeyDeclaration;
 // The value of `compat` for MaxText as of August 2026.
 inline constexpr std::string_view kCompat202608 = "maxtext-2026-08";
 
+// The source of a value from configs/base.yml.
+inline constexpr const char* kBaseFile = "base.yml";
+
 class Config {
  public:
   // Parses `[CONFIG.yml] key=value …` as on the command line. Throws Error(usage) with one line that names
@@ -72,6 +75,9 @@ class Config {
   // Names a run that has no name of its own <model>_<time>, to the millisecond, so that runs that begin in
   // one second have folders of their own. Processes of one run pass the same `start`.
   void name_run(std::chrono::system_clock::time_point start);
+
+  // Data of data_path without their kind are text, or what `switchyard data build` made of it.
+  void derive_dataset_type();
 
   // The mesh axes, major to minor, and the ordered rules, as custom_mesh_and_rule sets them.
   std::vector<std::string> mesh_axes() const;

@@ -212,6 +212,47 @@ TEST(EngineTraining, AssignsAndLoadsWeightsOnAnyMesh) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(EngineTraining, RunsAsTheCommandDoes) {
+  const std::string folder = testing::TempDir() + "runs_of_engine";
+  for (const Arguments& mesh : meshes()) {
+    std::filesystem::remove_all(folder);
+    Arguments keys{"dataset_type=synthetic",    "base_output_directory=" + folder, "run_name=whole",
+                   "enable_checkpointing=true", "enable_tensorboard=false",        "steps=4"};
+    keys.insert(keys.end(), mesh.begin(), mesh.end());
+    std::vector<double> losses;
+    const TrainCalls calls{.after_step = [&](const std::string& metrics) {
+      const std::string_view key = "\"learning/loss\":";
+      losses.push_back(std::stod(metrics.substr(metrics.find(key) + key.size())));
+      return true;
+    }};
+    Engine whole = open(keys);
+    EXPECT_EQ(whole.train("", -1, calls).steps, 4);
+    EXPECT_EQ(losses.size(), 4u);
+    EXPECT_TRUE(std::filesystem::exists(folder + "/whole/checkpoints/4"));
+    EXPECT_TRUE(std::filesystem::exists(folder + "/whole/summary.json"));
+    // Ends where it is told to, and another engine goes on from the checkpoint.
+    keys[2] = "run_name=parts";
+    Engine parts = open(keys);
+    int heard = 0;
+    const TrainedRun first =
+        parts.train("", -1, {.after_step = [&](const std::string&) { return ++heard < 2; }});
+    EXPECT_EQ(first.steps, 2);
+    EXPECT_TRUE(first.stopped);
+    Engine later = open(keys);
+    EXPECT_EQ(later.train().steps, 4);
+    expect_equal_weights(later, whole);
+    EXPECT_EQ(parts.train().steps, 4);  // the first one goes on, too
+    expect_equal_weights(parts, whole);
+    EXPECT_EQ(parts.train_step({batch_of(4, 16)}).step, 4);
+    const auto thrower = [](const std::string&) -> bool { throw std::runtime_error("enough"); };
+    Engine third = open(keys);
+    EXPECT_THROW(third.train("", 9, {.after_step = thrower}), std::runtime_error);
+    EXPECT_EQ(third.train_step({batch_of(4, 16)}).step, 5);
+    expect_error([&] { open(keys).train("/nothing", 20); }, "dataset_type=synthetic reads none");
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(EngineTraining, RefusesWhatItDoesNotTrainOn) {
   Engine engine = open();
   TrainBatch batch{batch_of(4, 16)};

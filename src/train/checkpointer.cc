@@ -271,13 +271,12 @@ void Checkpointer::start_commit() {
   stage_ = Stage::committing;
 }
 
-int Checkpointer::poll() {
+int Checkpointer::poll(int signal) {
   const PhaseMark mark(context_.comm->position(), "checkpoint");
   saver_->check();
   constexpr std::size_t kSignals = std::size(kStopSignals);
-  const int own = stop_signal();
   double flags[kSignals + 1];  // which signals ranks have noted, and whether one is not done with its writing
-  for (std::size_t i = 0; i < kSignals; ++i) flags[i] = own == kStopSignals[i] ? 1.0 : 0.0;
+  for (std::size_t i = 0; i < kSignals; ++i) flags[i] = signal == kStopSignals[i] ? 1.0 : 0.0;
   flags[kSignals] = saver_->done() ? 0.0 : 1.0;
   context_.comm->all_reduce(all_, host_view(std::span(flags)));
   if (stage_ == Stage::writing && flags[kSignals] == 0) start_commit();

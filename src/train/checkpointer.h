@@ -50,8 +50,8 @@ class Checkpointer {
   void save(std::int64_t step, const Notes& notes);
 
   // Call it after every step: advances a save, throws its error, and returns the signal that asks the run to
-  // stop: the same number on all ranks, 0 for none.
-  int poll();
+  // stop, of those that ranks pass: the same number on all ranks, 0 for none.
+  int poll(int signal);
 
   // Returns when everything is on disk.
   void finish();

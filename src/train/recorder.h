@@ -24,7 +24,10 @@ class Recorder {
   void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
               const BatchSizes& sizes, bool shown);
   void record_eval(std::int64_t step, std::optional<double> mean_loss);  // none: of no targets
-  void finish_step(std::int64_t step) { writer_.write(step, metrics_); }
+  void finish_step(std::int64_t step) {
+    writer_.write(step, metrics_);
+    observer_.metrics(step, metrics_);
+  }
   History& history() { return history_; }
 
  private:

@@ -23,7 +23,6 @@
 #include "kernels/machine/machine_loops.h"
 #include "metrics/atomic_file.h"
 #include "models/layout_warnings.h"
-#include "parallel/comm/stop_signal.h"
 #include "routing/routing_keys.h"
 #include "texts/generate.h"
 #include "tokenizer/tokenizer.h"
@@ -160,7 +159,8 @@ struct Setup {
   bool writes_peft = false;  // each checkpoint's folder adapter/ is one of PEFT
   SamplingConfig sampling = {SamplingStrategy::weighted, 0.7};  // of the paragraph at the end
   double peak = 0;
-  Startup startup = Startup();  // until the ranks begin
+  Startup startup = Startup();      // until the ranks begin
+  const RunPlace* place = nullptr;  // null: the run has ranks of its own
 
   const ModelConfig& model() const { return ranks.model; }
   std::string checkpoints() const { return folder + "/checkpoints"; }
@@ -177,7 +177,9 @@ class RankRun {
         writer_(writer),
         speaks_(context.comm->rank() == 0),
         startup_(setup.startup),
-        trainer_(context, setup.model(), setup.training, parameters()),
+        trainer_(setup.place != nullptr
+                     ? setup.place->trainer(context)
+                     : own_trainer_.emplace(context, setup.model(), setup.training, parameters())),
         trace_(context, setup.traced, setup.folder + "/trace.json"),
         saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
     startup_.mark("optimizer");
@@ -195,10 +197,12 @@ class RankRun {
     int stop = 0;
     while (done_ < setup_.steps && rows_ < setup_.data.end && stop == 0) {
       step();
-      if (!setup_.plan.enabled) continue;
-      stop = saves_.poll();
-      if (stop != 0 || done_ % setup_.plan.period == 0) save();
+      // Without checkpoints a signal ends the process at once.
+      if (!setup_.plan.enabled && observer_.takes_signals()) continue;
+      stop = saves_.poll(observer_.asked_to_stop());
+      if (setup_.plan.enabled && (stop != 0 || done_ % setup_.plan.period == 0)) save();
     }
+    if (setup_.place != nullptr) setup_.place->steps(context_) = done_;
     if (setup_.plan.enabled && setup_.plan.on_completion && stop == 0) save();
     saves_.finish();
     finish(report, stop);
@@ -223,6 +227,10 @@ class RankRun {
   }
 
   void start() {
+    if (setup_.place != nullptr) {
+      done_ = setup_.place->steps(context_);
+      rows_ = done_ * setup_.sizes.step;
+    }
     if (!setup_.resume.candidates.empty()) {
       std::vector<std::string> skipped;
       const Manifest manifest = [&] {
@@ -253,7 +261,7 @@ class RankRun {
         !has_replicas(context_, trainer_.parameters()))
       observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
     // Until here a signal ends the process at once: nothing is lost, and what is on disk is whole.
-    if (setup_.plan.enabled) catch_stop_signals();
+    if (setup_.plan.enabled && observer_.takes_signals()) catch_stop_signals();
     if (setup_.plan.enabled && setup_.plan.on_start && saves_.last_saved() < 0) save();
   }
 
@@ -310,9 +318,7 @@ class RankRun {
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
       notes.extras = setup_.extras;
       if (setup_.writes_peft)
-        notes.last = [](const std::string& path) {
-          write_as_peft(path, path + "/adapter", PeftForm::fused);
-        };
+        notes.last = [](const std::string& path) { write_as_peft(path, path + "/adapter", PeftForm::fused); };
       notes.first = [writer = writer_, record = setup_.routing_record, path = setup_.folder + "/summary.json",
                      text = summary().dump(1) + "\n"] {
         writer->sync();
@@ -382,7 +388,8 @@ class RankRun {
   const bool speaks_;
   Startup startup_;
   bool has_stepped_ = false;
-  Trainer trainer_;
+  std::optional<Trainer> own_trainer_;
+  Trainer& trainer_;
   std::optional<AxisRules> eval_rules_;  // none: those of the training
   StepTrace trace_;
   Checkpointer saves_;
@@ -397,7 +404,7 @@ Tensor room_for(const ParameterSpec& spec, const Box& block) {
   return Tensor(spec.dtype, block.shape);
 }
 
-Setup make_setup(const Config& config, Processes& processes, Startup& startup,
+Setup make_setup(const Config& config, Processes& processes, Startup& startup, const RunPlace* place,
                  std::vector<std::string>* notes) {
   fault_from_environment();  // unreadable is found before a folder exists
   ModelOnMesh model(config, ModelUse::train);
@@ -419,7 +426,7 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
   ResumePoint resume = find_resume_point(config, folder + "/checkpoints", layout.tensors(), notes);
   std::optional<Parameters::FillBlock> weights;
   // The base of an adapter is read again: checkpoints hold the adapter alone.
-  if (!resume.candidates.empty() && model.model.adapter == nullptr) weights = room_for;
+  if (place != nullptr || (!resume.candidates.empty() && model.model.adapter == nullptr)) weights = room_for;
   if (!resume.candidates.empty() && model.model.adapter != nullptr)
     check_base(CheckpointFolder::open(resume.candidates.front().path), config, model.model);
   Setup setup{.ranks = ModelOnRanks(std::move(model), &processes, std::move(weights)),
@@ -455,19 +462,22 @@ Setup make_setup(const Config& config, Processes& processes, Startup& startup,
 
 }  // namespace
 
-RunReport run_training(const Config& config, Processes& processes, RunObserver& observer, Startup startup) {
+RunReport run_training(const Config& config, Processes& processes, RunObserver& observer, Startup startup,
+                       const RunPlace* place) {
   const bool first_process = processes.index() == 0;
   std::vector<std::string> notes;
   startup.mark("config");
-  Setup setup = make_setup(config, processes, startup, &notes);
-  if (setup.resume.own && setup.resume.step >= setup.steps) {
+  Setup setup = make_setup(config, processes, startup, place, &notes);
+  setup.place = place;
+  const bool may_be_over = setup.resume.own && place == nullptr;  // else the weights go there
+  if (may_be_over && setup.resume.step >= setup.steps) {
     processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
     return {.folder = setup.folder,
             .lines = {fmt::format(
                 "{} has trained {} steps, steps={} asks for no more; to go on, set steps above {}",
                 setup.folder, setup.resume.step, setup.steps, setup.resume.step)}};
   }
-  if (setup.resume.own && setup.resume.rows >= setup.data.end) {
+  if (may_be_over && setup.resume.rows >= setup.data.end) {
     processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
     return {.folder = setup.folder,
             .lines = {fmt::format("{} has gone through the data num_epoch={} times; to go on, set more",
@@ -506,10 +516,11 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   RunReport report;
   report.folder = setup.folder;
   std::atomic<int> stopped_by{0};
-  setup.ranks.run([&](Context& context) {
+  const auto run_rank = [&](Context& context) {
     if (const int signal = RankRun(setup, context, observer, writer ? &*writer : nullptr).run(report))
       stopped_by = signal;
-  });
+  };
+  place != nullptr ? place->run(run_rank) : setup.ranks.run(run_rank);
   if (writer) writer->close();
   if (setup.routing_record) setup.routing_record->close();
   report.stopped_by = stopped_by;
