@@ -107,4 +107,6 @@ class Call {
   std::list<std::stop_source>::iterator stop_;
 };
 
+void define_layer(nb::module_& module);  // layer.cc
+
 }  // namespace switchyard::python
