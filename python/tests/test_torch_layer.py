@@ -4,6 +4,7 @@ import copy
 import gc
 import json
 import pickle
+import re
 
 import pytest
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import switchyard  # noqa: E402
 from switchyard import _native  # noqa: E402
+from conftest import ROOT, run_script  # noqa: E402
 from switchyard.torch import MoELayer  # noqa: E402
 
 SMALL = {
@@ -376,3 +378,44 @@ def test_equals_the_block_of_transformers(kind):
     close(layer.gate.grad, block.gate.weight.grad.T)
     close(layer.wo.grad, block.experts.down_proj.grad.transpose(1, 2))
     close(torch.cat((layer.wi_0.grad, layer.wi_1.grad), 2), block.experts.gate_up_proj.grad.transpose(1, 2))
+
+
+def test_a_process_ends_quietly_while_a_layer_works():
+    script = """
+import torch
+from switchyard.torch import MoELayer
+layer = MoELayer("deepseek3-tiny", ranks=2, ici_expert_parallelism=2)
+kept = layer(torch.randn(2, 8, 64))
+def forever():
+    while True: layer(torch.randn(2, 8, 64))
+threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.3)
+"""
+    assert run_script(script) == (0, "", "")
+
+
+def test_a_fork_is_refused():
+    script = """
+import torch
+from switchyard.torch import MoELayer
+layer = MoELayer("deepseek3-tiny")
+x = torch.randn(2, 8, 64)
+layer(x)
+if os.fork() == 0:
+    try: layer(x)
+    except switchyard.UsageError as error: print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    code, out, _ = run_script(script)
+    assert code == 0 and "fork" in out
+
+
+def test_the_examples_run(capsys):
+    script = ROOT / "examples/python/layer_in_torch.py"
+    exec(compile(script.read_text(), str(script), "exec"), {})
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", capsys.readouterr().out)]
+    assert losses[-1] < 0.1 < losses[0]
+    (block,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    exec(compile(block, "docs/python.md", "exec"), {})
+    assert "[64, 16]" in capsys.readouterr().out
