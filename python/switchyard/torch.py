@@ -184,18 +184,19 @@ class MoELayer(nn.Module):
             if segments.is_floating_point() or segments.shape != x.shape[:2]:
                 raise UsageError(f"segments: expected integers [B, S] = {list(x.shape[:2])}")
             segments = segments.to(torch.int32)
-        weights = [self.get_parameter_or_buffer(name) for name in self._order]
+        weights = [self._weight(name) for name in self._order]
         for name, tensor in zip(("x", *self._order), (x, *weights)):
             if tensor.device.type != "cpu":
                 raise UsageError(f"{name}: expected a tensor in the CPU's memory, got one on {tensor.device}")
             if tensor.dtype not in _TYPES:
-                raise UsageError(f"{name}: expected float32 or bfloat16, got {str(tensor.dtype).removeprefix('torch.')}")
+                kind = str(tensor.dtype).removeprefix("torch.")
+                raise UsageError(f"{name}: expected float32 or bfloat16, got {kind}")
         grad = torch.is_grad_enabled()
         wanted = [grad and tensor.requires_grad for tensor in (x, *weights)]
         y, balance_loss, _ = _moe(self._layer.settings, x, segments, weights, wanted)
         return y, balance_loss
 
-    def get_parameter_or_buffer(self, name: str) -> Tensor:
+    def _weight(self, name: str) -> Tensor:
         tensor: Tensor = getattr(self, name)
         return tensor.float() if name == "gate_bias" else tensor  # whatever type the module was cast to
 

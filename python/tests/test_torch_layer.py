@@ -388,7 +388,7 @@ from switchyard.torch import MoELayer
 layer = MoELayer("deepseek3-tiny", ranks=2, ici_expert_parallelism=2)
 x = torch.randn(2, 8, 64)
 kept = layer(x)
-native, weights = layer._layer.native, [layer.get_parameter_or_buffer(name).detach() for name in layer._order]
+native, weights = layer._layer.native, [layer._weight(name).detach() for name in layer._order]
 def forever():
     while True: native.forward(x, None, weights, [False] * (len(weights) + 1))
 threading.Thread(target=forever, daemon=True).start()
