@@ -26,6 +26,7 @@ GROUPED = ("torch grouped_mm", ["gmm_peer.py", "--peer", "grouped_mm"])
 RAGGED = ("JAX ragged_dot", ["gmm_peer.py", "--peer", "ragged_dot"])
 LAYERS = [("PyTorch, sorted loop", ["moe_peer.py", "--peer", "sorted_loop"]),
           ("transformers, grouped_mm", ["moe_peer.py", "--peer", "grouped_mm"]),
+          ("switchyard.torch.MoELayer", ["torch_layer.py"]),
           ("transformers, eager", ["moe_peer.py", "--peer", "eager"])]
 
 
@@ -41,7 +42,7 @@ def works():
     for model in (V2_LITE, QWEN3, MIXTRAL):
         for direction in ("fwd", "fwd+bwd"):
             # The eager block differs from the sorted loop in how it finds the rows only: once is enough.
-            peers = LAYERS if model == V2_LITE else LAYERS[:2]
+            peers = LAYERS if model == V2_LITE else LAYERS[:3]
             yield ("moe", ["moe", f"model={model}", "skew=balanced", f"direction={direction}", TOKENS[model]], peers)
     for direction in ("fwd", "fwd+bwd"):
         yield ("attention", ["attention", f"direction={direction}"],

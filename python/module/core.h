@@ -139,5 +139,6 @@ auto stoppable(const std::shared_ptr<Core>& core, const char* what, bool hears_s
                 std::string("[engine] ") + what + ": the engine was closed before the texts ended");
   return result;
 }
+void define_layer(nb::module_& module);  // layer.cc
 
 }  // namespace switchyard::python

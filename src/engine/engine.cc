@@ -92,7 +92,7 @@ Engine::Impl::Impl(const Config& of, std::shared_ptr<Processes> with)
 }
 
 void Engine::Impl::start() {
-  loop.emplace(on_ranks, [this](Context& context) { state(context).reset(); });
+  loop.emplace(config, mesh, *processes, [this](Context& context) { state(context).reset(); });
   loop->run([this](Context& context) {
     state(context).emplace(on_ranks.load(context));
     if (!resume.candidates.empty()) restore(context);

@@ -4,14 +4,14 @@
 
 namespace switchyard {
 
-RankLoop::RankLoop(const ModelOnRanks& model, Job last)
-    : alone_(model.mesh.size() == 1),
-      ranks_(model.mesh.size() / model.processes->count()),
+RankLoop::RankLoop(const Config& config, const Mesh& mesh, Processes& processes, Job last)
+    : alone_(mesh.size() == 1),
+      ranks_(mesh.size() / processes.count()),
       last_(std::move(last)),
-      session_([this, &model] {
+      session_([this, &config, &mesh, &processes] {
         std::exception_ptr failure;
         try {
-          model.run([this](Context& context) { serve(context); });
+          run_session(config, mesh, processes, [this](Context& context) { serve(context); });
         } catch (...) {
           failure = std::current_exception();
         }

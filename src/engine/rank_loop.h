@@ -1,4 +1,4 @@
-// RankLoop: keeps a model's ranks alive between calls, and runs one job after another on them.
+// RankLoop: keeps ranks alive between calls, and runs one job after another on them.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/workers.h"
-#include "engine/model.h"
+#include "engine/session.h"
 
 namespace switchyard {
 
@@ -17,9 +17,9 @@ class RankLoop {
  public:
   using Job = std::function<void(Context& context)>;
 
-  // Starts the model's ranks in this process; the model must outlive
+  // Starts the mesh's ranks of this process; the arguments must outlive
   // the loop. Every rank runs `last` before it ends, whatever failed.
-  RankLoop(const ModelOnRanks& model, Job last);
+  RankLoop(const Config& config, const Mesh& mesh, Processes& processes, Job last);
   ~RankLoop();
   RankLoop(const RankLoop&) = delete;
   RankLoop& operator=(const RankLoop&) = delete;
@@ -35,7 +35,7 @@ class RankLoop {
   void serve(Context& context);
   void carry_out(Context& context, const Job& job);
 
-  const bool alone_;  // the model has one rank
+  const bool alone_;  // the mesh has one rank
   const int ranks_;   // ranks in this process
   const Job last_;
   std::mutex turn_;  // held by the running call

@@ -7,7 +7,6 @@
 #include "ops/output_gate.h"
 
 namespace switchyard {
-namespace {
 
 MoeWeights moe_weights(const LayerCall& call) {
   MoeWeights w;
@@ -26,7 +25,6 @@ MoeWeights moe_weights(const LayerCall& call) {
   return w;
 }
 
-// The shared experts' output, which every token gets in addition to its routed experts'.
 Array shared_experts(const LayerCall& call, const Array& x) {
   const Array y = gated_mlp(call, "moe.shared.", call.model.moe_of(call.layer).shared_limit, x);
   if (!call.model.shared_gate) return y;
@@ -34,8 +32,6 @@ Array shared_experts(const LayerCall& call, const Array& x) {
   const Array gate = linear(call, "moe.shared.gate").apply(call.context, "BSM,MG->BSG", x, &one);
   return output_gate(call.context, y, gate);
 }
-
-}  // namespace
 
 LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, const DrawnRows& rows) {
   Context& c = call.context;

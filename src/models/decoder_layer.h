@@ -21,4 +21,9 @@ struct LayerOutput {
 // Runs layer number `layer` on x [B,S,M].
 LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, const DrawnRows& rows);
 
+// A MoE layer's weights, and the output of its shared experts, which every token gets in addition to its
+// routed experts'. x [B,S,M] is what the experts take.
+MoeWeights moe_weights(const LayerCall& call);
+Array shared_experts(const LayerCall& call, const Array& x);
+
 }  // namespace switchyard

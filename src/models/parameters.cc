@@ -294,6 +294,13 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
   return result;
 }
 
+Parameters Parameters::of(std::vector<Parameter> all) {
+  Parameters result;
+  result.all_ = std::move(all);
+  for (std::size_t i = 0; i < result.all_.size(); ++i) result.index_[result.all_[i].spec.name] = i;
+  return result;
+}
+
 Parameters Parameters::under(Context& context, const AxisRules& rules) const {
   NoGrad no_grad(context);
   Parameters result;

@@ -94,6 +94,9 @@ class Parameters {
   static Parameters create_from_blocks(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                                        const FillBlock& fill, std::vector<std::string>* warnings);
 
+  // Parameters whose arrays are there already.
+  static Parameters of(std::vector<Parameter> all);
+
   // Moves weights to the layout of `rules`, without gradients. Arrays already in it are shared. Collective.
   Parameters under(Context& context, const AxisRules& rules) const;
 

@@ -122,17 +122,4 @@ Tensor Gather::of_stage(const std::vector<int>& ranks, const std::string& name, 
   return result;
 }
 
-Tensor block_of(const Context& context, const Tensor& whole, const Sharding& sharding) {
-  const Shape local = local_shape(*context.mesh, whole.shape(), sharding);
-  return to_device(
-      context.memory,
-      slice_block(whole, local_offset(*context.mesh, context.rank, whole.shape(), sharding), local));
-}
-
-Tensor cotangent_block(const Context& context, const Tensor& whole, const Sharding& sharding) {
-  const Axes repeats = dual(*context.mesh, sharding).partial;
-  if (context.mesh->index_along(context.rank, repeats) == 0) return block_of(context, whole, sharding);
-  return context.zeros(whole.dtype(), local_shape(*context.mesh, whole.shape(), sharding));
-}
-
 }  // namespace switchyard

@@ -50,11 +50,4 @@ class Gather {
   std::set<std::string> disagreements_;
 };
 
-// This rank's part of a whole cotangent for a value in `sharding`: its block on the first of the ranks that
-// hold the same values, zeros on the others (invariant 2 of autograd/array.h).
-Tensor cotangent_block(const Context& context, const Tensor& whole, const Sharding& sharding);
-
-// This rank's block of a whole tensor.
-Tensor block_of(const Context& context, const Tensor& whole, const Sharding& sharding);
-
 }  // namespace switchyard

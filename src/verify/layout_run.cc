@@ -9,6 +9,7 @@
 #include "core/json_file.h"
 #include "core/rng.h"
 #include "engine/model.h"
+#include "engine/whole_tensors.h"
 #include "moe/router.h"
 #include "moe/routing_tape.h"
 #include "verify/model_case.h"

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "engine/session.h"
+#include "engine/whole_tensors.h"
 #include "models/blocks/layers.h"
 #include "models/parameters.h"
 #include "moe/balance.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "engine/whole_tensors.h"
 #include "kernels/attention/index_keys.h"
 #include "verify/layout_run.h"
 
