@@ -107,4 +107,7 @@ class Call {
   std::list<std::stop_source>::iterator stop_;
 };
 
+// Asks the processor first: throws ImportError where it lacks what kernels need.
+void define_processor(nb::module_& module);
+
 }  // namespace switchyard::python

@@ -294,6 +294,7 @@ void define_engine(nb::module_& module) {
 }  // namespace
 
 NB_MODULE(_native, module) {
+  define_processor(module);
   nb::set_leak_warnings(false);  // at exit others' modules may still hold our objects
   nb::register_exception_translator(&translate, nullptr);
   define_values(module);

@@ -6,6 +6,7 @@
 Python computes nothing: arrays go in and out without copies where their layout allows it, and all work is the engine's.
 """
 
+from . import _package as _package  # first: it looks whether the installation is whole
 from ._engine import Engine, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Parameter, Parameters, Shard

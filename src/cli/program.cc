@@ -38,16 +38,14 @@
 namespace switchyard {
 namespace {
 
-using Command = std::function<int(std::span<const std::string>)>;
-
-struct Entry {
+struct Command {
   std::string help;
-  Command run;
+  std::function<int(std::span<const std::string>)> run;
   bool in_processes = false;  // also in several that mpirun started
 };
 
-const std::map<std::string, Entry>& commands() {
-  static const std::map<std::string, Entry> table{
+const std::map<std::string, Command>& commands() {
+  static const std::map<std::string, Command> table{
       {"train", {"train a model", train_command, true}},
       {"generate", {"text from a model", generate_command, true}},
       {"serve", {"texts from a model over HTTP", serve_command, true}},
@@ -81,7 +79,7 @@ const std::map<std::string, Entry>& commands() {
              given.empty() ? "none" : given, given.empty() ? "" : nearest_hint(given, names));
 }
 
-void print_help() {
+void print_commands() {
   fmt::print(
       "Switchyard trains Mixture-of-Experts transformers. switchyard COMMAND --help shows a page per "
       "command.\n"
@@ -95,7 +93,7 @@ void print_help() {
 int run(std::span<const std::string> arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   if (first == "--help" || first == "-h") {
-    print_help();
+    print_commands();
     return 0;
   }
   if (first == "--version") {

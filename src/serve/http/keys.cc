@@ -21,7 +21,7 @@ std::optional<std::size_t> Keys::find(std::string_view given) const {
   const Sum sum = sum_of(given);
   std::optional<std::size_t> found;
   for (std::size_t i = 0; i < sums_.size(); ++i) {
-    std::uint8_t differs = 0;
+    int differs = 0;
     for (std::size_t byte = 0; byte < sum.size(); ++byte) differs |= sums_[i][byte] ^ sum[byte];
     if (differs == 0) found = i;
   }
