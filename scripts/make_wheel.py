@@ -37,7 +37,7 @@ TEN_LINES = """
 import numpy as np, switchyard
 with switchyard.Engine.open({model!r}, tokenizer_type="byte", per_device_batch_size=2, learning_rate=0.01) as engine:
     logits = engine.forward([[1, 5, 3, 1]] * 2)
-    assert logits.shape == (2, 4, engine.vocab_size) and np.isfinite(logits).all()
+    assert logits.shape[:2] == (2, 4) and np.isfinite(logits).all()
     assert len(engine.generate("ab", max_tokens=8).tokens) == 8
     rows = np.arange(2 * 16).reshape(2, 16)
     losses = [engine.train_step(rows).loss for _ in range(4)]

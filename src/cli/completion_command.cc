@@ -35,7 +35,7 @@ Example:
 
 constexpr const char* kBash = R"(# switchyard completion bash
 _switchyard() {
-  local line="${COMP_LINE:0:COMP_POINT}" words=() word candidate prefix=
+  local line="${COMP_LINE:0:COMP_POINT}" words=() files=() word candidate prefix=
   read -ra words <<< "$line"
   [[ $line == *[[:space:]] ]] && words+=("")
   word="${words[-1]}"
@@ -44,13 +44,16 @@ _switchyard() {
   COMPREPLY=()
   while IFS= read -r candidate; do
     case "$candidate" in
-      :files) compopt -o filenames; mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "${word#*=}") ;;
-      :folders) compopt -o filenames; mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -d -- "${word#*=}") ;;
-      "$word"*)
+      :files) mapfile -t files < <(compgen -f -- "${word#*=}") ;;
+      :folders) mapfile -t files < <(compgen -d -- "${word#*=}") ;;
+      *)
         [[ $candidate == *= ]] && compopt -o nospace
         COMPREPLY+=("${candidate#"$prefix"}") ;;
     esac
   done < <("${words[0]/#\~/$HOME}" completion words "${words[@]:1}" 2>/dev/null)
+  # Names of files are quoted, as other words must not be.
+  [[ ${#COMPREPLY[@]} == 0 ]] && compopt -o filenames
+  COMPREPLY+=("${files[@]}")
 }
 complete -F _switchyard switchyard
 )";
@@ -85,11 +88,11 @@ function __switchyard_words
     switch $candidate
       case :files
         for file in (__fish_complete_path (string replace -r '^[^=]*=' '' -- $word))
-          echo -- $begun$file
+          echo -- "$begun$file"
         end
       case :folders
         for folder in (__fish_complete_directories (string replace -r '^[^=]*=' '' -- $word) '')
-          echo -- $begun$folder
+          echo -- "$begun$folder"
         end
       case '*'
         echo -- $candidate
