@@ -98,6 +98,9 @@ def add_licences(info, bundled):
             fail(f"{text} is missing")
         (folder / name).mkdir(parents=True)
         shutil.copy(text, folder / name)
+        for common in set(re.findall(r"/usr/share/common-licenses/[\w.-]*\w", text.read_text(errors="replace"))):
+            (folder / "common-licenses").mkdir(exist_ok=True)
+            shutil.copy(common, folder / "common-licenses")
     grammars = list((ROOT / "third_party").glob("xgrammar-*"))
     if not grammars:
         fail("third_party/ has no xgrammar, so the wheel would have no grammars: scripts/install_dependencies.sh")

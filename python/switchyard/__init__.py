@@ -6,7 +6,8 @@
 Python computes nothing: arrays go in and out without copies where their layout allows it, and all work is the engine's.
 """
 
-from . import _package as _package  # first: it looks whether the installation is whole
+# First: they refuse a processor, on which NumPy may end the process, and an installation that is not whole.
+from . import _native as _native, _package as _package  # isort: skip
 from ._engine import Engine, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Parameter, Parameters, Shard
