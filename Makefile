@@ -8,6 +8,7 @@
 #   make test       install, build, run all tests
 #   make fuzz       libFuzzer targets, FUZZ_SECONDS each  make format     clang-format in place
 #   make clean      remove build/                         make tidy       clang-tidy over src/
+#   make wheel      the Python package, in dist/, tried   make wheel-cuda the same with a GPU's kernels
 #
 # Compilers' warnings are shown and end no build. SWITCHYARD_WARNINGS_AS_ERRORS=ON, as an argument or in the
 # environment (.ci/run), makes them errors in the build folder until it is OFF.
@@ -36,7 +37,7 @@ define build_release
 	@cmake --build $(RELEASE) $(addprefix --target ,$(1))
 endef
 
-.PHONY: build cuda deb dependencies train test test-quick test-asan test-tsan soak fuzz install format tidy clean
+.PHONY: build cuda deb wheel wheel-cuda dependencies train test test-quick test-asan test-tsan soak fuzz install format tidy clean
 
 build:
 	$(call build_release)
@@ -96,6 +97,13 @@ deb:
 	@scripts/install_dependencies.sh --deb
 	$(call build_release,switchyard switchyard_shared)
 	@cd $(RELEASE) && cpack -G DEB
+
+# Arguments by WHEEL="--python python3.10 python3.13" (scripts/make_wheel.py --help).
+wheel: dependencies
+	@scripts/make_wheel.py $(WHEEL)
+
+wheel-cuda: dependencies
+	@scripts/make_wheel.py --cuda $(WHEEL)
 
 format:
 	@scripts/install_dependencies.sh --dev

@@ -140,5 +140,7 @@ auto stoppable(const std::shared_ptr<Core>& core, const char* what, bool hears_s
   return result;
 }
 void define_layer(nb::module_& module);  // layer.cc
+// Asks the processor first: throws ImportError where it lacks what kernels need.
+void define_processor(nb::module_& module);
 
 }  // namespace switchyard::python

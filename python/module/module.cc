@@ -248,6 +248,7 @@ TokenBatch batch_of(const char* what, const Tokens& tokens, std::int64_t vocabul
 }
 
 NB_MODULE(_native, module) {
+  define_processor(module);
   nb::set_leak_warnings(false);  // at exit others' modules may still hold our objects
   nb::register_exception_translator(&translate, nullptr);
   define_values(module);

@@ -6,6 +6,8 @@
 Python computes nothing: arrays go in and out without copies where their layout allows it, and all work is the engine's.
 """
 
+# First: they refuse a processor, on which NumPy may end the process, and an installation that is not whole.
+from . import _native as _native, _package as _package  # isort: skip
 from ._batch import Batch
 from ._engine import Engine, Loss, Score, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError

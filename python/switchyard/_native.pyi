@@ -5,6 +5,9 @@ import numpy
 from numpy.typing import NDArray
 
 
+def require_processor(avx2: bool, fma: bool) -> None:
+    """Raises ImportError unless a processor with these is enough."""
+
 class Settings:
     @staticmethod
     def parse(arg: Sequence[str], /) -> Settings: ...

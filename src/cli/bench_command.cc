@@ -79,24 +79,10 @@ struct Request {
 };
 
 Request parse_bench(std::span<const std::string> args) {
-  Request request;
-  const auto value_of = [&](std::size_t& i) -> const std::string& {
-    if (i + 1 == args.size()) fail_usage("[bench] {} needs a value", args[i]);
-    return args[++i];
-  };
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--help" || args[i] == "-h")
-      request.help = true;
-    else if (args[i] == "--json")
-      request.json_file = value_of(i);
-    else if (args[i] == "--seconds")
-      request.seconds = parse_seconds(value_of(i));
-    else if (args[i].starts_with("-"))
-      fail_usage("[bench] unknown option {}; the options are --seconds S, --json FILE and --help", args[i]);
-    else
-      request.words.push_back(args[i]);
-  }
-  return request;
+  const Options given = parse_options("bench", args);
+  const auto seconds = given.values.find("--seconds");
+  return {given.help, seconds == given.values.end() ? 1 : parse_seconds(seconds->second), given.json_file,
+          given.settings};
 }
 
 const bench::Case& case_of(const Request& request) {
@@ -123,7 +109,6 @@ int bench_command(std::span<const std::string> args) {
     return 0;
   }
   const bench::Case& chosen = case_of(request);
-  require_writable("bench", request.json_file);
   const auto json = bench::run_case(chosen, std::span(request.words).subspan(1), request.seconds,
                                     [](const std::string& line) {
                                       fmt::print("{}\n", line);

@@ -164,9 +164,9 @@ ChatJson fields_of(const std::vector<std::string>& settings) {
 }
 
 int chat_with_server(const Options& options) {
-  for (const ChatOption& option : kChatOptions) {
-    if (options.values.contains(option.name) || options.flags.contains(option.name))
-      fail_usage("[chat] {}: is for a model in this process, not for --url", option.name);
+  for (const char* const option : kChatOptions) {
+    if (options.values.contains(option) || options.flags.contains(option))
+      fail_usage("[chat] {}: is for a model in this process, not for --url", option);
   }
   const OwnSettings own = own_settings(options);
   std::string key;
@@ -221,9 +221,7 @@ int chat_with_model(const Options& options, Processes& processes) {
 }  // namespace
 
 int chat_command(std::span<const std::string> args) {
-  std::set<std::string> flags, values{"--url", "--api-key-file"};
-  for (const ChatOption& option : kChatOptions) (option.takes_value ? values : flags).insert(option.name);
-  const Options options = parse_options("chat", flags, args, values, false);
+  const Options options = parse_options("chat", args);
   if (options.help) {
     print_help_page(kChatHelp);
     return 0;

@@ -150,7 +150,7 @@ void show_settings(const Options& options, bool only_changed) {
 }  // namespace
 
 int config_command(std::span<const std::string> args) {
-  const Options options = parse_options("config", {"--list", "--changed", "--template"}, args);
+  const Options options = parse_options("config", args);
   if (options.help) {
     print_help_page(kConfigHelp);
     return 0;

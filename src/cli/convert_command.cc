@@ -14,6 +14,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/safetensors.h"
 #include "cli/help_page.h"
+#include "cli/options.h"
 #include "convert/convert.h"
 #include "convert/inspect.h"
 #include "convert/logits.h"
@@ -98,42 +99,20 @@ PeftForm parse_form(const std::string& text) {
 }
 
 ConvertOptions parse_convert(std::span<const std::string> args) {
+  const Options given = parse_options("convert", args);
+  const std::vector<std::string>& paths = given.settings;
   ConvertOptions options;
-  std::vector<std::string> paths;
-  auto value_of = [&](std::size_t& i) -> const std::string& {
-    if (i + 1 == args.size()) fail_usage("[convert] {} needs a value", args[i]);
-    return args[++i];
-  };
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    const std::string& arg = args[i];
-    if (arg == "--help" || arg == "-h")
-      options.help = true;
-    else if (arg == "--verify")
-      options.verify = true;
-    else if (arg == "--to")
-      options.request.target = parse_target(value_of(i));
-    else if (arg == "--dtype")
-      options.request.dtype = parse_float_dtype(value_of(i), "--dtype");
-    else if (arg == "--weights")
-      set_weights(options.request, value_of(i));
-    else if (arg == "--save-logits")
-      options.logits_file = value_of(i);
-    else if (arg == "--merge-adapter")
-      options.request.adapter = value_of(i);
-    else if (arg == "--export-adapter")
-      options.export_adapter = true;
-    else if (arg == "--form")
-      options.form = parse_form(value_of(i));
-    else if (arg == "--file-bytes")
-      options.request.file_bytes = parse_bytes(value_of(i));
-    else if (arg.starts_with("-"))
-      fail_usage(
-          "[convert] unknown option {}; the options are --to KIND, --dtype TYPE, --weights FORMAT, --verify, "
-          "--save-logits FILE, --merge-adapter FOLDER, --export-adapter, --form FORM, --file-bytes N and "
-          "--help",
-          arg);
-    else
-      paths.push_back(arg);
+  options.help = given.help;
+  options.verify = given.flags.contains("--verify");
+  options.export_adapter = given.flags.contains("--export-adapter");
+  for (const auto& [name, value] : given.values) {
+    if (name == "--to") options.request.target = parse_target(value);
+    if (name == "--dtype") options.request.dtype = parse_float_dtype(value, name);
+    if (name == "--weights") set_weights(options.request, value);
+    if (name == "--save-logits") options.logits_file = value;
+    if (name == "--merge-adapter") options.request.adapter = value;
+    if (name == "--form") options.form = parse_form(value);
+    if (name == "--file-bytes") options.request.file_bytes = parse_bytes(value);
   }
   if (options.help) return options;
   if (paths.size() != 2)

@@ -305,7 +305,7 @@ int show_conversations(const Options& given) {
 }  // namespace
 
 int data_command(std::span<const std::string> args) {
-  const Options options = parse_options("data", {}, args, {"--out", "--shard-tokens", "--row"});
+  const Options options = parse_options("data", args);
   if (options.help) {
     print_help_page(kDataHelp);
     return 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/peak.h"
+#include "cli/chat/input.h"
 #include "cli/help_page.h"
 #include "cli/options.h"
 #include "config/declaration.h"
@@ -27,6 +28,7 @@
 #include "metrics/atomic_file.h"
 #include "parallel/comm/nccl/library.h"
 #include "parallel/comm/processes.h"
+#include "serve/http/server.h"
 
 namespace switchyard {
 namespace {
@@ -40,7 +42,7 @@ Says what this machine and this build have: the processor and its instructions, 
 optional; and of what is missing, how to get it.
 
   --quick         does not measure the processor and its memory, which takes some seconds
-  --require NAMES exit status 1 unless all of these are there: cpu (AVX2 or more), gpu, nccl, mpi, grammars
+  --require NAMES exit status 1 unless all of these are there: cpu (AVX2 or more), gpu, nccl, mpi, grammars, tls, libedit
   --json FILE     also writes {"version", "parts": [{"name", "state", "what", "advice"}]}; a state is ok, missing, or
                   unknown where the system does not tell
 
@@ -178,6 +180,19 @@ PartOfMachine grammars() {
                  "build again with SWITCHYARD_XGRAMMAR=ON and its sources (scripts/install_dependencies.sh)");
 }
 
+PartOfMachine tls() {
+  if (http::Server::knows_tls()) return {"tls", "ok", "built in: `serve` and `chat --url` speak https"};
+  return missing(
+      "tls", "this build has no TLS: `serve` and `chat --url` speak http alone",
+      "put a proxy that has TLS before `serve`, or install libssl-dev and build with SWITCHYARD_TLS=ON");
+}
+
+PartOfMachine line_editing() {
+  if (knows_line_editing()) return {"libedit", "ok", "built in: `chat` edits lines and keeps a history"};
+  return missing("libedit", "this build has no libedit: `chat` reads plain lines",
+                 "install libedit-dev, and build again with SWITCHYARD_LIBEDIT=ON");
+}
+
 std::vector<std::string> words_of(const std::string& list) {
   std::vector<std::string> words;
   std::istringstream stream(list);
@@ -186,12 +201,12 @@ std::vector<std::string> words_of(const std::string& list) {
 }
 
 // The parts that --require may name.
-const std::vector<std::string> kRequirable{"cpu", "gpu", "nccl", "mpi", "grammars"};
+const std::vector<std::string> kRequirable{"cpu", "gpu", "nccl", "mpi", "grammars", "tls", "libedit"};
 
 }  // namespace
 
 int doctor_command(std::span<const std::string> args) {
-  const Options options = parse_options("doctor", {"--quick"}, args, {"--require"});
+  const Options options = parse_options("doctor", args);
   if (options.help) {
     print_help_page(kDoctorHelp);
     return 0;
@@ -203,13 +218,13 @@ int doctor_command(std::span<const std::string> args) {
       given == options.values.end() ? std::vector<std::string>() : words_of(given->second);
   for (const std::string& name : required) {
     if (std::ranges::find(kRequirable, name) == kRequirable.end())
-      fail_usage("[doctor] --require {}: expected cpu, gpu, nccl, mpi or grammars{}", name,
+      fail_usage("[doctor] --require {}: expected cpu, gpu, nccl, mpi, grammars, tls or libedit{}", name,
                  nearest_hint(name, kRequirable));
   }
   std::vector<PartOfMachine> parts{
       {"version", "ok", SWITCHYARD_VERSION}, processor(), cores(), memory_nodes(), memory(), huge_pages()};
   if (!options.flags.contains("--quick")) parts.push_back(speed());
-  for (PartOfMachine part : {gpu_of_machine(), nccl_here(), mpi(), grammars()})
+  for (PartOfMachine part : {gpu_of_machine(), nccl_here(), mpi(), grammars(), tls(), line_editing()})
     parts.push_back(std::move(part));
   nlohmann::ordered_json json{{"version", SWITCHYARD_VERSION}, {"parts", nlohmann::ordered_json::array()}};
   int status = 0;

@@ -92,15 +92,9 @@ void take_layout_of_eval(std::vector<std::string>& settings) {
 }
 
 EvalOptions parse_eval(std::span<const std::string> args) {
-  EvalOptions options;
-  std::vector<std::string> others;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--against-key" && i + 1 < args.size())
-      options.against_keys.push_back(args[++i]);
-    else
-      others.push_back(args[i]);
-  }
-  options.common = parse_options("eval", {}, others, {"--window", "--stride", "--against", "--against-key"});
+  EvalOptions options{parse_options("eval", args), {}};
+  if (const auto keys = options.common.lists.find("--against-key"); keys != options.common.lists.end())
+    options.against_keys = keys->second;
   take_layout_of_eval(options.common.settings);
   return options;
 }

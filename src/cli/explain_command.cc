@@ -116,7 +116,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
 }  // namespace
 
 int explain_command(std::span<const std::string> args) {
-  const Options options = parse_options("explain", {}, args, {"--filter"});
+  const Options options = parse_options("explain", args);
   if (options.help) {
     print_help_page(kExplainHelp);
     return 0;

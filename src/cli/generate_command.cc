@@ -341,7 +341,7 @@ int generate_text(const Options& options, Processes& processes) {
 }  // namespace
 
 int generate_command(std::span<const std::string> args) {
-  const Options options = parse_options("generate", {}, args);
+  const Options options = parse_options("generate", args);
   if (options.help) {
     print_help_page(kGenerateHelp);
     return 0;

@@ -156,7 +156,7 @@ int inspect_two(const Options& options) {
 }  // namespace
 
 int inspect_command(std::span<const std::string> args) {
-  const Options options = parse_options("inspect", {"--all", "--prove", "--statistics"}, args, {"--base"});
+  const Options options = parse_options("inspect", args);
   if (options.help) {
     print_help_page(kInspectHelp);
     return 0;

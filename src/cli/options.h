@@ -1,4 +1,4 @@
-// Command-line options that commands with a config share.
+// The options of all commands: what they are, and how they are read.
 #pragma once
 
 #include <map>
@@ -18,11 +18,23 @@ struct Options {
   std::vector<std::string> settings;                      // CONFIG.yml and key=value, in order
 };
 
-// Error(usage) that names `command` for an unknown option, for an option without its value, and for a --json
-// FILE that cannot be written. `writes_json` is false for a command without --json.
-Options parse_options(const std::string& command, const std::set<std::string>& flags,
-                      std::span<const std::string> args, const std::set<std::string>& with_values = {},
-                      bool writes_json = true);
+// What a command takes. --help is everyone's.
+struct CommandOptions {
+  std::set<std::string> flags = {};
+  // Options with a value, and what it is: FILE, FOLDER, PATH (either), words with | between, or else a name.
+  std::map<std::string, std::string> with_values = {};
+  bool writes_json = true;  // --json FILE
+  bool takes_keys = true;   // key=value of the config
+  bool takes_files = true;
+  std::vector<std::string> words = {};  // what else may stand without a dash; NAME= for keys of its own
+};
+
+// By the command's name.
+const std::map<std::string, CommandOptions>& command_options();
+
+// Reads what `command` takes. Error(usage) that names `command` for an unknown option, for an option without
+// its value, and for a --json FILE that cannot be written.
+Options parse_options(const std::string& command, std::span<const std::string> args);
 
 // The number in option `name`. Error(usage) for other text, and for a number outside [least, most].
 std::int64_t number_option(const std::string& command, const Options& options, const std::string& name,

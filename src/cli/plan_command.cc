@@ -77,21 +77,6 @@ std::string take_topology(std::vector<std::string>& settings) {
   return name;
 }
 
-// Takes the values of --mesh out of the arguments.
-std::vector<std::string> take_meshes(std::vector<std::string>& args) {
-  std::vector<std::string> meshes, others;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] != "--mesh") {
-      others.push_back(args[i]);
-      continue;
-    }
-    if (++i == args.size()) fail_usage("[plan] --mesh needs a value, such as \"ici_expert_parallelism=8\"");
-    meshes.push_back(args[i]);
-  }
-  args = std::move(others);
-  return meshes;
-}
-
 // "287.3 K", "9.581 M", "671 B".
 std::string count_text(double count) {
   if (count < 1e3) return fmt::format("{:.0f}", count);
@@ -337,9 +322,8 @@ nlohmann::json plan_meshes(const std::vector<std::string>& meshes, const std::ve
 }  // namespace
 
 int plan_command(std::span<const std::string> args) {
-  std::vector<std::string> words(args.begin(), args.end());
-  const std::vector<std::string> meshes = take_meshes(words);
-  Options options = parse_options("plan", {"--search", "--generate"}, words);
+  Options options = parse_options("plan", args);
+  const std::vector<std::string> meshes = options.lists["--mesh"];
   if (options.help) {
     print_help_page(kPlanHelp);
     return 0;

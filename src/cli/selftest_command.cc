@@ -141,7 +141,7 @@ std::string hash_of(const selftest::Arrays& outputs) {
 }  // namespace
 
 int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const std::string> args) {
-  const Options options = parse_options("selftest", {"--list"}, args, {"--bits", "--only"});
+  const Options options = parse_options("selftest", args);
   if (options.help) {
     print_help_page(kSelftestHelp);
     return 0;

@@ -124,18 +124,6 @@ void tell_where(const Serving& serving, const http::Options& listening, int port
   write_file_atomic(json_file, json.dump(1) + "\n");
 }
 
-// The options of `serve`, and those of how it chats.
-std::set<std::string> option_names(bool with_value) {
-  std::set<std::string> names;
-  if (with_value)
-    names = {"--host", "--port",      "--alias",          "--api-key",       "--api-key-file",
-             "--cors", "--host-name", "--adapter-folder", "--weights-folder"};
-  for (const ChatOption& option : kChatOptions) {
-    if (option.takes_value == with_value) names.insert(option.name);
-  }
-  return names;
-}
-
 // Keys of the options and of the environment. Their text is kept nowhere.
 http::Keys keys_of(const Options& options) {
   http::Keys keys;
@@ -217,7 +205,7 @@ int serve_texts(const Options& options, Processes& processes) {
 }  // namespace
 
 int serve_command(std::span<const std::string> args) {
-  const Options options = parse_options("serve", option_names(false), args, option_names(true));
+  const Options options = parse_options("serve", args);
   if (options.help) {
     print_help_page(kServeHelp);
     return 0;

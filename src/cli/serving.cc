@@ -82,8 +82,8 @@ void refuse_chat_settings(const Config& config, const Options& options) {
   const auto refuse = [](std::string_view setting) {
     fail_usage("[serve] {}: the model has no chat template: give chat_template_path=FILE", setting);
   };
-  for (const ChatOption& option : kChatOptions) {
-    if (options.values.contains(option.name) || options.flags.contains(option.name)) refuse(option.name);
+  for (const char* const option : kChatOptions) {
+    if (options.values.contains(option) || options.flags.contains(option)) refuse(option);
   }
   if (!config.get_string("chat_template_kwargs").empty()) refuse("chat_template_kwargs");
 }

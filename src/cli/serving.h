@@ -27,13 +27,9 @@ struct Serving {
   std::unique_ptr<RowIndependence> independence = {};  // of deterministic_batches=true
 };
 
-// Options of the command line that say how a model chats: a name and whether it takes a value.
-struct ChatOption {
-  const char* name;
-  bool takes_value;
-};
-inline constexpr ChatOption kChatOptions[] = {
-    {"--tool-format", true}, {"--reasoning-format", true}, {"--trust-request-template", false}};
+// Options of the command line that say how a model chats.
+inline constexpr const char* kChatOptions[] = {"--tool-format", "--reasoning-format",
+                                               "--trust-request-template"};
 
 // Opens the model that the settings name and reads how it is served, with the words of cli/sampling_words.h
 // for what requests leave out. Error(usage), also where the machine has not enough memory. `slots`: texts at

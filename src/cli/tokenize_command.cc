@@ -136,7 +136,7 @@ class LineServer {
 }  // namespace
 
 int tokenize_command(std::span<const std::string> args) {
-  const Options options = parse_options("tokenize", {"--decode", "--json-lines"}, args, {}, false);
+  const Options options = parse_options("tokenize", args);
   if (options.help) {
     print_help_page(kTokenizeHelp);
     return 0;

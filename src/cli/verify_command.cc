@@ -101,39 +101,20 @@ double parse_tolerance(const std::string& text) {
 }
 
 VerifyOptions parse_verify(std::span<const std::string> args) {
+  Options given = parse_options("verify", args);
   VerifyOptions options;
-  auto value_of = [&](std::size_t& i) -> const std::string& {
-    if (i + 1 == args.size()) fail_usage("[verify] {} needs a value", args[i]);
-    return args[++i];
-  };
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    const std::string& arg = args[i];
-    if (arg == "--help" || arg == "-h")
-      options.help = true;
-    else if (arg == "--all")
-      options.all = true;
-    else if (arg == "--native")
-      options.native = true;
-    else if (arg == "--json")
-      options.json_file = value_of(i);
-    else if (arg == "--tolerance")
-      options.tolerance = parse_tolerance(value_of(i));
-    else if (arg == "--mesh")
-      options.layouts.push_back(value_of(i));
-    else if (arg == "--inject-fault")
-      options.fault = parse_fault(value_of(i));
-    else if (arg.starts_with("-"))
-      fail_usage(
-          "[verify] unknown option {}; the options are --tolerance T, --json FILE, --all, --native, --mesh "
-          "KEYS, --inject-fault FAULT and --help",
-          arg);
-    else if (arg.find('=') != std::string::npos && arg.find('/') > arg.find('='))
-      options.overrides.push_back(arg);
-    else
-      options.cases.push_back(arg);
+  options.help = given.help;
+  options.all = given.flags.contains("--all");
+  options.native = given.flags.contains("--native");
+  options.json_file = given.json_file;
+  options.layouts = given.lists["--mesh"];
+  if (given.values.contains("--tolerance")) options.tolerance = parse_tolerance(given.values["--tolerance"]);
+  if (given.values.contains("--inject-fault")) options.fault = parse_fault(given.values["--inject-fault"]);
+  for (const std::string& word : given.settings) {
+    const bool is_setting = word.find('=') != std::string::npos && word.find('/') > word.find('=');
+    (is_setting ? options.overrides : options.cases).push_back(word);
   }
   if (options.help) return options;
-  require_writable("verify", options.json_file);
   if (options.layouts.empty() && options.cases.empty())
     fail_usage("[verify] expected at least one case; `switchyard verify --help` says what that is");
   if (options.layouts.empty() && options.fault)

@@ -1,8 +1,9 @@
-// SHA-256 of bytes that arrive in pieces.
+// SHA-256 of bytes that arrive in pieces (FIPS 180-4).
 #pragma once
 
+#include <array>
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -10,18 +11,21 @@ namespace switchyard {
 
 class Sha256 {
  public:
-  Sha256();
-  ~Sha256();
-  Sha256(const Sha256&) = delete;
-  Sha256& operator=(const Sha256&) = delete;
+  using Digest = std::array<std::uint8_t, 32>;
 
   void add(std::span<const std::byte> bytes);
-  // The hash of all added bytes, as 64 lower-case hexadecimal digits. No bytes can be added afterwards.
+  // The hash of all added bytes. No bytes can be added afterwards, and it is asked for once.
+  Digest digest();
+  // The same as 64 lower-case hexadecimal digits.
   std::string hex();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void take_block(const std::uint8_t* block);
+
+  std::array<std::uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<std::uint8_t, 64> block_{};
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace switchyard

@@ -1,11 +1,10 @@
 #include "serve/page.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
-
-#include <array>
 
 #include "core/error.h"
+#include "core/sha256.h"
+#include "tokenizer/base64.h"
 
 namespace switchyard::serve {
 namespace {
@@ -19,13 +18,10 @@ std::string_view page_script() {
 }
 
 std::string sha256_base64(std::string_view text) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  CHECK(EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr) == 1,
-        "SHA-256 is not to be had");
-  std::array<unsigned char, EVP_MAX_MD_SIZE * 2> base64{};  // of 64 bytes at most: 88 characters and a zero
-  const int length = EVP_EncodeBlock(base64.data(), digest.data(), static_cast<int>(size));
-  return {base64.begin(), base64.begin() + length};
+  Sha256 sum;
+  sum.add(std::as_bytes(std::span(text)));
+  const Sha256::Digest digest = sum.digest();
+  return to_base64({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
 }  // namespace

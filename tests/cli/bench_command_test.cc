@@ -30,7 +30,7 @@ TEST_F(BenchCommand, WrongInputIsOneLine) {
   expect_refused({"bench"}, {"expected a case", "peak", "train"});
   expect_refused({"bench", "gm"}, {"gm", "nearest is gmm"});
   expect_refused({"bench", "gmm", "--jsn", "x"}, {"--jsn", "--json"});
-  expect_refused({"bench", "gmm", "--json"}, {"--json needs a value"});
+  expect_refused({"bench", "gmm", "--json"}, {"--json needs the name of a file"});
   expect_refused({"bench", "gmm", "--seconds", "x"}, {"--seconds x"});
   expect_refused({"bench", "gmm", "--json", "nowhere/x.json"}, {"nowhere/x.json", "nowhere"});
   expect_refused({"bench", "gmm", "experts=2", "topk=3"}, {"topk=3", "2 experts"});

@@ -229,7 +229,7 @@ TEST_F(Evaluating, RefusesWhatIsWrong) {
   expect_refused(text + Arguments{"--window", "8", "--stride", "9"}, {"--stride", "1 to 8"});
   expect_refused(text + Arguments{"--against-key", "dtype=float32"}, {"--against-key", "--against OTHER"});
   expect_refused(text + Arguments{"--against-key"}, {"--against-key", "value"});
-  expect_refused(text + Arguments{"--agaisnt", "x"}, {"--agaisnt", "--against VALUE"});
+  expect_refused(text + Arguments{"--agaisnt", "x"}, {"--agaisnt", "--against PATH"});
   expect_refused(text + Arguments{"--against", "absent"}, {"--against absent", "GGUF"});
   expect_refused(text + Arguments{"--against", model, "--against-key", "ranks=2"}, {"ranks=2", "one mesh"});
   expect_refused(text + Arguments{"--against", golden("gguf/mixtral/F16.gguf")}, {"--against", "vocabulary"});

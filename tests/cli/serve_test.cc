@@ -56,7 +56,7 @@ TEST_F(Serving, RefusesWhatItCannotServe) {
   expect_refused({"serve", tiny, "tokenizer_type=byte", "max_body=0"}, {"max_body"});
   expect_refused({"serve", tiny, "tokenizer_type=byte", "--port", "0", "tls_key=k.pem"},
                  {"both a certificate and its key"});
-  expect_refused({"serve", "--hots", "x"}, {"--hots", "--host VALUE"});
+  expect_refused({"serve", "--hots", "x"}, {"--hots", "--host ADDRESS"});
 }
 
 }  // namespace

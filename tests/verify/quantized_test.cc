@@ -326,5 +326,19 @@ TEST(Sha256, OfKnownBytes) {
   EXPECT_EQ(empty.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
+// The end of a text stands in its last block, or in one more. Compared with Python's hashlib.
+TEST(Sha256, OfAnyLength) {
+  Sha256 of_all;
+  std::string text;
+  for (int length = 0; length < 200; ++length) {
+    Sha256 sum;
+    sum.add(std::as_bytes(std::span(text)));
+    const std::string hex = sum.hex();
+    of_all.add(std::as_bytes(std::span(hex)));
+    text += static_cast<char>(length % 251);
+  }
+  EXPECT_EQ(of_all.hex(), "7a38a844c9e159de39f0862ee2e28569a8250831150a3fbf0a59c001129b2fb2");
+}
+
 }  // namespace
 }  // namespace switchyard::verify_test

@@ -1,7 +1,6 @@
 #include "cli/chat/input.h"
 
 #include <fcntl.h>
-#include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <sys/stat.h>
@@ -13,6 +12,9 @@
 #include <filesystem>
 #include <iostream>
 #include <utility>
+#ifndef SWITCHYARD_NO_LIBEDIT
+#include <histedit.h>
+#endif
 
 namespace switchyard {
 
@@ -68,9 +70,10 @@ namespace {
 
 class PipedInput : public ChatInput {
  public:
+  explicit PipedInput(bool has_prompt) : has_prompt_(has_prompt) {}
   std::optional<std::string> next() override {
     std::string line;
-    while (std::getline(std::cin, line)) {
+    while (prompt(), std::getline(std::cin, line)) {
       if (line.ends_with('\r')) line.pop_back();
       if (std::optional<std::string> message = lines_.add(std::move(line))) return message;
     }
@@ -78,8 +81,15 @@ class PipedInput : public ChatInput {
   }
 
  private:
+  void prompt() const {
+    if (has_prompt_) std::fputs(lines_.has_begun() ? ". " : "> ", stderr);
+  }
+
+  const bool has_prompt_;
   MessageLines lines_;
 };
+
+#ifndef SWITCHYARD_NO_LIBEDIT
 
 // While it lives, libedit takes this thread's text as UTF-8, whatever the locale says of languages: without
 // one that knows UTF-8 it drops each character beyond ASCII. The process's locale stays as it is.
@@ -226,14 +236,29 @@ class TerminalInput : public ChatInput {
   bool interrupted_ = false, line_was_empty_ = false;
 };
 
+#endif
+
 }  // namespace
 
 std::unique_ptr<ChatInput> piped_chat_input() {
-  return std::make_unique<PipedInput>();
+  return std::make_unique<PipedInput>(false);
 }
 
 std::unique_ptr<ChatInput> terminal_chat_input(const std::string& history_file) {
+#ifdef SWITCHYARD_NO_LIBEDIT
+  (void)history_file;
+  return std::make_unique<PipedInput>(true);
+#else
   return std::make_unique<TerminalInput>(history_file);
+#endif
+}
+
+bool knows_line_editing() {
+#ifdef SWITCHYARD_NO_LIBEDIT
+  return false;
+#else
+  return true;
+#endif
 }
 
 }  // namespace switchyard

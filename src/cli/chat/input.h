@@ -23,7 +23,11 @@ std::unique_ptr<ChatInput> piped_chat_input();
 // A terminal with line editing, for the thread that makes and uses it. `history_file` keeps what was typed
 // (mode 0600); empty: nothing is kept. The file's folder is made where it is missing; a file that cannot be
 // written is passed over with a note.
+// Without libedit in the build: plain lines, of which none is kept.
 std::unique_ptr<ChatInput> terminal_chat_input(const std::string& history_file);
+
+// True when the build has libedit.
+bool knows_line_editing();
 
 // Returns where the history stands without a word from anyone: $XDG_STATE_HOME or ~/.local/state, then
 // switchyard/history. Empty where there is no home.

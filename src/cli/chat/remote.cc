@@ -3,14 +3,16 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ssl.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <boost/beast/ssl.hpp>
 #include <chrono>
 #include <limits>
 #include <optional>
 #include <utility>  // Boost 1.74's asio uses std::exchange without it
+#ifndef SWITCHYARD_NO_TLS
+#include <boost/asio/ssl.hpp>
+#include <boost/beast/ssl.hpp>
+#endif
 
 #include "cli/chat/backend.h"
 #include "core/error.h"
@@ -33,6 +35,9 @@ ServerAddress address_of(const std::string& url) {
   ServerAddress address;
   std::string rest = url;
   if (rest.starts_with("https://")) {
+#ifdef SWITCHYARD_NO_TLS
+    fail_usage("[chat] --url: this build has no TLS; expected http://HOST:PORT, got {}", url);
+#endif
     address.is_secure = true;
     rest.erase(0, 8);
   } else if (rest.starts_with("http://")) {
@@ -72,8 +77,10 @@ class RemoteChat : public ChatBackend {
  public:
   RemoteChat(const std::string& url, std::string key)
       : url_(url), address_(address_of(url)), key_(std::move(key)) {
+#ifndef SWITCHYARD_NO_TLS
     tls_.set_default_verify_paths();
     tls_.set_verify_mode(asio::ssl::verify_peer);
+#endif
   }
 
   void ask(const ChatJson& body, const std::function<void(const ChatJson& event)>& on_event,
@@ -110,7 +117,9 @@ class RemoteChat : public ChatBackend {
   }
 
   // The server alone knows what its model takes.
-  std::string problem_of(const ChatJson&) override { return ""; }
+  std::string problem_of(const ChatJson&) override {
+    return "";
+  }
 
   std::int64_t count_tokens(const ChatJson& body) override {
     const ChatJson answer = json_of(beast_http::verb::post, "/tokenize", text_of(body));
@@ -165,19 +174,21 @@ class RemoteChat : public ChatBackend {
     tcp::resolver resolver(context);
     const auto places = resolver.resolve(address_.host, address_.port, failed);
     if (failed) fail_runtime("[chat] {}: {}", url_, failed.message());
-    if (!address_.is_secure) {
-      tcp::socket socket(context);
-      asio::connect(socket, places, failed);
+#ifndef SWITCHYARD_NO_TLS
+    if (address_.is_secure) {
+      asio::ssl::stream<tcp::socket> stream(context, tls_);
+      stream.set_verify_callback(asio::ssl::host_name_verification(address_.host));
+      SSL_set_tlsext_host_name(stream.native_handle(), address_.host.c_str());
+      asio::connect(stream.next_layer(), places, failed);
+      if (!failed) stream.handshake(asio::ssl::stream_base::client, failed);
       if (failed) fail_runtime("[chat] {}: {}", url_, failed.message());
-      return talk(context, socket, request, goes_on, on_bytes);
+      return talk(context, stream, request, goes_on, on_bytes);
     }
-    asio::ssl::stream<tcp::socket> stream(context, tls_);
-    stream.set_verify_callback(asio::ssl::host_name_verification(address_.host));
-    SSL_set_tlsext_host_name(stream.native_handle(), address_.host.c_str());
-    asio::connect(stream.next_layer(), places, failed);
-    if (!failed) stream.handshake(asio::ssl::stream_base::client, failed);
+#endif
+    tcp::socket socket(context);
+    asio::connect(socket, places, failed);
     if (failed) fail_runtime("[chat] {}: {}", url_, failed.message());
-    return talk(context, stream, request, goes_on, on_bytes);
+    return talk(context, socket, request, goes_on, on_bytes);
   }
 
   template <typename Stream>
@@ -218,8 +229,11 @@ class RemoteChat : public ChatBackend {
       on_bytes(parser.get().result_int(), {bytes.data(), bytes.size() - parser.get().body().size});
       if (!goes_on()) return 0;
     }
-    if (failed && failed != beast_http::error::end_of_stream && failed != asio::ssl::error::stream_truncated)
-      fail_runtime("[chat] {}: {}", url_, failed.message());
+    bool has_ended = failed == beast_http::error::end_of_stream;
+#ifndef SWITCHYARD_NO_TLS
+    has_ended = has_ended || failed == asio::ssl::error::stream_truncated;
+#endif
+    if (failed && !has_ended) fail_runtime("[chat] {}: {}", url_, failed.message());
     return parser.get().result_int();
   }
 
@@ -227,7 +241,9 @@ class RemoteChat : public ChatBackend {
   const ServerAddress address_;
   const std::string key_;
   AnsweringModel model_;
+#ifndef SWITCHYARD_NO_TLS
   asio::ssl::context tls_{asio::ssl::context::tls_client};
+#endif
 };
 
 }  // namespace

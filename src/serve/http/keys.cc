@@ -1,18 +1,16 @@
 #include "serve/http/keys.h"
 
-#include <openssl/crypto.h>
-#include <openssl/sha.h>
-
 #include <fstream>
 
 #include "core/error.h"
+#include "core/sha256.h"
 
 namespace switchyard::http {
 
 Keys::Sum Keys::sum_of(std::string_view key) {
-  Sum sum;
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), sum.data());
-  return sum;
+  Sha256 sum;
+  sum.add(std::as_bytes(std::span(key)));
+  return sum.digest();
 }
 
 void Keys::add(std::string_view key) {
@@ -23,7 +21,9 @@ std::optional<std::size_t> Keys::find(std::string_view given) const {
   const Sum sum = sum_of(given);
   std::optional<std::size_t> found;
   for (std::size_t i = 0; i < sums_.size(); ++i) {
-    if (CRYPTO_memcmp(sums_[i].data(), sum.data(), sum.size()) == 0) found = i;
+    int differs = 0;
+    for (std::size_t byte = 0; byte < sum.size(); ++byte) differs |= sums_[i][byte] ^ sum[byte];
+    if (differs == 0) found = i;
   }
   return found;
 }

@@ -1,12 +1,12 @@
 // The keys that clients show, known by their SHA-256 sums.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/sha256.h"
 
 namespace switchyard::http {
 
@@ -18,7 +18,7 @@ class Keys {
   std::optional<std::size_t> find(std::string_view given) const;
 
  private:
-  using Sum = std::array<std::uint8_t, 32>;
+  using Sum = Sha256::Digest;
   static Sum sum_of(std::string_view key);
 
   std::vector<Sum> sums_;

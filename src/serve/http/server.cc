@@ -16,6 +16,9 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#ifndef SWITCHYARD_NO_TLS
+#include <boost/asio/ssl/context.hpp>
+#endif
 
 #include "core/error.h"
 #include "serve/http/connection.h"
@@ -48,21 +51,26 @@ void set_options(tcp::socket& socket) {
   ::setsockopt(handle, IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveProbes, sizeof kKeepaliveProbes);
 }
 
-std::optional<asio::ssl::context> tls_of(const Options& options) {
+std::shared_ptr<asio::ssl::context> tls_of(const Options& options) {
   if (options.tls_certificate.empty() != options.tls_key.empty())
     fail_usage("[serve] TLS needs both a certificate and its key");
   if (options.tls_key.empty()) return {};
-  asio::ssl::context tls(asio::ssl::context::tls_server);
-  tls.set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
-                  asio::ssl::context::no_tlsv1_1);
+#ifdef SWITCHYARD_NO_TLS
+  fail_usage(
+      "[serve] tls_cert, tls_key: this build has no TLS; expected neither, behind a proxy that has it");
+#else
+  auto tls = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
+  tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
+                   asio::ssl::context::no_tlsv1_1);
   error_code problem;
-  tls.use_certificate_chain_file(options.tls_certificate, problem);
+  tls->use_certificate_chain_file(options.tls_certificate, problem);
   if (problem)
     fail_usage("[serve] {}: expected a certificate as PEM ({})", options.tls_certificate, problem.message());
-  tls.use_private_key_file(options.tls_key, asio::ssl::context::pem, problem);
+  tls->use_private_key_file(options.tls_key, asio::ssl::context::pem, problem);
   if (problem)
     fail_usage("[serve] {}: expected the certificate's key as PEM ({})", options.tls_key, problem.message());
   return tls;
+#endif
 }
 
 }  // namespace
@@ -152,8 +160,8 @@ class Server::Impl {
   void take(tcp::socket socket) {
     set_options(socket);
     const auto executor = socket.get_executor();
-    const auto connection = std::make_shared<Connection>(
-        make_wire(std::move(socket), tls_ ? &*tls_ : nullptr), Connection::Shared{options_, router_, lanes_});
+    const auto connection = std::make_shared<Connection>(make_wire(std::move(socket), tls_.get()),
+                                                         Connection::Shared{options_, router_, lanes_});
     const std::lock_guard lock(mutex_);
     if (stopping_) return;
     const auto place = connections_.insert(connections_.end(), connection);
@@ -166,7 +174,7 @@ class Server::Impl {
 
   const Options options_;
   const Router router_;
-  std::optional<asio::ssl::context> tls_;
+  std::shared_ptr<asio::ssl::context> tls_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   Lanes lanes_;
@@ -184,6 +192,14 @@ Server::Server(const Options& options, std::vector<Route> routes, std::vector<Er
     : impl_(std::make_unique<Impl>(options, std::move(routes), std::move(forms))) {}
 
 Server::~Server() = default;
+
+bool Server::knows_tls() {
+#ifdef SWITCHYARD_NO_TLS
+  return false;
+#else
+  return true;
+#endif
+}
 
 void Server::start() {
   impl_->start();

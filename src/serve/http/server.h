@@ -23,6 +23,8 @@ class Server {
   // Takes no more connections and closes those without a request; the others end with their answer.
   void stop();
   int port() const;
+  // True when the build has TLS.
+  static bool knows_tls();
 
  private:
   class Impl;

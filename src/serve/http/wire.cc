@@ -1,10 +1,14 @@
 #include "serve/http/wire.h"
 
 #include <boost/asio/redirect_error.hpp>
-#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <type_traits>
+#ifndef SWITCHYARD_NO_TLS
+#include <boost/asio/ssl/stream.hpp>
+#endif
+
+#include "core/error.h"
 
 namespace switchyard::http {
 namespace {
@@ -29,8 +33,7 @@ class StreamWire final : public Wire {
   asio::awaitable<bool> begin() override {
     error_code problem;
     if constexpr (!kIsPlain)
-      co_await stream_.async_handshake(asio::ssl::stream_base::server,
-                                       asio::redirect_error(asio::use_awaitable, problem));
+      co_await stream_.async_handshake(Stream::server, asio::redirect_error(asio::use_awaitable, problem));
     co_return !problem;
   }
   asio::awaitable<std::size_t> read_some(asio::mutable_buffer buffer) override {
@@ -60,7 +63,11 @@ class StreamWire final : public Wire {
 
 std::unique_ptr<Wire> make_wire(Socket socket, asio::ssl::context* tls) {
   if (tls == nullptr) return std::make_unique<StreamWire<Socket>>(std::move(socket));
+#ifdef SWITCHYARD_NO_TLS
+  CHECK(false, "a context of TLS in a build without it");
+#else
   return std::make_unique<StreamWire<asio::ssl::stream<Socket>>>(std::move(socket), *tls);
+#endif
 }
 
 }  // namespace switchyard::http

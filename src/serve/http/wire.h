@@ -9,8 +9,11 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ssl/context.hpp>
 #include <memory>
+
+namespace boost::asio::ssl {
+class context;
+}
 
 namespace switchyard::http {
 
