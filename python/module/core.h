@@ -18,6 +18,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "switchyard/engine.h"
@@ -25,6 +26,12 @@
 namespace switchyard::python {
 
 namespace nb = nanobind;
+
+// A token may be a part of a character. Such bytes become U+FFFD.
+nb::str to_text(std::string_view text);
+
+// Parts of the module in files of their own.
+void define_tokenizer(nb::module_& module);
 
 // Counts a thread that is without the GIL. The constructor and the destructor hold it; work_ended() does not,
 // and does not return in a thread of rule 2.

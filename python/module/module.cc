@@ -25,12 +25,6 @@ using Floats = nb::ndarray<nb::numpy, float>;
 using View = nb::ndarray<nb::ro, nb::array_api>;
 using Held = std::shared_ptr<Core>;
 
-// A token may be a part of a character. Such bytes become U+FFFD.
-nb::str to_text(std::string_view text) {
-  return nb::steal<nb::str>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-}
-
 // Python's memory from now on: an array whose values are not copied.
 Floats array_of(std::vector<float> values, const std::vector<std::size_t>& shape) {
   auto* const kept = new std::vector<float>(std::move(values));
@@ -299,6 +293,7 @@ NB_MODULE(_native, module) {
   define_values(module);
   define_stream(module);
   define_engine(module);
+  define_tokenizer(module);
   Core::watch_forks();
   module.def("shut_down", &Core::shut_down);
 }

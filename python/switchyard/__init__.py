@@ -9,6 +9,7 @@ Python computes nothing: arrays go in and out without copies where their layout 
 from ._engine import Engine, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Parameter, Parameters, Shard
+from .tokenizer import Tokenizer
 
 __all__ = [
     "Engine",
@@ -21,6 +22,7 @@ __all__ = [
     "Stream",
     "Text",
     "Token",
+    "Tokenizer",
     "TrainStep",
     "UsageError",
 ]
