@@ -31,6 +31,7 @@ namespace nb = nanobind;
 nb::str to_text(std::string_view text);
 
 // Parts of the module in files of their own.
+void define_commands(nb::module_& module);
 void define_tokenizer(nb::module_& module);
 
 // Counts a thread that is without the GIL. The constructor and the destructor hold it; work_ended() does not,

@@ -293,6 +293,7 @@ NB_MODULE(_native, module) {
   define_values(module);
   define_stream(module);
   define_engine(module);
+  define_commands(module);
   define_tokenizer(module);
   Core::watch_forks();
   module.def("shut_down", &Core::shut_down);

@@ -9,6 +9,7 @@ Python computes nothing: arrays go in and out without copies where their layout 
 from ._engine import Engine, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Parameter, Parameters, Shard
+from .commands import Record, Report, convert, doctor, evaluate, explain, inspect, plan
 from .tokenizer import Tokenizer
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "InternalError",
     "Parameter",
     "Parameters",
+    "Record",
+    "Report",
     "RunError",
     "Shard",
     "Stream",
@@ -25,4 +28,10 @@ __all__ = [
     "Tokenizer",
     "TrainStep",
     "UsageError",
+    "convert",
+    "doctor",
+    "evaluate",
+    "explain",
+    "inspect",
+    "plan",
 ]

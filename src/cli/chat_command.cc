@@ -15,7 +15,7 @@
 #include "cli/chat/local.h"
 #include "cli/chat/session.h"
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "cli/process_command.h"
 #include "cli/sampling_words.h"
 #include "cli/serving.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
 #include "cli/terminal_text.h"

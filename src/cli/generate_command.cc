@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/sampling_words.h"

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/serving.h"

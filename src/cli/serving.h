@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/options.h"
+#include "commands/options.h"
 #include "core/startup.h"
 #include "engine/changing_weights.h"
 #include "engine/model_to_run.h"

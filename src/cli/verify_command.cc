@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "cli/report_error.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"

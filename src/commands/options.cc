@@ -1,4 +1,4 @@
-#include "cli/options.h"
+#include "commands/options.h"
 
 #include <unistd.h>
 
