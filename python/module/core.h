@@ -1,4 +1,5 @@
-// Core: an engine that the module's objects share and that may be closed, and the rules by which calls reach it.
+// Core: an engine that the module's objects share and that may be closed, and the rules by which calls reach
+// it.
 //
 // 1. Members are read and written with the GIL held. Work runs without it, on a reference of its own, so a
 //    close() while another thread works takes nothing from under that work.
@@ -12,6 +13,8 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -32,6 +35,7 @@ nb::str to_text(std::string_view text);
 
 // Parts of the module in files of their own.
 void define_commands(nb::module_& module);
+void define_server(nb::module_& module);
 void define_tokenizer(nb::module_& module);
 
 // Counts a thread that is without the GIL. The constructor and the destructor hold it; work_ended() does not,
@@ -53,6 +57,23 @@ auto without_gil(const Work& work) {
   const nb::gil_scoped_release released;
   const AtEnd at_end;
   return work();
+}
+
+// Waits for work that another thread does, so that this one, Python's main thread, hears signals meanwhile.
+// When a handler of one raises, the work is asked to end, and that is raised.
+template <typename Work>
+auto heard(std::stop_source& stop, const Work& work) {
+  constexpr std::chrono::milliseconds kBetweenLooks(50);
+  auto result = std::async(std::launch::async, work);
+  const auto is_done = [&] { return result.wait_for(kBetweenLooks) == std::future_status::ready; };
+  while (!without_gil(is_done)) {
+    if (PyErr_CheckSignals() == 0) continue;
+    nb::python_error raised;
+    stop.request_stop();
+    without_gil([&] { result.wait(); });
+    throw raised;
+  }
+  return result.get();
 }
 
 // A text that is being made. Any thread may pull at it.

@@ -7,8 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
-#include <future>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -72,23 +70,6 @@ TrainStep train_step(const Held& core, const Tokens& tokens, const std::optional
   TrainBatch batch{batch_of("train_step", tokens, vocabulary)};
   if (targets) batch.targets = ids_of("train_step", *targets, vocabulary);
   return without_gil([&] { return call.engine().train_step(batch); });
-}
-
-// Waits for work that another thread does, so that this one, Python's main thread, hears signals meanwhile.
-// When a handler of one raises, the work is asked to end, and that is raised.
-template <typename Work>
-auto heard(std::stop_source& stop, const Work& work) {
-  constexpr std::chrono::milliseconds kBetweenLooks(50);
-  auto result = std::async(std::launch::async, work);
-  const auto is_done = [&] { return result.wait_for(kBetweenLooks) == std::future_status::ready; };
-  while (!without_gil(is_done)) {
-    if (PyErr_CheckSignals() == 0) continue;
-    nb::python_error raised;
-    stop.request_stop();
-    without_gil([&] { result.wait(); });
-    throw raised;
-  }
-  return result.get();
 }
 
 Held open(const Settings& settings, bool hears_signals) {
@@ -294,6 +275,7 @@ NB_MODULE(_native, module) {
   define_stream(module);
   define_engine(module);
   define_commands(module);
+  define_server(module);
   define_tokenizer(module);
   Core::watch_forks();
   module.def("shut_down", &Core::shut_down);

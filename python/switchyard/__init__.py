@@ -10,6 +10,7 @@ from ._engine import Engine, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Parameter, Parameters, Shard
 from .commands import Record, Report, convert, doctor, evaluate, explain, inspect, plan
+from .server import Server
 from .tokenizer import Tokenizer
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Record",
     "Report",
     "RunError",
+    "Server",
     "Shard",
     "Stream",
     "Text",

@@ -12,7 +12,7 @@
 #include "commands/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
-#include "cli/sampling_words.h"
+#include "commands/sampling_words.h"
 #include "cli/terminal_text.h"
 #include "core/error.h"
 #include "core/gpu.h"

@@ -1,14 +1,12 @@
-#include "cli/serving.h"
+#include "commands/serving.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 
 #include "chat/call_form.h"
-#include "cli/progress.h"
-#include "cli/sampling_words.h"
+#include "commands/sampling_words.h"
 #include "convert/inspect_adapter.h"
 #include "core/error.h"
 #include "core/gpu.h"
@@ -17,7 +15,6 @@
 #include "engine/stored_model.h"
 #include "generate/generator.h"
 #include "metrics/append_file.h"
-#include "parallel/comm/stop_signal.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
 #include "serve/longest_token.h"
@@ -288,7 +285,7 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
 }
 
 void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inbox, texts::Observer& observer,
-                 const std::function<void(const Startup&)>& on_ready, const std::function<void()>& between) {
+                 const ServingHooks& hooks) {
   const bool first = processes.index() == 0;
   const Config& config = serving.run.config;
   const std::string record = routing_files(config, serving.run.model).record;
@@ -299,9 +296,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
     routing.clear();
   }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
-  if (first) {
-    for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
-  }
+  if (first && hooks.tell) std::ranges::for_each(serving.run.notes, hooks.tell);
   Startup startup = Startup::of_program();
   startup.mark("config");
   try {
@@ -311,7 +306,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
         if (context.comm->rank() == 0) startup.mark(part);
       };
       mark("device");
-      Parameters parameters = serving.run.load(context, load_bar());
+      Parameters parameters = serving.run.load(context, hooks.loading);
       mark("weights");
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
                           serving.served.capacity, serving.evicts, serving.limits.checkpoints,
@@ -319,7 +314,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
       generator.keep_logits_there();
       mark("cache");
       if (serving.served.records_routing) generator.record_routing();
-      catch_stop_signals();  // until here one ends the process at once
+      if (hooks.before_texts) hooks.before_texts();
       std::optional<texts::Loop::Head> head;
       if (context.comm->rank() == 0) {
         head.emplace(texts::Loop::Head{inbox, serving.run.tokenizer.get(), observer});
@@ -331,9 +326,9 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
             serving.changing->apply(context, parameters, generator, change_of_text(task));
         if (head) serving.served.weights->done(task, problem, inbox);
       });
-      if (head) on_ready(startup);
+      if (head && hooks.ready) hooks.ready(startup);
       while (loop.step(kIdleSeconds)) {
-        if (head) between();
+        if (head && hooks.between) hooks.between();
       }
     });
     serving.served.weights->stop();
