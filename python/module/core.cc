@@ -50,9 +50,13 @@ Away::Away() {
 
 Away::~Away() {
   Exit& shared = at_exit();
-  const std::scoped_lock lock(shared.mutex);
-  --shared.away;
-  shared.came_back.notify_all();
+  {
+    const std::scoped_lock lock(shared.mutex);
+    --shared.away;
+    shared.came_back.notify_all();
+    if (shared.exiting) return;
+  }
+  hand_over_messages();
 }
 
 void Away::work_ended() {

@@ -33,8 +33,12 @@ namespace nb = nanobind;
 // A token may be a part of a character. Such bytes become U+FFFD.
 nb::str to_text(std::string_view text);
 
+// Gives Python's logger what the engine's threads said, which never take the GIL. Called with the GIL.
+void hand_over_messages();
+
 // Parts of the module in files of their own.
 void define_commands(nb::module_& module);
+void define_messages(nb::module_& module);
 void define_server(nb::module_& module);
 void define_tokenizer(nb::module_& module);
 

@@ -88,6 +88,15 @@ std::vector<Text> complete(const Held& core, const std::vector<Ids>& prompts, co
   return texts;
 }
 
+std::string chat(const Held& core, const std::string& request, bool hears_signals) {
+  Call call(core, "chat");
+  const auto work = [&] { return call.engine().chat(request, call.stop().get_token()); };
+  std::string answer = hears_signals ? heard(call.stop(), work) : without_gil(work);
+  if (call.stop().stop_requested())
+    throw Error(Error::Kind::usage, "[engine] chat: the engine was closed before the answer ended");
+  return answer;
+}
+
 std::shared_ptr<Stream> stream(const Held& core, const Ids& prompt, const Sampling& sampling) {
   const Call call(core, "stream");
   auto made = std::make_shared<Stream>(without_gil([&] { return call.engine().generate(prompt, sampling); }));
@@ -247,6 +256,8 @@ void define_engine(nb::module_& module) {
       .def("forward", &forward)
       .def("train_step", &train_step, nb::arg("tokens"), nb::arg("targets").none())
       .def("complete", &complete)
+      .def("chat", [](const Held& core, const std::string& request,
+                      bool hears_signals) { return to_text(chat(core, request, hears_signals)); })
       .def("stream", &stream)
       .def("encode", [](const Held& core,
                         const std::string& text) { return Call(core, "encode").engine().encode(text); })
@@ -275,6 +286,7 @@ NB_MODULE(_native, module) {
   define_stream(module);
   define_engine(module);
   define_commands(module);
+  define_messages(module);
   define_server(module);
   define_tokenizer(module);
   Core::watch_forks();

@@ -6,10 +6,14 @@
 Python computes nothing: arrays go in and out without copies where their layout allows it, and all work is the engine's.
 """
 
+import logging
+
 from ._engine import Engine, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Parameter, Parameters, Shard
-from .commands import Record, Report, convert, doctor, evaluate, explain, inspect, plan
+from ._record import Record
+from .chat import Message
+from .commands import Report, convert, doctor, evaluate, explain, inspect, plan
 from .server import Server
 from .tokenizer import Tokenizer
 
@@ -17,6 +21,7 @@ __all__ = [
     "Engine",
     "Error",
     "InternalError",
+    "Message",
     "Parameter",
     "Parameters",
     "Record",
@@ -37,3 +42,6 @@ __all__ = [
     "inspect",
     "plan",
 ]
+
+# What the engine says while it works; nothing is printed unless the program sets up logging.
+logging.getLogger("switchyard").addHandler(logging.NullHandler())

@@ -17,6 +17,7 @@ from . import _native
 from ._arguments import path_of, sampling_of, tokens_of, words_of
 from ._errors import UsageError
 from ._parameters import Parameter, Parameters
+from .chat import Message, json_of
 
 # A thread inside a call when the interpreter ends would be killed in the engine's frames.
 atexit.register(_native.shut_down)
@@ -289,6 +290,24 @@ class Engine:
             log_probs=logprobs,
         )
         return Stream(self._native, self._native.stream(self._prompt(prompt), sampling))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Message:
+        """Answers a chat by the model's template, with its reasoning and calls of tools.
+
+        `messages` and `tools` are those of a chat request, `template_kwargs` what the template takes, such as
+        enable_thinking, and `fields` the request's further fields, as `serve` takes them: max_tokens, temperature (0),
+        seed (0), stop, tool_choice, response_format, reasoning_effort, …
+        """
+        request = {"messages": messages, "tools": tools, "chat_template_kwargs": template_kwargs, **fields}
+        text = json_of("messages", {name: value for name, value in request.items() if value is not None})
+        return Message.of(json.loads(self._native.chat(text, _hears_signals())))
 
     def _prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):

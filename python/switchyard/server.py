@@ -15,7 +15,7 @@ from . import _native
 from ._arguments import words_of
 from ._engine import Engine, _hears_signals
 from ._errors import Error, UsageError
-from .commands import Record
+from ._record import Record
 
 _open: weakref.WeakSet[Server] = weakref.WeakSet()
 

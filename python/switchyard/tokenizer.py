@@ -12,6 +12,7 @@ import numpy as np
 from . import _native
 from ._arguments import tokens_of
 from ._errors import UsageError
+from .chat import json_of
 
 # Arguments of apply_chat_template that are fields of a chat request; others go to the template.
 _FIELDS = ("continue_final_message", "documents", "reasoning_effort")
@@ -109,16 +110,3 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocabulary} ids{', chats' if self.has_chat_template else ''})"
-
-
-def json_of(name: str, value: Any) -> str:
-    """JSON of a request's parts; sequences and mappings of any kind."""
-
-    def plain(part: Any) -> Any:
-        if isinstance(part, Mapping):
-            return dict(part)
-        if isinstance(part, Sequence):
-            return list(part)
-        raise TypeError(f"{name}: expected what JSON holds, got {type(part).__name__}")
-
-    return json.dumps(value, default=plain)

@@ -17,6 +17,7 @@
 #include "metrics/append_file.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
+#include "serve/chat_model.h"
 #include "serve/longest_token.h"
 #include "serve/protocol/sampling_fields.h"
 #include "serve/routing_recorder.h"
@@ -41,34 +42,6 @@ fs::path model_path(const Config& config, std::span<const std::string> settings)
   return path;
 }
 
-// The folder's name, or else the model's name.
-std::string name_of_model(const Config& config, const fs::path& path) {
-  const std::string folder = path.filename().string();
-  return folder.empty() || folder == "." || folder == ".." ? config.get_string("model_name") : folder;
-}
-
-// Finds the chat template, which stands with the tokenizer or with the weights.
-std::optional<chat::TemplateSource> template_of(const Config& config, const fs::path& weights) {
-  const std::string given = config.get_string("chat_template_path");
-  fs::path tokenizer = config.is_none("tokenizer_path") ? "" : config.get_string("tokenizer_path");
-  if (config.get_string("tokenizer_type") == "byte") tokenizer.clear();
-  if (!tokenizer.empty() && config.get_string("tokenizer_type") != "gguf" && !fs::is_directory(tokenizer))
-    tokenizer = tokenizer.parent_path();
-  for (const fs::path& place : {tokenizer, weights}) {
-    if (place.empty() && given.empty()) continue;
-    if (std::optional<chat::TemplateSource> source = chat::find_template(place, given)) return source;
-  }
-  return std::nullopt;
-}
-
-chat::Json template_kwargs(const Config& config) {
-  const std::string text = config.get_string("chat_template_kwargs");
-  if (text.empty()) return chat::Json::object();
-  chat::Json kwargs = chat::Json::parse(text, nullptr, false);
-  if (!kwargs.is_object()) fail_usage("chat_template_kwargs: expected JSON of an object, got {}", text);
-  return kwargs;
-}
-
 const std::string* option(const Options& options, const char* name) {
   const auto given = options.values.find(name);
   return given == options.values.end() ? nullptr : &given->second;
@@ -87,15 +60,11 @@ void refuse_chat_settings(const Config& config, const Options& options) {
 
 std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const Options& options,
                                                    const fs::path& weights) {
-  std::optional<chat::TemplateSource> source = template_of(config, weights);
-  if (!source) {
+  auto chat = serve::chat_model_of(config, weights);
+  if (chat == nullptr) {
     refuse_chat_settings(config, options);
     return nullptr;
   }
-  const std::string text = source->text + source->tool_text;
-  auto chat = std::make_shared<serve::ChatModel>(
-      serve::ChatModel{chat::ChatTemplate(std::move(*source), {.kwargs = template_kwargs(config)}),
-                       chat::format_of_template(text)});
   if (const std::string* const name = option(options, "--tool-format"))
     chat->format = chat::format_named(*name);
   if (const std::string* const name = option(options, "--reasoning-format")) {
@@ -109,8 +78,6 @@ std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const O
                    *name, chat::name_of(chat->format));
     }
   }
-  chat->trusts_messages = config.get_bool("trust_messages");
-  chat->strict_fields = config.get_bool("strict_fields");
   chat->takes_templates = options.flags.contains("--trust-request-template");
   return chat;
 }
@@ -204,7 +171,7 @@ Serving serving_of(const std::string& command, Processes& processes, ModelOnRank
                {limits.slots, limits.slots, 1, run.model.moe_execution.token_chunks});
   serve::ServedModel served;
   const fs::path weights = model_path(config, words.settings);
-  served.name = name_of_model(config, weights);
+  served.name = serve::name_of_model(config, weights);
   served.has_page = config.get_bool("page");
   if (const auto names = options.lists.find("--alias"); names != options.lists.end())
     served.aliases = names->second;

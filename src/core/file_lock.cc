@@ -14,6 +14,8 @@
 #include <system_error>
 #include <thread>
 
+#include "core/messages.h"
+
 namespace switchyard {
 namespace {
 
@@ -55,9 +57,8 @@ std::string lock_file(int descriptor, const std::string& path) {
   for (int tries = 0; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0;) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {
-      fmt::print(stderr,
-                 "warning: {} cannot be locked ({}): nothing keeps another process from writing it, too\n",
-                 path, std::generic_category().message(errno));
+      say("warning: {} cannot be locked ({}): nothing keeps another process from writing it, too", path,
+          std::generic_category().message(errno));
       return "";
     }
     const long process = holder_of(descriptor);

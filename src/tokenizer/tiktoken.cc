@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "core/messages.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/bpe.h"
@@ -37,8 +38,9 @@ class TiktokenTokenizer : public Tokenizer {
     kind_ = tiktoken_kind_of(ranks_.size(), highest_, settings, name);
     refuse_gaps(name);
     if (kind_.guessed)
-      fmt::print(stderr, "switchyard: [tokenizer] {}: {} ranks are no published vocabulary's: texts are split as Llama "
-                         "3 splits them, and Llama 3's special tokens follow the ranks\n", name, ranks_.size());
+      say("switchyard: [tokenizer] {}: {} ranks are no published vocabulary's: texts are split as Llama "
+          "3 splits them, and Llama 3's special tokens follow the ranks",
+          name, ranks_.size());
     pattern_.emplace(std::string(kind_.pattern), name, Regex::Anchors::text);
     ends_prompts_ = settings.flag("add_eos_token", false);
     name_special_tokens();
