@@ -22,14 +22,14 @@ constexpr const char* kConfig =
 constexpr const char* kChat = R"({"messages": [{"role": "user", "content": "<|end|>"}]})";
 
 TEST(ModelTokenizer, EncodesAndChats) {
-  const std::string json = read_whole_file(golden("tokenizer/llama3.json"));
+  const std::string text = read_whole_file(golden("tokenizer/llama3.json"));
   const fs::path folder = fs::path(::testing::TempDir()) / "model_tokenizer";
   fs::create_directories(folder);
-  std::ofstream(folder / "tokenizer.json") << json;
+  std::ofstream(folder / "tokenizer.json") << text;
   std::ofstream(folder / "tokenizer_config.json") << kConfig;
   std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": [7, 501]})";
   const ModelTokenizer of_folder = ModelTokenizer::of(folder),
-                       of_texts = ModelTokenizer::of_json(json, kConfig);
+                       of_texts = ModelTokenizer::of_json(text, kConfig);
   for (const ModelTokenizer& tokenizer : {of_folder, of_texts}) {
     EXPECT_EQ(tokenizer.decode(tokenizer.encode("two lines\n")), "two lines\n");
     EXPECT_EQ(tokenizer.chat_text(kChat), "<|begin|>user:<|end|>");
