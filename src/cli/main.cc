@@ -92,7 +92,7 @@ void print_help() {
   for (const auto& [name, entry] : commands()) fmt::print("  {:<27} {}\n", name, entry.help);
 }
 
-// A command reads the arguments behind its name by itself (cli/options.h).
+// A command reads the arguments behind its name by itself (commands/options.h).
 int run(std::span<const std::string> arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   if (first == "--help" || first == "-h") {

@@ -35,9 +35,9 @@ struct ChatOption {
 inline constexpr ChatOption kChatOptions[] = {
     {"--tool-format", true}, {"--reasoning-format", true}, {"--trust-request-template", false}};
 
-// Opens the model that the settings name and reads how it is served, with the words of cli/sampling_words.h
-// for what requests leave out. Error(usage), also where the machine has not enough memory. `slots`: texts at
-// once where the settings do not say.
+// Opens the model that the settings name and reads how it is served, with the words of
+// commands/sampling_words.h for what requests leave out. Error(usage), also where the machine has not enough
+// memory. `slots`: texts at once where the settings do not say.
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots);
 
