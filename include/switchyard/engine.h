@@ -231,10 +231,10 @@ class Engine {
   std::vector<Text> complete(const std::vector<std::vector<std::int32_t>>& prompts,
                              const Sampling& sampling = {}, const std::stop_token& stop = {});
 
-  // Answers a chat. `request` is the JSON of a body of POST /v1/chat/completions, the result that of its answer
-  // (docs/http.md): by the model's chat template and formats, with reasoning and calls of tools. What a request
-  // leaves out: temperature 0, seed 0. Error(usage) for a request that `serve` refuses, for stream and logprobs,
-  // and for a model without a chat template.
+  // Answers a chat. `request` is the JSON of a body of POST /v1/chat/completions, the result that of its
+  // answer (docs/http.md): by the model's chat template and formats, with reasoning and calls of tools. What
+  // a request leaves out: temperature 0, seed 0. Error(usage) for a request that `serve` refuses, for stream
+  // and logprobs, and for a model without a chat template.
   std::string chat(std::string_view request, const std::stop_token& stop = {});
 
   // Encodes and decodes with the model's tokenizer. Error(usage) when the settings name none.

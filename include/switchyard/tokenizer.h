@@ -24,8 +24,8 @@ class ModelTokenizer {
   // `special`: texts of special tokens become their ids where the tokenizer's rules alone would not look for
   // them. Tokens that stand before and after a document are not added.
   std::vector<std::int32_t> encode(std::string_view text, bool special = false) const;
-  // The bytes of a text, which may begin and end within a character. Without `special`, special tokens give no
-  // text. Ids without a token give U+FFFD or nothing.
+  // The bytes of a text, which may begin and end within a character. Without `special`, special tokens give
+  // no text. Ids without a token give U+FFFD or nothing.
   std::string decode(const std::vector<std::int32_t>& tokens, bool special = false) const;
   // One more than the largest id.
   std::int64_t vocabulary() const;
@@ -36,8 +36,8 @@ class ModelTokenizer {
 
   bool has_chat_template() const;
   // The prompt of a chat. `request` is the JSON of a chat request's body: messages, tools,
-  // add_generation_prompt, chat_template_kwargs, … (docs/http.md). Error(usage) where the template refuses it,
-  // and without a template.
+  // add_generation_prompt, chat_template_kwargs, … (docs/http.md). Error(usage) where the template refuses
+  // it, and without a template.
   std::string chat_text(std::string_view request) const;
   // Its tokens. Texts of special tokens that the messages bring are plain text.
   std::vector<std::int32_t> chat_tokens(std::string_view request) const;

@@ -72,7 +72,7 @@ class Server:
         return tuple(self._native.notes())
 
     def stats(self) -> Record:
-        """Counts since the start: texts running, waiting, finished, …; tokens, seconds of the model, the cache's use."""
+        """Counts since the start: texts running, waiting, finished, …; tokens, seconds, the use of the cache."""
         return Record(json.loads(self._native.stats()))
 
     @property
