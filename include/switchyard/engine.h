@@ -301,6 +301,11 @@ class Engine {
   // Rates texts of two tokens or more, side by side as complete() makes texts, and as `serve` rates prompts.
   std::vector<Score> score(const std::vector<std::vector<std::int32_t>>& texts,
                            const std::stop_token& stop = {});
+  // Answers a chat. `request` is the JSON of a body of POST /v1/chat/completions, the result that of its
+  // answer (docs/http.md): by the model's chat template and formats, with reasoning and calls of tools. What
+  // a request leaves out: temperature 0, seed 0. Error(usage) for a request that `serve` refuses, for stream
+  // and logprobs, and for a model without a chat template.
+  std::string chat(std::string_view request, const std::stop_token& stop = {});
 
   // Encodes and decodes with the model's tokenizer. Error(usage) when the settings name none.
   std::vector<std::int32_t> encode(std::string_view text) const;

@@ -37,6 +37,11 @@ void leave_alone(Pointer& pointer) {
 
 }  // namespace
 
+nb::str to_text(std::string_view text) {
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
 Away::Away() {
   Exit& shared = at_exit();
   const std::scoped_lock lock(shared.mutex);
@@ -45,9 +50,13 @@ Away::Away() {
 
 Away::~Away() {
   Exit& shared = at_exit();
-  const std::scoped_lock lock(shared.mutex);
-  --shared.away;
-  shared.came_back.notify_all();
+  {
+    const std::scoped_lock lock(shared.mutex);
+    --shared.away;
+    shared.came_back.notify_all();
+    if (shared.exiting) return;
+  }
+  hand_over_messages();
 }
 
 void Away::work_ended() {

@@ -21,6 +21,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "switchyard/engine.h"
@@ -28,6 +29,18 @@
 namespace switchyard::python {
 
 namespace nb = nanobind;
+
+// A token may be a part of a character. Such bytes become U+FFFD.
+nb::str to_text(std::string_view text);
+
+// Gives Python's logger what the engine's threads said, which never take the GIL. Called with the GIL.
+void hand_over_messages();
+
+// Parts of the module in files of their own.
+void define_commands(nb::module_& module);
+void define_messages(nb::module_& module);
+void define_server(nb::module_& module);
+void define_tokenizer(nb::module_& module);
 
 // Counts a thread that is without the GIL. The constructor and the destructor hold it; work_ended() does not,
 // and does not return in a thread of rule 2.
@@ -48,6 +61,23 @@ auto without_gil(const Work& work) {
   const nb::gil_scoped_release released;
   const AtEnd at_end;
   return work();
+}
+
+// Waits for work that another thread does, so that this one, Python's main thread, hears signals meanwhile.
+// When a handler of one raises, the work is asked to end, and that is raised.
+template <typename Work>
+auto heard(std::stop_source& stop, const Work& work) {
+  constexpr std::chrono::milliseconds kBetweenLooks(50);
+  auto result = std::async(std::launch::async, work);
+  const auto is_done = [&] { return result.wait_for(kBetweenLooks) == std::future_status::ready; };
+  while (!without_gil(is_done)) {
+    if (PyErr_CheckSignals() == 0) continue;
+    nb::python_error raised;
+    stop.request_stop();
+    without_gil([&] { result.wait(); });
+    throw raised;
+  }
+  return result.get();
 }
 
 // A text that is being made. Any thread may pull at it.

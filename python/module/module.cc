@@ -17,12 +17,6 @@ namespace {
 
 using View = nb::ndarray<nb::ro, nb::array_api>;
 
-// A token may be a part of a character. Such bytes become U+FFFD.
-nb::str to_text(std::string_view text) {
-  return nb::steal<nb::str>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-}
-
 Floats forward(const Held& core, const Tokens& tokens, bool last) {
   const Call call(core, "forward");
   const TokenBatch batch = batch_of("forward", tokens, call.engine().vocabulary());
@@ -44,6 +38,11 @@ std::vector<Text> complete(const Held& core, const std::vector<Ids>& prompts, co
   return stoppable(core, "generate", hears_signals, [&](Engine& engine, const std::stop_token& stop) {
     return engine.complete(prompts, sampling, stop);
   });
+}
+
+std::string chat(const Held& core, const std::string& request, bool hears_signals) {
+  return stoppable(core, "chat", hears_signals,
+                   [&](Engine& engine, const std::stop_token& stop) { return engine.chat(request, stop); });
 }
 
 std::shared_ptr<Stream> stream(const Held& core, const Ids& prompt, const Sampling& sampling) {
@@ -195,6 +194,8 @@ void define_engine(nb::module_& module) {
       .def("ranks", [](const Held& core) { return Call(core, "ranks").engine().ranks(); })
       .def("forward", &forward)
       .def("complete", &complete)
+      .def("chat", [](const Held& core, const std::string& request,
+                      bool hears_signals) { return to_text(chat(core, request, hears_signals)); })
       .def("stream", &stream)
       .def("encode", [](const Held& core,
                         const std::string& text) { return Call(core, "encode").engine().encode(text); })
@@ -255,6 +256,10 @@ NB_MODULE(_native, module) {
   define_stream(module);
   define_engine(module);
   define_layer(module);
+  define_commands(module);
+  define_messages(module);
+  define_server(module);
+  define_tokenizer(module);
   Core::watch_forks();
   module.def("shut_down", &Core::shut_down);
 }

@@ -6,12 +6,19 @@
 Python computes nothing: arrays go in and out without copies where their layout allows it, and all work is the engine's.
 """
 
+import logging
+
 # First: they refuse a processor, on which NumPy may end the process, and an installation that is not whole.
 from . import _native as _native, _package as _package  # isort: skip
 from ._batch import Batch
 from ._engine import Engine, Loss, Score, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Gradients, Parameter, Parameters, Shard
+from ._record import Record
+from .chat import Message
+from .commands import Report, convert, doctor, evaluate, explain, inspect, plan
+from .server import Server
+from .tokenizer import Tokenizer
 
 __all__ = [
     "Batch",
@@ -20,14 +27,28 @@ __all__ = [
     "Gradients",
     "InternalError",
     "Loss",
+    "Message",
     "Parameter",
     "Parameters",
+    "Record",
+    "Report",
     "RunError",
     "Score",
+    "Server",
     "Shard",
     "Stream",
     "Text",
     "Token",
+    "Tokenizer",
     "TrainStep",
     "UsageError",
+    "convert",
+    "doctor",
+    "evaluate",
+    "explain",
+    "inspect",
+    "plan",
 ]
+
+# What the engine says while it works; nothing is printed unless the program sets up logging.
+logging.getLogger("switchyard").addHandler(logging.NullHandler())

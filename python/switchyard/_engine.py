@@ -19,6 +19,7 @@ from ._arguments import Sampling, floats_of, path_of, sampling_of, tokens_of, wo
 from ._batch import batch_of
 from ._errors import UsageError
 from ._parameters import Gradients, Parameter, Parameters
+from .chat import Message, json_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -292,6 +293,24 @@ class Engine:
     def token_log_probs(self, batch: Any) -> np.ndarray:
         """The log-probability of each target, float32 [rows, length]; 0 where there is none. Weights do not count."""
         return self._native.token_log_probs(batch_of(batch))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Message:
+        """Answers a chat by the model's template, with its reasoning and calls of tools.
+
+        `messages` and `tools` are those of a chat request, `template_kwargs` what the template takes, such as
+        enable_thinking, and `fields` the request's further fields, as `serve` takes them: max_tokens, temperature (0),
+        seed (0), stop, tool_choice, response_format, reasoning_effort, …
+        """
+        request = {"messages": messages, "tools": tools, "chat_template_kwargs": template_kwargs, **fields}
+        text = json_of("messages", {name: value for name, value in request.items() if value is not None})
+        return Message.of(json.loads(self._native.chat(text, _hears_signals())))
 
     def _prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):

@@ -30,6 +30,8 @@ struct TemplateSource {
 // template. Error(usage) for a file that is not there or cannot be read.
 std::optional<TemplateSource> find_template(const std::filesystem::path& model,
                                             const std::filesystem::path& given);
+// The template and the special tokens of a tokenizer_config.json's content, which `origin` names to people.
+std::optional<TemplateSource> template_of_settings(const nlohmann::json& settings, const std::string& origin);
 
 // A request's messages as the model's prompt.
 struct Prompt {

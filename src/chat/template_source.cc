@@ -139,4 +139,13 @@ std::optional<TemplateSource> find_template(const fs::path& model, const fs::pat
   return source;
 }
 
+std::optional<TemplateSource> template_of_settings(const Settings& settings, const std::string& origin) {
+  TemplateSource source;
+  add_special_tokens(settings, true, source.special_tokens);
+  if (settings.contains("chat_template") && !settings.at("chat_template").is_null())
+    read_settings_template(settings.at("chat_template"), origin, source);
+  if (source.text.empty()) return {};
+  return source;
+}
+
 }  // namespace switchyard::chat

@@ -8,7 +8,7 @@
 
 #include "bench/run.h"
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "config/declaration.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"

@@ -15,10 +15,12 @@
 #include "cli/chat/local.h"
 #include "cli/chat/session.h"
 #include "cli/help_page.h"
-#include "cli/options.h"
 #include "cli/process_command.h"
-#include "cli/sampling_words.h"
-#include "cli/serving.h"
+#include "cli/progress.h"
+#include "cli/report.h"
+#include "commands/options.h"
+#include "commands/sampling_words.h"
+#include "commands/serving.h"
 #include "core/error.h"
 #include "core/json_file.h"
 #include "parallel/comm/stop_signal.h"
@@ -206,9 +208,14 @@ int chat_with_model(const Options& options, Processes& processes) {
     if (terminal.joinable()) terminal.join();
   };
   try {
-    run_serving(serving, processes, inbox, texts::Observer::none(), talk, [&] {
-      if (stop_signal() != 0) inbox.close();
-    });
+    run_serving(serving, processes, inbox, texts::Observer::none(),
+                {.tell = print_warning,
+                 .loading = load_bar(),
+                 .before_texts = catch_stop_signals,  // until here one ends the process at once
+                 .ready = talk,
+                 .between = [&] {
+                   if (stop_signal() != 0) inbox.close();
+                 }});
   } catch (...) {
     finish();
     throw;

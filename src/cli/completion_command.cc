@@ -7,7 +7,7 @@
 
 #include "bench/run.h"
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "config/config_file.h"
 #include "config/declaration.h"
 #include "core/error.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "config/config.h"
 #include "config/config_file.h"
 #include "config/declaration.h"

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
 #include "cli/terminal_text.h"
+#include "commands/options.h"
 #include "config/config.h"
 #include "core/cores.h"
 #include "core/error.h"

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
-#include "cli/sampling_words.h"
 #include "cli/terminal_text.h"
+#include "commands/options.h"
+#include "commands/sampling_words.h"
 #include "core/error.h"
 #include "core/gpu.h"
 #include "core/resident_memory.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
+#include "commands/options.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/sha256.h"

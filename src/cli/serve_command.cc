@@ -1,30 +1,11 @@
 #include "cli/serve_command.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <optional>
-
 #include "cli/help_page.h"
-#include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
-#include "cli/serving.h"
-#include "core/error.h"
-#include "engine/model_to_run.h"
-#include "engine/session.h"
-#include "metrics/append_file.h"
-#include "metrics/atomic_file.h"
+#include "cli/report.h"
+#include "commands/text_server.h"
 #include "parallel/comm/stop_signal.h"
-#include "plan/memory_limit.h"
-#include "routing/routing_keys.h"
-#include "serve/http_server.h"
-#include "texts/loop.h"
-#include "train/step_cost.h"
 
 namespace switchyard {
 namespace {
@@ -91,126 +72,25 @@ Examples:
   curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 50, "temperature": 0.7}'
 )";
 
-constexpr std::int64_t kTextsAtOnce = 8;
-
-// An address that a browser on this machine reaches.
-std::string host_to_open(const std::string& host) {
-  if (host == "0.0.0.0") return "127.0.0.1";
-  return http::host_in_url(host == "::" ? "::1" : host);
-}
-
-void tell_where(const Serving& serving, const http::Options& listening, int port, const Startup& startup,
-                const std::string& json_file) {
-  fmt::print(stderr, "{} on {}://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
-             serving.served.name, listening.tls_key.empty() ? "http" : "https",
-             http::host_in_url(listening.host), port, serving.limits.slots, serving.served.capacity);
-  if (serving.served.has_page)
-    fmt::print(stderr, "open {}://{}:{}/ in a browser\n", listening.tls_key.empty() ? "http" : "https",
-               host_to_open(listening.host), port);
-  if (serving.served.chat == nullptr)
-    fmt::print(stderr, "this model only completes: it has no chat template\n");
-  if (const auto& chat = serving.served.chat; chat != nullptr)
-    fmt::print(stderr, "chats by {}: calls and reasoning in the format {}\n", chat->prompts.source().origin,
-               chat::name_of(chat->format));
-  if (listening.keys.empty() && !http::is_loopback(listening.host))
-    fmt::print(stderr, "warning: everybody who reaches {} may ask: --api-key-file gives keys\n",
-               listening.host);
-  if (json_file.empty()) return;
-  const nlohmann::json json{{"version", SWITCHYARD_VERSION},
-                            {"host", listening.host},
-                            {"port", port},
-                            {"model", serving.served.name},
-                            {"startup_seconds", to_json(startup)}};
-  write_file_atomic(json_file, json.dump(1) + "\n");
-}
-
-// Keys of the options and of the environment. Their text is kept nowhere.
-http::Keys keys_of(const Options& options) {
-  http::Keys keys;
-  const auto add = [&](const std::string& key) {
-    if (key.empty()) fail_usage("[serve] --api-key, SWITCHYARD_API_KEY: expected a key, got an empty text");
-    keys.add(key);
-  };
-  if (const auto given = options.lists.find("--api-key"); given != options.lists.end())
-    std::ranges::for_each(given->second, add);
-  if (const auto files = options.lists.find("--api-key-file"); files != options.lists.end()) {
-    for (const std::string& file : files->second) http::add_keys_of_file(file, keys);
-  }
-  if (const char* const key = std::getenv("SWITCHYARD_API_KEY")) add(key);
-  return keys;
-}
-
-// Reads the options, which are checked before a model is opened.
-http::Options listening_of(const Options& options) {
-  const auto value = [&](const char* name, const char* otherwise = "") {
-    const auto given = options.values.find(name);
-    return given == options.values.end() ? std::string(otherwise) : given->second;
-  };
-  const auto list = [&](const char* name) {
-    const auto given = options.lists.find(name);
-    return given == options.lists.end() ? std::vector<std::string>() : given->second;
-  };
-  http::Options listening;
-  listening.host = value("--host", "127.0.0.1");
-  listening.port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
-  listening.keys = keys_of(options);
-  listening.origins = list("--cors");
-  listening.host_names = list("--host-name");
-  return listening;
-}
-
-// Reads the config's keys.
-void add_keys_of_config(const Config& config, const Options& options, http::Options& listening) {
-  listening.most_body = static_cast<std::size_t>(config.get_int("max_body")) << 20;
-  listening.protect_metrics = config.get_bool("protect_metrics");
-  listening.tls_certificate = config.get_string("tls_cert");
-  listening.tls_key = config.get_string("tls_key");
-  if (!listening.keys.empty()) return;
-  for (const char* const option : {"--adapter-folder", "--weights-folder"}) {
-    if (options.lists.contains(option)) fail_usage("[serve] {}: expected an API key, got none", option);
-  }
-  if (listening.protect_metrics) fail_usage("[serve] protect_metrics=true: expected an API key, got none");
-  if (config.get_int("max_texts_of_key") >= 0)
-    fail_usage("[serve] max_texts_of_key: expected API keys, got none");
-  if (config.get_bool("share_prefixes_between_keys"))
-    fail_usage("[serve] share_prefixes_between_keys=true: expected API keys, got none");
-}
-
-int serve_texts(const Options& options, Processes& processes) {
-  const bool first = processes.index() == 0;
-  http::Options listening = listening_of(options);
-  const Serving serving = make_serving("serve", processes, options, options.settings, kTextsAtOnce);
-  add_keys_of_config(serving.run.config, options, listening);
-  serve::Statistics statistics(serving.served.name);
-  texts::Inbox inbox(serving.limits, statistics);
-  std::optional<serve::HttpServer> server;
-  if (first) server.emplace(listening, serving.served, inbox, statistics);
-  run_serving(
-      serving, processes, inbox, statistics,
-      [&](const Startup& startup) {
-        server->start();
-        tell_where(serving, listening, server->port(), startup, options.json_file);
-      },
-      [&] {
-        if (stop_signal() != 0) inbox.close();
-      });
-  if (first) {
-    const serve::Counts counts = statistics.counts();
-    fmt::print(stderr, "stopped: {} texts finished, {} abandoned; {} tokens read, {} made\n",
-               counts.stopped + counts.length, counts.abandoned, counts.prompt_tokens, counts.new_tokens);
-  }
-  return 0;
-}
-
 }  // namespace
 
 int serve_command(std::span<const std::string> args) {
-  const Options options = parse_options("serve", args);
+  const Options options = serve_options(args);
   if (options.help) {
     print_help_page(kServeHelp);
     return 0;
   }
-  return run_in_processes([&](Processes& processes) { return serve_texts(options, processes); });
+  return run_in_processes([&](Processes& processes) {
+    TextServer server(options, processes);
+    server.run({.tell = print_warning,
+                .loading = load_bar(),
+                .before_texts = catch_stop_signals,  // until here one ends the process at once
+                .between = [&] {
+                  if (stop_signal() != 0) server.close();
+                }});
+    if (processes.index() == 0) print_warning(server.farewell());
+    return 0;
+  });
 }
 
 }  // namespace switchyard

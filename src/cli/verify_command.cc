@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cli/help_page.h"
-#include "cli/options.h"
 #include "cli/report_error.h"
+#include "commands/options.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"
 #include "verify/case.h"

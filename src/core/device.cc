@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/gpu.h"
 #include "core/graph_arena.h"
+#include "core/messages.h"
 
 namespace switchyard {
 namespace {
@@ -122,8 +123,7 @@ Device& Device::named(std::string_view name) {
     const std::string missing = gpu::missing();
     if (missing.empty()) return cuda();
     static std::once_flag said;
-    std::call_once(said,
-                   [&] { fmt::print(stderr, "switchyard: [device] device=auto: the CPU; {}\n", missing); });
+    std::call_once(said, [&] { say("switchyard: [device] device=auto: the CPU; {}", missing); });
     return cpu();
   }
   if (name == "cuda") {

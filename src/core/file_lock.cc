@@ -14,6 +14,8 @@
 #include <system_error>
 #include <thread>
 
+#include "core/messages.h"
+
 namespace switchyard {
 namespace {
 
@@ -28,8 +30,8 @@ long holder_of(int descriptor) {
     std::istringstream words(line);
     std::string number, kind, mode, access, place;
     long process = 0;
-    if (words >> number >> kind >> mode >> access >> process >> place && kind == "FLOCK" && place.ends_with(inode) &&
-        process > 0)
+    if (words >> number >> kind >> mode >> access >> process >> place && kind == "FLOCK" &&
+        place.ends_with(inode) && process > 0)
       return process;
   }
   return 0;
@@ -55,14 +57,14 @@ std::string lock_file(int descriptor, const std::string& path) {
   for (int tries = 0; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0;) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {
-      fmt::print(stderr,
-                 "warning: {} cannot be locked ({}): nothing keeps another process from writing it, too\n",
-                 path, std::generic_category().message(errno));
+      say("warning: {} cannot be locked ({}): nothing keeps another process from writing it, too", path,
+          std::generic_category().message(errno));
       return "";
     }
     const long process = holder_of(descriptor);
     const bool may_end_at_once = process == 0 || is_ending(process);
-    if (!may_end_at_once || ++tries > kTries) return process == 0 ? "another process" : fmt::format("process {}", process);
+    if (!may_end_at_once || ++tries > kTries)
+      return process == 0 ? "another process" : fmt::format("process {}", process);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return "";

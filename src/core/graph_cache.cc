@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/messages.h"
 #include "core/stream_log.h"
 
 namespace switchyard::gpu {
@@ -65,7 +66,7 @@ void GraphCache::record(Entry& entry, const Body& body) {
   reason_ = graph->record([&] { output = body(); });
   if (!reason_.empty()) {
     entry.state = State::refused;
-    fmt::print(stderr, "switchyard: {}: without a graph: {}\n", what_, reason_);
+    say("switchyard: {}: without a graph: {}", what_, reason_);
     return;
   }
   entry.state = State::recorded;

@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "core/messages.h"
 #include "data/json_records.h"
 #include "data/text_files.h"
 #include "tokenizer/unicode.h"
@@ -215,8 +216,8 @@ std::string TextNotes::first_reason() const {
 
 void TextNotes::print(const TextSelection& selection) {
   for (const auto& [reason, cases] : reasons_) {
-    fmt::print(stderr, "[data] {}: {}{}\n", cases.first, reason,
-               cases.count == 1 ? "" : fmt::format("; so are {} more files", cases.count - 1));
+    say("[data] {}: {}{}", cases.first, reason,
+        cases.count == 1 ? "" : fmt::format("; so are {} more files", cases.count - 1));
   }
   if (!records_.empty()) {
     std::int64_t all = 0;
@@ -225,10 +226,9 @@ void TextNotes::print(const TextSelection& selection) {
       all += count;
       kinds += fmt::format("{}{}: {}", kinds.empty() ? "" : ", ", kind, count);
     }
-    fmt::print(stderr,
-               "[data] skipped {} records without a text under the key \"{}\" ({}); the first is {}; "
-               "records_without_text=refuse stops there\n",
-               all, selection.column, kinds, first_record_);
+    say("[data] skipped {} records without a text under the key \"{}\" ({}); the first is {}; "
+        "records_without_text=refuse stops there",
+        all, selection.column, kinds, first_record_);
   }
   reasons_.clear();
   records_.clear();

@@ -131,11 +131,7 @@ Engine Engine::open(const Settings& settings, const std::stop_token& stop) {
     processes->agree(&told, timeout);
   }
   processes->agree(nullptr, timeout);
-  if (const Parameters::FillBlock fill = impl->on_ranks.fill; fill && stop.stop_possible())
-    impl->on_ranks.fill = [fill, stop](const ParameterSpec& spec, const Box& block) {
-      if (stop.stop_requested()) fail_runtime("[engine] open: asked to stop before all weights were read");
-      return fill(spec, block);
-    };
+  impl->on_ranks.fill = stoppable(impl->on_ranks.fill, stop, "open");
   impl->start();
   return Engine(std::move(impl));
 }

@@ -20,6 +20,10 @@
 
 namespace switchyard {
 
+namespace serve {
+struct ServedModel;
+}
+
 struct Settings::Checked {
   Config config;
 };
@@ -50,6 +54,7 @@ struct Engine::Impl {
   std::mutex texts_mutex;
   std::int64_t streams = 0;                               // guarded by texts_mutex; at most text_rows
   std::shared_ptr<const grammar::Vocabulary> vocabulary;  // from the first schema on; guarded by texts_mutex
+  std::shared_ptr<const serve::ServedModel> served;       // from the first chat on; guarded by texts_mutex
 
   bool has_gradients = false;  // of forward_backward()
   ResumePoint resume;          // of load_full_state_path
@@ -102,9 +107,11 @@ struct Engine::Impl {
   texts::Loop& loop_of_texts(Context& context);
   texts::TextRequest request(const char* what, const std::vector<std::int32_t>& prompt,
                              const Sampling& sampling);
-  // Makes texts side by side; the call is `what`.
-  std::vector<GeneratedText> make(const char* what, std::vector<texts::TextRequest> requests,
-                                  const std::stop_token& stop);
+  // Makes all texts side by side; Error(runtime) for logits that are no numbers.
+  std::vector<GeneratedText> make_all(const char* what, const std::vector<texts::TextRequest>& requests,
+                                      const std::stop_token& stop);
+  std::shared_ptr<const grammar::Vocabulary> vocabulary_of_grammars();
+  const serve::ServedModel& chats();  // Error(usage) without a chat template
   void take_stream(const char* what);
   void end_stream();
   [[noreturn]] void fail_of(const GeneratedText& made, const std::string& broken_layer) const;

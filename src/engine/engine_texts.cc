@@ -86,6 +86,14 @@ void Engine::Impl::fail_of(const GeneratedText& made, const std::string& broken_
                made.not_finite->tokens_before, broken_layer);
 }
 
+std::shared_ptr<const grammar::Vocabulary> Engine::Impl::vocabulary_of_grammars() {
+  const std::scoped_lock lock(texts_mutex);
+  if (vocabulary == nullptr)
+    vocabulary = std::make_shared<const grammar::Vocabulary>(*on_ranks.tokenizer, ids_to_pick(),
+                                                             end_tokens(config, *on_ranks.tokenizer));
+  return vocabulary;
+}
+
 // Checks a prompt and how it is continued, on the caller's thread.
 texts::TextRequest Engine::Impl::request(const char* what, const std::vector<std::int32_t>& prompt,
                                          const Sampling& sampling) {
@@ -119,12 +127,9 @@ texts::TextRequest Engine::Impl::request(const char* what, const std::vector<std
   auto form = std::make_shared<texts::AnswerForm>();
   form->stop = sampling.stop;
   text.answer = std::move(form);
-  const std::scoped_lock lock(texts_mutex);
   try {
-    if (vocabulary == nullptr)
-      vocabulary = std::make_shared<const grammar::Vocabulary>(*tokenizer, ids_to_pick(),
-                                                               end_tokens(config, *tokenizer));
-    text.grammar = grammar::Grammar::of_json_schema(*vocabulary, grammar::Json::parse(sampling.json_schema));
+    text.grammar = grammar::Grammar::of_json_schema(*vocabulary_of_grammars(),
+                                                    grammar::Json::parse(sampling.json_schema));
   } catch (const grammar::Json::exception& error) {
     fail_usage("[engine] json_schema: expected JSON, got {}", sampling.json_schema);
   } catch (const grammar::GrammarError& error) {
@@ -243,18 +248,19 @@ TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Samp
   return TokenStream(std::move(state));
 }
 
-std::vector<GeneratedText> Engine::Impl::make(const char* what, std::vector<texts::TextRequest> requests,
-                                              const std::stop_token& stop) {
+std::vector<GeneratedText> Engine::Impl::make_all(const char* what,
+                                                  const std::vector<texts::TextRequest>& requests,
+                                                  const std::stop_token& stop) {
   take_stream(what);
   std::vector<GeneratedText> made;
   std::string broken_layer;
   const auto failed = [](const GeneratedText& text) { return !text.problem.empty(); };
   try {
     loop->run([&](Context& context) {
-      texts::Loop& on_rank = loop_of_texts(context);
+      texts::Loop& texts_loop = loop_of_texts(context);
       Generator& generator = *state(context)->generator;
       std::vector<GeneratedText> all = make_texts(
-          on_rank, generator, inbox, requests, [](std::size_t, std::int32_t) {}, stop);
+          texts_loop, generator, inbox, requests, [](std::size_t, std::int32_t) {}, stop);
       const auto broken = std::ranges::find_if(all, failed);
       const std::string layer =
           broken == all.end() || !broken->not_finite
@@ -283,7 +289,7 @@ std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>&
     requests.back().choice = requests.size() - 1;
   }
   std::vector<Text> texts;
-  for (GeneratedText& text : impl_->make("complete", std::move(requests), stop))
+  for (GeneratedText& text : impl_->make_all("complete", requests, stop))
     texts.push_back({std::move(text.tokens), std::move(text.text), std::move(text.log_probs), text.ended});
   return texts;
 }
@@ -298,7 +304,7 @@ std::vector<Score> Engine::score(const std::vector<std::vector<std::int32_t>>& t
     requests.back().scores_prompt = true;
   }
   std::vector<Score> scores;
-  for (GeneratedText& text : impl_->make("score", std::move(requests), stop))
+  for (GeneratedText& text : impl_->make_all("score", requests, stop))
     scores.push_back({std::move(text.prompt_log_probs), std::move(text.most_probable)});
   return scores;
 }

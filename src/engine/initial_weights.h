@@ -18,6 +18,8 @@ enum class WeightUse {
           // its files
 };
 
+struct ModelFamily;
+
 // The model that an adapter is for, as its files call its weights.
 struct AdapterBase {
   const ModelFamily* family;

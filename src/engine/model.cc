@@ -194,6 +194,14 @@ Parameters::FillBlock with_adapter_weights(Parameters::FillBlock base,
   };
 }
 
+Parameters::FillBlock stoppable(Parameters::FillBlock fill, const std::stop_token& stop, const char* what) {
+  if (!fill || !stop.stop_possible()) return fill;
+  return [fill = std::move(fill), stop, what](const ParameterSpec& spec, const Box& block) {
+    if (stop.stop_requested()) fail_runtime("[engine] {}: asked to stop before all weights were read", what);
+    return fill(spec, block);
+  };
+}
+
 Parameters::FillBlock blocks_of(Parameters::Fill fill) {
   return [fill = std::move(fill)](const ParameterSpec& spec, const Box& block) {
     return slice_block(fill(spec), block.start, block.shape).cast(spec.dtype);

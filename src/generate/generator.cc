@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "autograd/ahead.h"
+#include "core/messages.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/mixer.h"
 #include "models/finite.h"
@@ -133,8 +134,7 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   }
   // A graph would keep every fetched weight on the device.
   static std::once_flag said;
-  std::call_once(
-      said, [] { fmt::print(stderr, "switchyard: decoding: without a graph: weights lie on the host\n"); });
+  std::call_once(said, [] { say("switchyard: decoding: without a graph: weights lie on the host"); });
 }
 
 void Generator::follow_weights() {

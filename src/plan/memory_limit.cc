@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/messages.h"
 #include "engine/session.h"
 #include "generate/generator.h"
 #include "kernels/machine/machine.h"
@@ -37,7 +38,7 @@ std::int64_t bytes_of(const std::vector<ParameterSpec>& specs) {
 }
 
 void say_unchecked(const std::string& command, const std::string& why) {
-  fmt::print(stderr, "[{}] nobody checked whether memory suffices: {}\n", command, why);
+  say("[{}] nobody checked whether memory suffices: {}", command, why);
 }
 
 // Passes on what a run would refuse, too, and says what else kept `plan` from its end.

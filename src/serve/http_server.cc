@@ -12,6 +12,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/messages.h"
 #include "serve/growing_answer.h"
 #include "serve/http/server.h"
 #include "serve/page.h"
@@ -289,7 +290,7 @@ class HttpServer::Impl {
     const std::lock_guard lock(said_mutex_);
     for (const std::string& name : request.ignored) {
       if (said_.size() < kMostSaid && said_.insert(name).second)
-        fmt::print(stderr, "a chat's field is not known and ignored: {}\n", Fields::shown(name));  // escaped
+        say("a chat's field is not known and ignored: {}", Fields::shown(name));  // escaped
     }
     return {{"x-switchyard-ignored", names.substr(0, kLongestHeader)}};
   }

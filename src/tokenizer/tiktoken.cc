@@ -1,5 +1,5 @@
-// A file of tiktoken's: lines of a base64 token and its rank, which is both its id and its merge priority. What
-// it does not state, tiktoken_kinds.h finds.
+// A file of tiktoken's: lines of a base64 token and its rank, which is both its id and its merge priority.
+// What it does not state, tiktoken_kinds.h finds.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
+#include "core/messages.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/bpe.h"
@@ -37,8 +38,9 @@ class TiktokenTokenizer : public Tokenizer {
     kind_ = tiktoken_kind_of(ranks_.size(), highest_, settings, name);
     refuse_gaps(name);
     if (kind_.guessed)
-      fmt::print(stderr, "switchyard: [tokenizer] {}: {} ranks are no published vocabulary's: texts are split as Llama "
-                         "3 splits them, and Llama 3's special tokens follow the ranks\n", name, ranks_.size());
+      say("switchyard: [tokenizer] {}: {} ranks are no published vocabulary's: texts are split as Llama "
+          "3 splits them, and Llama 3's special tokens follow the ranks",
+          name, ranks_.size());
     pattern_.emplace(std::string(kind_.pattern), name, Regex::Anchors::text);
     ends_prompts_ = settings.flag("add_eos_token", false);
     name_special_tokens();
@@ -71,7 +73,8 @@ class TiktokenTokenizer : public Tokenizer {
   std::optional<std::string> token_bytes(std::int32_t id) const override {
     if (const auto found = bytes_.find(id); found != bytes_.end()) return found->second;
     const auto added = special_.find(id);
-    return added == special_.end() || added->second.special ? std::nullopt : std::optional(added->second.content);
+    return added == special_.end() || added->second.special ? std::nullopt
+                                                            : std::optional(added->second.content);
   }
 
   std::int32_t vocab_size() const override { return kind_.ids; }
@@ -111,18 +114,19 @@ class TiktokenTokenizer : public Tokenizer {
     }
   }
 
-  // The ids of special tokens follow from the number of ranks, so that none may be missing; p50k_base alone has a
-  // special token among its ranks.
+  // The ids of special tokens follow from the number of ranks, so that none may be missing; p50k_base alone
+  // has a special token among its ranks.
   void refuse_gaps(const std::string& name) const {
     if (static_cast<std::size_t>(highest_) + 1 == ranks_.size()) return;
     std::int32_t missing = 0;
-    while (lines_.contains(missing) || std::ranges::any_of(kind_.special, [&](const ConfigToken& token) {
-      return token.id == missing;
-    })) ++missing;
+    while (lines_.contains(missing) ||
+           std::ranges::any_of(kind_.special, [&](const ConfigToken& token) { return token.id == missing; }))
+      ++missing;
     if (missing > highest_) return;
     std::int32_t next = missing;
     while (!lines_.contains(next)) ++next;
-    fail_usage("[tokenizer] {}:{}: rank {} follows, but no line has rank {}", name, lines_.at(next), next, missing);
+    fail_usage("[tokenizer] {}:{}: rank {} follows, but no line has rank {}", name, lines_.at(next), next,
+               missing);
   }
 
   void read_line(std::string_view line, std::int64_t number, const std::string& name) {
@@ -169,17 +173,18 @@ class TiktokenTokenizer : public Tokenizer {
   std::optional<Regex> pattern_;
   std::unordered_map<std::string, std::int32_t> ranks_;
   std::unordered_map<std::int32_t, std::string> bytes_;
-  std::unordered_map<std::int32_t, std::int64_t> lines_;   // of ranks
+  std::unordered_map<std::int32_t, std::int64_t> lines_;  // of ranks
   std::unordered_map<std::int32_t, ConfigToken> special_;
-  AddedTokenFinder finder_;                                // of special tokens
-  std::size_t longest_ = 0;                                // bytes of the longest token
+  AddedTokenFinder finder_;  // of special tokens
+  std::size_t longest_ = 0;  // bytes of the longest token
   std::int32_t highest_ = -1;
   std::uint32_t owner_ = next_cache_owner();
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view config, const std::string& name) {
+std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view config,
+                                          const std::string& name) {
   const std::string named = name + " (tokenizer_config.json)";
   const nlohmann::json settings = config.empty() ? nlohmann::json::object() : parse_json(config, named);
   return std::make_unique<TiktokenTokenizer>(text, JsonReader(settings, named), name);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/graph_cache.h"
+#include "core/messages.h"
 #include "kernels/pointwise/strided_copy.h"
 #include "moe/balance.h"
 #include "train/step_faults.h"
@@ -94,7 +95,7 @@ StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   } else {
     if (is_on_gpu() && context_.comm->size() == 1 && !context_.abstract() &&
         !std::exchange(said_why_no_graph_, true))
-      fmt::print(stderr, "switchyard: [train] steps are issued one by one, without a graph: {}\n", reason);
+      say("switchyard: [train] steps are issued one by one, without a graph: {}", reason);
     const Tensor there = numbers_in(context_.memory, numbers);
     read_report(step, issue(step, batch.sequence, own, nullptr, there.view(), result), batch, result);
   }

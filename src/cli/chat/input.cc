@@ -253,12 +253,4 @@ std::unique_ptr<ChatInput> terminal_chat_input(const std::string& history_file) 
 #endif
 }
 
-bool knows_line_editing() {
-#ifdef SWITCHYARD_NO_LIBEDIT
-  return false;
-#else
-  return true;
-#endif
-}
-
 }  // namespace switchyard

@@ -26,9 +26,6 @@ std::unique_ptr<ChatInput> piped_chat_input();
 // Without libedit in the build: plain lines, of which none is kept.
 std::unique_ptr<ChatInput> terminal_chat_input(const std::string& history_file);
 
-// True when the build has libedit.
-bool knows_line_editing();
-
 // Returns where the history stands without a word from anyone: $XDG_STATE_HOME or ~/.local/state, then
 // switchyard/history. Empty where there is no home.
 std::string usual_history_file();

@@ -8,7 +8,7 @@
 #include <optional>
 #include <sstream>
 
-#include "cli/sampling_words.h"
+#include "commands/sampling_words.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/unicode.h"

@@ -9,6 +9,8 @@
 #include <set>
 #include <tuple>
 
+#include "core/messages.h"
+
 namespace switchyard {
 namespace {
 
@@ -86,12 +88,12 @@ DispatchRecord* record() {
 
 void note_refusal(const char* op, const char* implementation, const char* reason) {
   if (!verbose() || !is_new({op, implementation, implementation, reason})) return;
-  fmt::print(stderr, "[dispatch] {}: {} refused: {}\n", op, implementation, reason);
+  say("[dispatch] {}: {} refused: {}", op, implementation, reason);
 }
 
 void note_choice(const char* op, const char* implementation, const char* refused, const char* reason) {
   if (!is_new({op, implementation, refused, reason}) || !verbose()) return;
-  fmt::print(stderr, "[dispatch] {}: {} runs\n", op, implementation);
+  say("[dispatch] {}: {} runs", op, implementation);
 }
 
 }  // namespace registry

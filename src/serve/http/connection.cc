@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "core/messages.h"
+
 namespace switchyard::http {
 namespace {
 
@@ -57,7 +59,7 @@ asio::awaitable<void> Connection::run() {
   try {
     co_await serve();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "[serve] a connection ended: {}\n", error.what());
+    say("[serve] a connection ended: {}", error.what());
   }
   close();
 }

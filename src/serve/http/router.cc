@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "chat/bad_request.h"
+#include "core/messages.h"
 
 namespace switchyard::http {
 namespace {
@@ -199,7 +200,7 @@ Answer Router::call(const Route& route, Request& request) const {
     const bool is_value = error.code.empty() && error.status == 400 && !error.field.empty();
     return error_response(error.status, error.what(), error.field, is_value ? "invalid_value" : error.code);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{} {} failed: {}\n", route.method, route.path, error.what());
+    say("{} {} failed: {}", route.method, route.path, error.what());
     return error_response(500, "the server failed to answer; its log says why");
   }
 }

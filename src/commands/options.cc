@@ -1,4 +1,4 @@
-#include "cli/options.h"
+#include "commands/options.h"
 
 #include <unistd.h>
 
@@ -64,7 +64,6 @@ const std::map<std::string, CommandOptions>& command_options() {
                         {"--merge-adapter", "FOLDER"},
                         {"--form", "peft|per-expert"},
                         {"--file-bytes", "N"}},
-        .writes_json = false,
         .takes_keys = false}},
       {"inspect",
        {.flags = {"--all", "--prove", "--statistics"},

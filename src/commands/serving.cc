@@ -1,14 +1,12 @@
-#include "cli/serving.h"
+#include "commands/serving.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 
 #include "chat/call_form.h"
-#include "cli/progress.h"
-#include "cli/sampling_words.h"
+#include "commands/sampling_words.h"
 #include "convert/inspect_adapter.h"
 #include "core/error.h"
 #include "core/gpu.h"
@@ -17,9 +15,9 @@
 #include "engine/stored_model.h"
 #include "generate/generator.h"
 #include "metrics/append_file.h"
-#include "parallel/comm/stop_signal.h"
 #include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
+#include "serve/chat_model.h"
 #include "serve/longest_token.h"
 #include "serve/protocol/sampling_fields.h"
 #include "serve/routing_recorder.h"
@@ -44,34 +42,6 @@ fs::path model_path(const Config& config, std::span<const std::string> settings)
   return path;
 }
 
-// The folder's name, or else the model's name.
-std::string name_of_model(const Config& config, const fs::path& path) {
-  const std::string folder = path.filename().string();
-  return folder.empty() || folder == "." || folder == ".." ? config.get_string("model_name") : folder;
-}
-
-// Finds the chat template, which stands with the tokenizer or with the weights.
-std::optional<chat::TemplateSource> template_of(const Config& config, const fs::path& weights) {
-  const std::string given = config.get_string("chat_template_path");
-  fs::path tokenizer = config.is_none("tokenizer_path") ? "" : config.get_string("tokenizer_path");
-  if (config.get_string("tokenizer_type") == "byte") tokenizer.clear();
-  if (!tokenizer.empty() && config.get_string("tokenizer_type") != "gguf" && !fs::is_directory(tokenizer))
-    tokenizer = tokenizer.parent_path();
-  for (const fs::path& place : {tokenizer, weights}) {
-    if (place.empty() && given.empty()) continue;
-    if (std::optional<chat::TemplateSource> source = chat::find_template(place, given)) return source;
-  }
-  return std::nullopt;
-}
-
-chat::Json template_kwargs(const Config& config) {
-  const std::string text = config.get_string("chat_template_kwargs");
-  if (text.empty()) return chat::Json::object();
-  chat::Json kwargs = chat::Json::parse(text, nullptr, false);
-  if (!kwargs.is_object()) fail_usage("chat_template_kwargs: expected JSON of an object, got {}", text);
-  return kwargs;
-}
-
 const std::string* option(const Options& options, const char* name) {
   const auto given = options.values.find(name);
   return given == options.values.end() ? nullptr : &given->second;
@@ -90,15 +60,11 @@ void refuse_chat_settings(const Config& config, const Options& options) {
 
 std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const Options& options,
                                                    const fs::path& weights) {
-  std::optional<chat::TemplateSource> source = template_of(config, weights);
-  if (!source) {
+  auto chat = serve::chat_model_of(config, weights);
+  if (chat == nullptr) {
     refuse_chat_settings(config, options);
     return nullptr;
   }
-  const std::string text = source->text + source->tool_text;
-  auto chat = std::make_shared<serve::ChatModel>(
-      serve::ChatModel{chat::ChatTemplate(std::move(*source), {.kwargs = template_kwargs(config)}),
-                       chat::format_of_template(text)});
   if (const std::string* const name = option(options, "--tool-format"))
     chat->format = chat::format_named(*name);
   if (const std::string* const name = option(options, "--reasoning-format")) {
@@ -112,8 +78,6 @@ std::shared_ptr<const serve::ChatModel> chat_model(const Config& config, const O
                    *name, chat::name_of(chat->format));
     }
   }
-  chat->trusts_messages = config.get_bool("trust_messages");
-  chat->strict_fields = config.get_bool("strict_fields");
   chat->takes_templates = options.flags.contains("--trust-request-template");
   return chat;
 }
@@ -207,7 +171,7 @@ Serving serving_of(const std::string& command, Processes& processes, ModelOnRank
                {limits.slots, limits.slots, 1, run.model.moe_execution.token_chunks});
   serve::ServedModel served;
   const fs::path weights = model_path(config, words.settings);
-  served.name = name_of_model(config, weights);
+  served.name = serve::name_of_model(config, weights);
   served.has_page = config.get_bool("page");
   if (const auto names = options.lists.find("--alias"); names != options.lists.end())
     served.aliases = names->second;
@@ -287,7 +251,7 @@ Serving make_serving(const std::string& command, Processes& processes, const Opt
 }
 
 void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inbox, texts::Observer& observer,
-                 const std::function<void(const Startup&)>& on_ready, const std::function<void()>& between) {
+                 const ServingHooks& hooks) {
   const bool first = processes.index() == 0;
   const Config& config = serving.run.config;
   const std::string record = routing_files(config, serving.run.model).record;
@@ -298,9 +262,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
     routing.clear();
   }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
-  if (first) {
-    for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
-  }
+  if (first && hooks.tell) std::ranges::for_each(serving.run.notes, hooks.tell);
   Startup startup = Startup::of_program();
   startup.mark("config");
   try {
@@ -310,7 +272,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
         if (context.comm->rank() == 0) startup.mark(part);
       };
       mark("device");
-      Parameters parameters = serving.run.load(context, load_bar());
+      Parameters parameters = serving.run.load(context, hooks.loading);
       mark("weights");
       Generator generator(context, serving.run.model, parameters, serving.limits.slots,
                           serving.served.capacity, serving.evicts, serving.limits.checkpoints,
@@ -318,7 +280,7 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
       generator.keep_logits_there();
       mark("cache");
       if (serving.served.records_routing) generator.record_routing();
-      catch_stop_signals();  // until here one ends the process at once
+      if (hooks.before_texts) hooks.before_texts();
       std::optional<texts::Loop::Head> head;
       if (context.comm->rank() == 0) {
         head.emplace(texts::Loop::Head{inbox, serving.run.tokenizer.get(), observer});
@@ -330,9 +292,9 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
             serving.changing->apply(context, parameters, generator, change_of_text(task));
         if (head) serving.served.weights->done(task, problem, inbox);
       });
-      if (head) on_ready(startup);
+      if (head && hooks.ready) hooks.ready(startup);
       while (loop.step(kIdleSeconds)) {
-        if (head) between();
+        if (head && hooks.between) hooks.between();
       }
     });
     serving.served.weights->stop();

@@ -1,4 +1,4 @@
-#include "cli/sampling_words.h"
+#include "commands/sampling_words.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

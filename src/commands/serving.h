@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/options.h"
+#include "commands/commands.h"
 #include "core/startup.h"
 #include "engine/changing_weights.h"
 #include "engine/model_to_run.h"
@@ -31,16 +31,23 @@ struct Serving {
 inline constexpr const char* kChatOptions[] = {"--tool-format", "--reasoning-format",
                                                "--trust-request-template"};
 
-// Opens the model that the settings name and reads how it is served, with the words of cli/sampling_words.h
-// for what requests leave out. Error(usage), also where the machine has not enough memory. `slots`: texts at
-// once where the settings do not say.
+// Opens the model that the settings name and reads how it is served, with the words of
+// commands/sampling_words.h for what requests leave out. Error(usage), also where the machine has not enough
+// memory. `slots`: texts at once where the settings do not say.
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots);
 
-// Loads the weights and makes the inbox's texts until it is closed and none runs. On process 0 `on_ready` is
-// called once the weights are loaded, with the seconds since the program's start, and `between` behind each
-// call of the model. Prints the notes.
+// What a program does while it serves, on process 0; functions may be empty.
+struct ServingHooks {
+  Tell tell = {};                                                         // gets notes
+  std::function<void(std::int64_t read, std::int64_t all)> loading = {};  // bytes of weights
+  std::function<void()> before_texts = {};         // on each rank, once weights are loaded
+  std::function<void(const Startup&)> ready = {};  // then, with the seconds since the program's start
+  std::function<void()> between = {};              // behind each call of the model
+};
+
+// Loads the weights and makes the inbox's texts until it is closed and none runs.
 void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inbox, texts::Observer& observer,
-                 const std::function<void(const Startup&)>& on_ready, const std::function<void()>& between);
+                 const ServingHooks& hooks);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-#include "cli/sampling_words.h"
+#include "commands/sampling_words.h"
 
 #include <fmt/format.h>
 
