@@ -140,23 +140,6 @@ class Call {
   std::list<std::stop_source>::iterator stop_;
 };
 
-// Waits for work that another thread does, so that this one, Python's main thread, hears signals meanwhile.
-// When a handler of one raises, the work is asked to end, and that is raised.
-template <typename Work>
-auto heard(std::stop_source& stop, const Work& work) {
-  constexpr std::chrono::milliseconds kBetweenLooks(50);
-  auto result = std::async(std::launch::async, work);
-  const auto is_done = [&] { return result.wait_for(kBetweenLooks) == std::future_status::ready; };
-  while (!without_gil(is_done)) {
-    if (PyErr_CheckSignals() == 0) continue;
-    nb::python_error raised;
-    stop.request_stop();
-    without_gil([&] { result.wait(); });
-    throw raised;
-  }
-  return result.get();
-}
-
 // A call that ends early where a signal's handler raises, or another thread closes the engine. `work` gets
 // the engine and what asks it to stop.
 template <typename Work>

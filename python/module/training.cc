@@ -63,6 +63,38 @@ void assign(const Held& core, const std::string& name, const Numbers& values) {
   without_gil([&] { call.engine().assign(name, std::span(values.data(), values.size())); });
 }
 
+// Runs `call`, which takes what a run tells, with the GIL, in the thread that called train(). A run that is
+// asked to end, by a handler of a signal or by close(), ends behind its step.
+TrainedRun train(const Held& core, const std::string& data, std::int64_t steps, const nb::object& after_step,
+                 const nb::object& line, bool hears_signals) {
+  Call call(core, "train");
+  const auto goes_on = [&] {
+    if (hears_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
+    return !call.stop().stop_requested();
+  };
+  const TrainCalls calls{.after_step =
+                             [&](const std::string& metrics) {
+                               const nb::gil_scoped_acquire held;
+                               const bool wanted =
+                                   after_step.is_none() || nb::cast<bool>(after_step(to_text(metrics)));
+                               return goes_on() && wanted;
+                             },
+                         .line =
+                             [&](const std::string& text) {
+                               const nb::gil_scoped_acquire held;
+                               if (!line.is_none()) line(to_text(text));
+                             },
+                         .between =
+                             [&] {
+                               const nb::gil_scoped_acquire held;
+                               return goes_on();
+                             }};
+  TrainedRun run = without_gil([&] { return call.engine().train(data, steps, calls); });
+  if (call.stop().stop_requested())
+    throw Error(Error::Kind::usage, "[engine] train: the engine was closed before the run ended");
+  return run;
+}
+
 std::vector<Score> score(const Held& core, const std::vector<Ids>& texts, bool hears_signals) {
   return stoppable(core, "score", hears_signals,
                    [&](Engine& engine, const std::stop_token& stop) { return engine.score(texts, stop); });
@@ -95,6 +127,12 @@ void define_training(nb::module_& module, nb::class_<Core>& engine) {
       .def_ro("cross_entropy", &Loss::cross_entropy)
       .def_ro("balance_loss", &Loss::balance_loss)
       .def_ro("targets", &Loss::targets);
+  nb::class_<TrainedRun>(module, "TrainedRun")
+      .def_ro("folder", &TrainedRun::folder)
+      .def_ro("lines", &TrainedRun::lines)
+      .def_prop_ro("sample", [](const TrainedRun& run) { return to_text(run.sample); })
+      .def_ro("steps", &TrainedRun::steps)
+      .def_ro("stopped", &TrainedRun::stopped);
   nb::class_<Score>(module, "Score")
       .def_ro("log_probs", &Score::log_probs)
       .def_ro("most_probable", &Score::most_probable);
@@ -130,6 +168,8 @@ void define_training(nb::module_& module, nb::class_<Core>& engine) {
              const Call call(core, "weights_changed");
              without_gil([&] { call.engine().weights_changed(); });
            })
+      .def("train", &train, nb::arg("data"), nb::arg("steps"), nb::arg("after_step").none(),
+           nb::arg("line").none(), nb::arg("hears_signals"))
       .def("score", &score);
 }
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,3 +91,25 @@ def batch_of(batch: Any) -> _native.Batch:
         ids("positions"),
         None if weights is None else floats_of("weights", weights, tokens.shape),
     )
+
+
+@contextlib.contextmanager
+def rows_at(data: Any) -> Iterator[str]:
+    """The path of data to train on: "" for None; a file of JSON lines, as long as the context, for rows."""
+    if data is None:
+        yield ""
+    elif isinstance(data, (str, os.PathLike)):
+        yield str(os.fspath(data))
+    elif not isinstance(data, Iterable) or isinstance(data, Mapping):
+        raise TypeError(f"data: expected a path or rows, got {type(data).__name__}")
+    else:
+        with tempfile.TemporaryDirectory(prefix="switchyard-rows-") as folder:
+            path = os.path.join(folder, "rows.jsonl")
+            with open(path, "w", encoding="utf-8") as file:
+                for number, row in enumerate(data):
+                    if isinstance(row, str):
+                        row = {"text": row}
+                    if not isinstance(row, Mapping):
+                        raise TypeError(f"data: row {number}: expected a text or a mapping, got {type(row).__name__}")
+                    file.write(json.dumps(dict(row), ensure_ascii=False) + "\n")
+            yield path

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _native
 from ._arguments import Sampling, floats_of, path_of, sampling_of, tokens_of, words_of
-from ._batch import batch_of
+from ._batch import batch_of, rows_at
 from ._errors import UsageError
 from ._parameters import Gradients, Parameter, Parameters
 from .chat import Message, json_of
@@ -81,6 +81,17 @@ class Loss(_Result):
     cross_entropy: float
     balance_loss: float
     targets: float  # their number
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport(_Result):
+    """A training run that is over. `folder` has its files, as docs/run-files.md describes them."""
+
+    folder: str
+    lines: list[str]  # the summary, for people
+    sample: str  # text that the trained model wrote; "" without a tokenizer
+    steps: int  # that the weights have been trained by now
+    stopped: bool  # it was asked to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +351,34 @@ class Engine:
 
     def parameter(self, name: str) -> Parameter:
         return self.parameters[name]
+
+    def train(
+        self,
+        *,
+        data: str | os.PathLike[str] | Iterable[Any] | None = None,
+        steps: int | None = None,
+        callback: Callable[[dict[str, float]], Any] | Sequence[Callable[[dict[str, float]], Any]] | None = None,
+        line: Callable[[str], Any] | None = None,
+    ) -> RunReport:
+        """Trains as `switchyard train` with the engine's keys, on its weights: with files, evaluations, checkpoints.
+
+        `data`, in place of data_path: a path, or rows, texts or mappings such as {"text": …} and {"messages": …}, which
+        are written to a temporary file of JSON lines; an endless stream needs itertools.islice. `callback` gets the
+        metrics of each step, with "step"; where it returns False, the run ends with its checkpoint. `line` gets what
+        the program prints. Ctrl-C and errors of these calls end the run behind its step, with its checkpoint.
+        """
+        calls = [] if callback is None else [callback] if callable(callback) else list(callback)
+
+        def after_step(text: str) -> bool:
+            metrics = json.loads(text)
+            results = [call(metrics) for call in calls]
+            return all(result is not False for result in results)
+
+        with rows_at(data) as path:
+            run = self._native.train(
+                path, -1 if steps is None else steps, after_step if calls else None, line, _hears_signals()
+            )
+        return _result(RunReport, run)
 
     def state(self) -> dict[str, np.ndarray]:
         """All weights by name: float32 arrays that share the engine's memory where one rank holds a whole parameter."""

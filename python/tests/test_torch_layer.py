@@ -348,9 +348,7 @@ def transformers_block(kind):
     if kind == "mixtral":
         from transformers.models.mixtral import modeling_mixtral as m
 
-        return m.MixtralSparseMoeBlock(
-            models.mixtral.MixtralConfig(**shape, intermediate_size=24, num_local_experts=8)
-        )
+        return m.MixtralSparseMoeBlock(models.mixtral.MixtralConfig(**shape, intermediate_size=24, num_local_experts=8))
     from transformers.models.deepseek_v3 import modeling_deepseek_v3 as m
 
     config = models.deepseek_v3.DeepseekV3Config(

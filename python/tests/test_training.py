@@ -1,8 +1,11 @@
 """Losses, halves of steps, gradients, weights and scores, against the engine's other calls and a loop in NumPy."""
 
+import json
+import signal
+
 import numpy as np
 import pytest
-from conftest import open_tiny
+from conftest import MODEL, ROOT, open_tiny, run_program, run_script, words
 
 import switchyard
 
@@ -163,3 +166,70 @@ def test_wrong_arguments(engine):
         switchyard.Batch.of([])
     with pytest.raises(TypeError, match="temprature: expected one of"):
         engine.generate("a", temprature=1)
+
+
+def keys_of_run(mesh, folder, **more):
+    return dict(
+        per_device_batch_size=4 // mesh.get("ranks", 1),
+        max_target_length=16,
+        base_output_directory=folder,
+        run_name="run",
+        enable_checkpointing=True,
+        enable_tensorboard=False,
+        add_bos=False,
+        add_eos=False,
+        steps=4,
+        **mesh,
+        **more,
+    )
+
+
+def test_a_run_is_that_of_the_program(mesh, tmp_path):
+    keys = keys_of_run(mesh, tmp_path / "python")
+    seen, lines = [], []
+    with open_tiny(**keys) as engine:
+        run = engine.train(data=ROOT / "docs/tour.md", callback=[seen.append, lambda metrics: None], line=lines.append)
+        assert (run.steps, run.stopped) == (4, False) and run.sample and any("time:" in line for line in run.lines)
+        assert any("batch 4 x 16 tokens" in line for line in lines)
+        weights = engine.state()
+    keys["base_output_directory"] = tmp_path / "program"
+    run_program("train", MODEL, "tokenizer_type=byte", f"data_path={ROOT / 'docs/tour.md'}", *words(keys))
+    told = [json.loads(line) for line in (tmp_path / "program/run/metrics.jsonl").read_text().splitlines()]
+    assert [step["learning/loss"] for step in seen] == [step["learning/loss"] for step in told]
+    with open_tiny(load_parameters_path=tmp_path / "program/run/checkpoints/4") as trained:
+        for name, array in trained.state().items():
+            assert np.array_equal(array, weights[name]), name
+
+
+def test_a_run_of_rows_ends_where_it_is_told_to(mesh, tmp_path):
+    rows = [{"text": f"row {number} of some text that is long enough to be cut. " * 4} for number in range(80)]
+    with open_tiny(**keys_of_run(mesh, tmp_path)) as engine:
+        run = engine.train(data=iter(rows), steps=6, callback=lambda metrics: metrics["step"] < 1)
+        assert (run.steps, run.stopped) == (2, True)
+        assert (tmp_path / "run/checkpoints/2").is_dir()
+        with pytest.raises(ZeroDivisionError):
+            engine.train(data=rows, steps=6, callback=lambda metrics: 1 // 0)
+        assert (tmp_path / "run/checkpoints/3").is_dir()
+        assert engine.train(data=rows, steps=6).steps == 6
+        with pytest.raises(TypeError, match="data: row 0: expected a text or a mapping, got int"):
+            engine.train(data=[3])
+        with pytest.raises(switchyard.UsageError, match="no such file"):
+            engine.train(data=tmp_path / "nothing")
+
+
+def test_ctrl_c_ends_a_run_behind_its_step(tmp_path):
+    script = f"""
+engine = open_tiny(per_device_batch_size=4, max_target_length=16, base_output_directory={str(tmp_path)!r},
+                   run_name="run", enable_checkpointing=True, checkpoint_period=100000, steps=100000,
+                   add_bos=False, add_eos=False)
+def told(metrics):
+    if metrics["step"] == 3: print("now", flush=True)
+try:
+    engine.train(data="docs/tour.md", callback=told)
+except KeyboardInterrupt:
+    steps = [int(name) for name in os.listdir({str(tmp_path / "run/checkpoints")!r}) if name.isdigit()]
+    assert max(steps) >= 4, steps
+    print("stopped", len(engine.generate("ab", max_tokens=3).tokens))
+"""
+    status, out, err = run_script(script, signal_at=("now", lambda process: process.send_signal(signal.SIGINT)))
+    assert (status, out.strip(), err) == (0, "stopped 3", "")
