@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "switchyard/error.h"
+#include "switchyard/routing.h"
 #include "switchyard/setting_error.h"
 
 namespace switchyard {
@@ -61,6 +62,7 @@ struct TokenBatch {
 struct Logits {
   std::int64_t rows = 0, positions = 0, vocabulary = 0;
   std::vector<float> values;
+  std::vector<RoutedText> routing = {};  // of each row, where wanted
 };
 
 enum class Positions { all, last };  // the positions to return logits for
@@ -112,6 +114,8 @@ struct Sampling {
   std::vector<std::string> stop = {};   // a text ends before the first of these; needs the model's tokenizer
   std::string json_schema = {};         // a text is JSON that keeps this schema; needs the model's tokenizer
   bool log_probs = false;               // return the tokens' log probabilities
+  bool experts = false;                 // return the tokens' experts; needs return_routed_experts=true
+  std::string adapter = {};             // the adapter that reads and makes the text; empty: none
 };
 
 // A text that is over.
@@ -121,6 +125,8 @@ struct Text {
   std::string text;               // of the tokens, before a stop text; empty without a tokenizer
   std::vector<double> log_probs;  // of each token, where wanted
   bool ended = false;             // false: it has all the tokens that it may have
+  // Where wanted: of the prompt's tokens and the new ones, but the last, which the model did not read.
+  std::optional<RoutedText> routing = {};
 };
 
 // How a model rates the tokens of a text that exists, from the second token on.
@@ -142,7 +148,8 @@ struct ParameterInfo {
 struct Shard {
   int rank = 0;
   std::vector<std::int64_t> offset, shape;  // within the whole parameter
-  const void* data = nullptr;  // the weights in their dtype, with the last dim contiguous; null on a GPU
+  const void* data = nullptr;               // the weights in their dtype, with the last dim contiguous
+  int gpu = -1;  // the GPU, as CUDA numbers them, whose memory `data` is; -1: the host's
   std::size_t bytes = 0;
   std::shared_ptr<const void> owner;  // keeps `data` valid, also after the engine's end
 };
@@ -256,8 +263,9 @@ class Engine {
   std::int64_t vocabulary() const;
   int ranks() const;
 
-  // Logits for the token after each position, or after the last position only.
-  Logits forward(const TokenBatch& batch, Positions positions = Positions::all);
+  // Logits for the token after each position, or after the last position only. `experts`: also the experts of
+  // each token. Error(usage) then for a model without MoE layers.
+  Logits forward(const TokenBatch& batch, Positions positions = Positions::all, bool experts = false);
 
   // Runs one optimizer step on per_device_batch_size * ranks * gradient_accumulation_steps sequences.
   TrainStep train_step(const TrainBatch& batch);
@@ -325,6 +333,14 @@ class Engine {
   // Replaces all weights but an adapter's by those of a folder or file of the same model, likewise. Error in
   // one line, with the weights as they were, where it does not fit or is damaged.
   void load(const std::string& path);
+  // Puts an adapter, a folder of PEFT, of a run or of a checkpoint, beside the model, for texts that name it
+  // (Sampling::adapter). At most lora_slots at once. Error(usage) for a name that is taken, for files that do
+  // not fit, and where texts cannot have several adapters (docs/finetuning.md).
+  void add_adapter(const std::string& name, const std::string& folder);
+  // Error(usage) for an unknown name, and while texts are being made.
+  void remove_adapter(const std::string& name);
+  std::vector<std::string> adapters() const;
+
   // To call behind writes into the memory of Shard::data, which is meant to be read: drops what was derived
   // from the weights.
   void weights_changed();

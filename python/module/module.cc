@@ -17,14 +17,16 @@ namespace {
 
 using View = nb::ndarray<nb::ro, nb::array_api>;
 
-Floats forward(const Held& core, const Tokens& tokens, bool last) {
+// With `experts` also the experts of each row, else None.
+nb::tuple forward(const Held& core, const Tokens& tokens, bool last, bool experts) {
   const Call call(core, "forward");
   const TokenBatch batch = batch_of("forward", tokens, call.engine().vocabulary());
-  Logits logits =
-      without_gil([&] { return call.engine().forward(batch, last ? Positions::last : Positions::all); });
-  return array_of(std::move(logits.values),
-                  {static_cast<std::size_t>(logits.rows), static_cast<std::size_t>(logits.positions),
-                   static_cast<std::size_t>(logits.vocabulary)});
+  Logits logits = without_gil(
+      [&] { return call.engine().forward(batch, last ? Positions::last : Positions::all, experts); });
+  return nb::make_tuple(array_of(std::move(logits.values), {static_cast<std::size_t>(logits.rows),
+                                                            static_cast<std::size_t>(logits.positions),
+                                                            static_cast<std::size_t>(logits.vocabulary)}),
+                        std::move(logits.routing));
 }
 
 Held open(const Settings& settings, bool hears_signals) {
@@ -59,8 +61,8 @@ std::optional<nb::dlpack::dtype> dtype_of(const std::string& name) {
   return {};
 }
 
-// The memory of a shard in its own type (None for packed weights and a GPU's memory), or as plain bits: of
-// 16-bit numbers as such, of packed weights as bytes.
+// The memory of a shard in its own type (None for packed weights), or as plain bits: of 16-bit numbers as
+// such, of packed weights as bytes.
 nb::object view_of(const Shard& shard, const std::string& dtype, bool as_bits) {
   const std::optional<nb::dlpack::dtype> type = dtype_of(dtype);
   if (shard.data == nullptr || (!type && !as_bits)) return nb::none();
@@ -72,7 +74,9 @@ nb::object view_of(const Shard& shard, const std::string& dtype, bool as_bits) {
   const nb::dlpack::dtype bits = !type              ? nb::dtype<std::uint8_t>()
                                  : type->bits == 16 ? nb::dtype<std::uint16_t>()
                                                     : nb::dtype<std::uint32_t>();
-  return nb::cast(View(shard.data, shape.size(), shape.data(), owner, nullptr, as_bits ? bits : *type));
+  return nb::cast(View(shard.data, shape.size(), shape.data(), owner, nullptr, as_bits ? bits : *type,
+                       shard.gpu < 0 ? nb::device::cpu::value : nb::device::cuda::value,
+                       std::max(shard.gpu, 0)));
 }
 
 nb::list shards_of(const Held& core, const std::string& name) {
@@ -125,6 +129,24 @@ void translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
+void define_routing(nb::module_& module) {
+  nb::class_<RoutedText>(module, "RoutedText")
+      .def("tokens", [](const RoutedText& text) { return ids_array(text.tokens, {text.tokens.size()}); })
+      .def_ro("layers", &RoutedText::layers)
+      .def_ro("experts", &RoutedText::experts)
+      .def("chosen",
+           [](const RoutedText& text) {
+             return ids_array(text.chosen,
+                              {text.layers.size(), text.tokens.size(), static_cast<std::size_t>(text.slots)});
+           })
+      .def_ro("source", &RoutedText::source)
+      .def_ro("step", &RoutedText::step)
+      .def_ro("row", &RoutedText::row)
+      .def_ro("first", &RoutedText::first);
+  module.def("read_routing_record",
+             [](const std::string& path) { return without_gil([&] { return read_routing_record(path); }); });
+}
+
 void define_values(nb::module_& module) {
   nb::class_<Settings>(module, "Settings")
       .def_static("parse",
@@ -147,11 +169,14 @@ void define_values(nb::module_& module) {
       .def_rw("ends_by_model", &Sampling::ends_by_model)
       .def_rw("stop", &Sampling::stop)
       .def_rw("json_schema", &Sampling::json_schema)
-      .def_rw("log_probs", &Sampling::log_probs);
+      .def_rw("log_probs", &Sampling::log_probs)
+      .def_rw("experts", &Sampling::experts)
+      .def_rw("adapter", &Sampling::adapter);
   nb::class_<Text>(module, "Text")
       .def_ro("tokens", &Text::tokens)
       .def_ro("log_probs", &Text::log_probs)
       .def_ro("ended", &Text::ended)
+      .def_ro("routing", &Text::routing)
       .def_prop_ro("text", [](const Text& text) { return to_text(text.text); });
 }
 
@@ -192,7 +217,9 @@ void define_engine(nb::module_& module) {
       .def("notes", [](const Held& core) { return Call(core, "notes").engine().notes(); })
       .def("vocabulary", [](const Held& core) { return Call(core, "vocabulary").engine().vocabulary(); })
       .def("ranks", [](const Held& core) { return Call(core, "ranks").engine().ranks(); })
-      .def("forward", &forward)
+      .def("forward", &forward,
+           nb::sig("def forward(self, tokens: NDArray[Any], last: bool, experts: bool, /) -> "
+                   "tuple[NDArray[numpy.float32], list[RoutedText]]"))
       .def("complete", &complete)
       .def("chat", [](const Held& core, const std::string& request,
                       bool hears_signals) { return to_text(chat(core, request, hears_signals)); })
@@ -218,11 +245,24 @@ void define_engine(nb::module_& module) {
 
 }  // namespace
 
+namespace {
+
+template <typename T>
+nb::ndarray<nb::numpy, T> owned(std::vector<T> values, const std::vector<std::size_t>& shape) {
+  auto* const kept = new std::vector<T>(std::move(values));
+  const nb::capsule owner(kept, [](void* memory) noexcept { delete static_cast<std::vector<T>*>(memory); });
+  return {kept->data(), shape.size(), shape.data(), owner};
+}
+
+}  // namespace
+
 Floats array_of(std::vector<float> values, const std::vector<std::size_t>& shape) {
-  auto* const kept = new std::vector<float>(std::move(values));
-  const nb::capsule owner(kept,
-                          [](void* memory) noexcept { delete static_cast<std::vector<float>*>(memory); });
-  return Floats(kept->data(), shape.size(), shape.data(), owner);
+  return owned(std::move(values), shape);
+}
+
+nb::ndarray<nb::numpy, std::int32_t> ids_array(std::vector<std::int32_t> values,
+                                               const std::vector<std::size_t>& shape) {
+  return owned(std::move(values), shape);
 }
 
 Ids ids_of(const char* what, const Tokens& tokens, std::int64_t vocabulary) {
@@ -252,6 +292,7 @@ NB_MODULE(_native, module) {
   define_processor(module);
   nb::set_leak_warnings(false);  // at exit others' modules may still hold our objects
   nb::register_exception_translator(&translate, nullptr);
+  define_routing(module);
   define_values(module);
   define_stream(module);
   define_engine(module);

@@ -21,6 +21,8 @@ using Held = std::shared_ptr<Core>;
 
 // Python's memory from now on: an array whose values are not copied.
 Floats array_of(std::vector<float> values, const std::vector<std::size_t>& shape);
+nb::ndarray<nb::numpy, std::int32_t> ids_array(std::vector<std::int32_t> values,
+                                               const std::vector<std::size_t>& shape);
 // Error(usage) that names `what`, the call, for an id that has no 32 bits.
 Ids ids_of(const char* what, const Tokens& tokens, std::int64_t vocabulary);
 TokenBatch batch_of(const char* what, const Tokens& tokens, std::int64_t vocabulary);

@@ -168,6 +168,17 @@ void define_training(nb::module_& module, nb::class_<Core>& engine) {
              const Call call(core, "weights_changed");
              without_gil([&] { call.engine().weights_changed(); });
            })
+      .def("add_adapter",
+           [](const Held& core, const std::string& name, const std::string& folder) {
+             const Call call(core, "add_adapter");
+             without_gil([&] { call.engine().add_adapter(name, folder); });
+           })
+      .def("remove_adapter",
+           [](const Held& core, const std::string& name) {
+             const Call call(core, "remove_adapter");
+             without_gil([&] { call.engine().remove_adapter(name); });
+           })
+      .def("adapters", [](const Held& core) { return Call(core, "adapters").engine().adapters(); })
       .def("train", &train, nb::arg("data"), nb::arg("steps"), nb::arg("after_step").none(),
            nb::arg("line").none(), nb::arg("hears_signals"))
       .def("score", &score);

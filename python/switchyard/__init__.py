@@ -13,14 +13,16 @@ from . import _native as _native, _package as _package  # isort: skip
 from ._batch import Batch
 from ._engine import Engine, Loss, RunReport, Score, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
-from ._parameters import Gradients, Parameter, Parameters, Shard
+from ._parameters import Adapters, Gradients, Parameter, Parameters, Shard
 from ._record import Record
+from ._routing import Routing, RoutingRecord
 from .chat import Message
 from .commands import Report, convert, doctor, evaluate, explain, inspect, plan
 from .server import Server
 from .tokenizer import Tokenizer
 
 __all__ = [
+    "Adapters",
     "Batch",
     "Engine",
     "Error",
@@ -32,6 +34,8 @@ __all__ = [
     "Parameters",
     "Record",
     "Report",
+    "Routing",
+    "RoutingRecord",
     "RunError",
     "RunReport",
     "Score",

@@ -119,6 +119,8 @@ class Sampling(TypedDict, total=False):
     ends_by_model: bool  # True: the model's own ends end a text
     schema: Any  # a text is JSON of this JSON schema
     logprobs: bool  # return the tokens' log-probabilities
+    experts: bool  # return the tokens' experts; the engine is opened with return_routed_experts=True
+    adapter: str | None  # of Engine.adapters, which reads and makes the text
 
 
 _WHOLE = ("max_tokens", "top_k", "seed")
@@ -148,6 +150,12 @@ def sampling_of(options: Mapping[str, Any]) -> _native.Sampling:
     sampling.ends = [int(token) for token in ends if 0 <= token < 2**31]
     sampling.ends_by_model = bool(options.get("ends_by_model", True))
     sampling.log_probs = bool(options.get("logprobs", False))
+    sampling.experts = bool(options.get("experts", False))
+    adapter = options.get("adapter")
+    if adapter is not None:
+        if not isinstance(adapter, str):
+            raise TypeError(f"adapter: expected a name, got {type(adapter).__name__}")
+        sampling.adapter = adapter
     schema = options.get("schema")
     if schema is not None:
         sampling.json_schema = schema if isinstance(schema, str) else json.dumps(schema)

@@ -33,13 +33,19 @@ class Batch:
     def of(
         cls,
         rows: Sequence[Any],
+        tokenizer: Any = None,
         *,
         targets: Sequence[Any] | None = None,
         weights: Sequence[Any] | None = None,
         multiple: int = 1,
     ) -> Batch:
-        """Pads rows of ids to one length, a multiple of `multiple`. `targets` and `weights` have a row for each."""
-        ids = [tokens_of("rows", row, 1) for row in rows]
+        """Pads rows of ids, or texts that `tokenizer` encodes, to one length, a multiple of `multiple`.
+
+        `tokenizer` is a Tokenizer or an Engine. `targets` and `weights` have a row for each.
+        """
+        if any(isinstance(row, str) for row in rows) and tokenizer is None:
+            raise UsageError("rows: expected ids, or a tokenizer beside texts")
+        ids = [tokens_of("rows", tokenizer.encode(row) if isinstance(row, str) else row, 1) for row in rows]
         if not ids:
             raise UsageError("rows: expected at least one")
         length = -(-max(len(row) for row in ids) // multiple) * multiple

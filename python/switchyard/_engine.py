@@ -18,7 +18,8 @@ from . import _native
 from ._arguments import Sampling, floats_of, path_of, sampling_of, tokens_of, words_of
 from ._batch import batch_of, rows_at
 from ._errors import UsageError
-from ._parameters import Gradients, Parameter, Parameters
+from ._routing import Routing, routing_of
+from ._parameters import Adapters, Gradients, Parameter, Parameters
 from .chat import Message, json_of
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Text(_Result):
     tokens: list[int]
     log_probs: list[float]
     ended: bool  # by the model or a stop text; False: it has all the tokens it may have
+    routing: Routing | None  # with experts=True: of the prompt's tokens and the new ones, but the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,12 @@ class Engine:
 
         `tokens` [rows, length] is an array of int32 or int64 with DLPack, the buffer protocol or NumPy's, or lists.
         """
-        return self._native.forward(tokens_of("tokens", tokens, 2), bool(last))
+        return self._native.forward(tokens_of("tokens", tokens, 2), bool(last), False)[0]
+
+    def forward_with_experts(self, tokens: Any, *, last: bool = False) -> tuple[np.ndarray, list[Routing]]:
+        """As forward(), with the experts of each row. UsageError for a model without MoE layers."""
+        logits, routing = self._native.forward(tokens_of("tokens", tokens, 2), bool(last), True)
+        return logits, [routing_of(row) for row in routing]
 
     def generate(self, prompt: Any, **sampling: Unpack[Sampling]) -> Text | list[Text]:
         """Goes on from a prompt, a text or its ids; from a list of prompts, side by side, and returns a list.
@@ -237,7 +244,16 @@ class Engine:
         many = isinstance(prompt, (list, tuple)) and any(not isinstance(part, (int, np.integer)) for part in prompt)
         prompts = [self._prompt(one) for one in (prompt if many else [prompt])]
         made = self._native.complete(prompts, sampling_of(sampling), _hears_signals())
-        texts = [_result(Text, text) for text in made]
+        texts = [
+            Text(
+                text.text,
+                text.tokens,
+                text.log_probs,
+                text.ended,
+                None if text.routing is None else routing_of(text.routing),
+            )
+            for text in made
+        ]
         return texts if many else texts[0]
 
     def stream(self, prompt: Any, **sampling: Unpack[Sampling]) -> Stream:
@@ -403,6 +419,11 @@ class Engine:
     def weights_changed(self) -> None:
         """To call behind writes into shared memory, which is meant to be read: drops what was derived of the weights."""
         self._native.weights_changed()
+
+    @property
+    def adapters(self) -> Adapters:
+        """The adapters beside the model, which texts name by `adapter=`."""
+        return Adapters(self._native)
 
     def save(self, path: str | os.PathLike[str]) -> list[str]:
         """Writes a checkpoint to a new folder: weights and, after a train_step(), optimizer state. Returns notes."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
 from . import _native
-from ._arguments import floats_of
+from ._arguments import floats_of, path_of
 from ._errors import UsageError
+
+_CPU = 1  # DLPack's number of it
+_ON_GPU = "the weights are in a GPU's memory: .numpy() of the parameter copies them, torch.from_dlpack shares them"
 
 
 class _View:
@@ -43,9 +47,11 @@ class _View:
         return array.copy() if copy else array
 
     def _as_numpy(self) -> np.ndarray:
+        memory = self._memory()  # refuses first what has no single array
+        if memory.__dlpack_device__()[0] != _CPU:
+            raise TypeError(_ON_GPU)
         if self._dtype() != "bfloat16":
-            return np.asarray(self._memory())
-        self._memory()  # refuses first what has no single array
+            return np.asarray(memory)
         try:
             import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
@@ -76,15 +82,15 @@ class Shard(_View):
 
     def _memory(self) -> Any:
         if self._bits is None:
-            raise TypeError("the weights are in a GPU's memory: .numpy() of the parameter copies them")
+            raise TypeError("the weights are in a memory without arrays: .numpy() of the parameter copies them")
         if self._array is None:
             raise BufferError(f"packed weights ({self._type}) have no type of arrays: .bits() gives their bytes")
         return self._array
 
     def bits(self) -> np.ndarray:
         """The memory as uint16 (bfloat16), uint32 (float32) or the bytes of packed weights; no copy."""
-        if self._bits is None:
-            raise TypeError("the weights are in a GPU's memory: .numpy() of the parameter copies them")
+        if self._bits is None or self._bits.__dlpack_device__()[0] != _CPU:
+            raise TypeError(_ON_GPU)
         return np.asarray(self._bits)
 
     def __repr__(self) -> str:
@@ -205,3 +211,30 @@ class Gradients(_ByName[np.ndarray]):
 
     def __repr__(self) -> str:
         return f"Gradients({len(self)} parameters)"
+
+
+class Adapters:
+    """The adapters beside an engine's model: names, in the order in which they came."""
+
+    def __init__(self, engine: _native.Engine) -> None:
+        self._engine = engine
+
+    def add(self, folder: str | os.PathLike[str], *, name: str) -> None:
+        """Reads an adapter: a folder of PEFT, of a run or of a checkpoint. At most lora_slots at once."""
+        self._engine.add_adapter(name, path_of("folder", folder))
+
+    def remove(self, name: str) -> None:
+        """Frees the adapter's place. Refused while texts are being made."""
+        self._engine.remove_adapter(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._engine.adapters())
+
+    def __len__(self) -> int:
+        return len(self._engine.adapters())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._engine.adapters()
+
+    def __repr__(self) -> str:
+        return f"Adapters({', '.join(self)})"

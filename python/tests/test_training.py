@@ -108,6 +108,10 @@ def test_documents_and_padding(engine):
     assert not found[0, 4:].any() and not found[1, 2:].any()
     for row, ids in zip(found, ([1, 2, 3, 4, 5], [6, 7, 8])):
         assert np.abs(row[: len(ids) - 1] - engine.score([ids])[0].log_probs).max() < 2e-5
+    texts = switchyard.Batch.of(["ab", [97, 98, 99]], engine)
+    assert texts.tokens[0, :2].tolist() == engine.encode("ab") and texts.tokens.shape == (2, 3)
+    with pytest.raises(switchyard.UsageError, match="a tokenizer beside texts"):
+        switchyard.Batch.of(["ab"])
     packed = engine.token_log_probs({"tokens": [[1, 2, 3, 4, 5, 6, 7, 8]], "segments": [[1] * 5 + [2] * 3]})
     assert np.abs(packed[0, :4] - found[0, :4]).max() < 2e-5 and np.abs(packed[0, 5:7] - found[1, :2]).max() < 2e-5
 

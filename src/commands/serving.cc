@@ -285,7 +285,8 @@ void run_serving(const Serving& serving, Processes& processes, texts::Inbox& inb
       if (context.comm->rank() == 0) {
         head.emplace(texts::Loop::Head{inbox, serving.run.tokenizer.get(), observer});
         head->next_task = [&] { return serving.served.weights->next_task(inbox); };
-        if (serving.served.records_routing) head->on_finished = serve::routing_recorder(routing, generator);
+        if (serving.served.records_routing)
+          head->on_finished = serve::routing_recorder(routing.is_open() ? &routing : nullptr, generator);
       }
       texts::Loop loop(generator, serving.limits, head ? &*head : nullptr, [&](const std::string& task) {
         const std::string problem =

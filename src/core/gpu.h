@@ -50,6 +50,8 @@ void copy(void* to, const void* from, std::size_t bytes);
 // Copies within the GPU's memory, in the order of this thread's stream; returns before the copy is done.
 void move(void* to, const void* from, std::size_t bytes);
 void fill_zero(void* to, std::size_t bytes);
+// The number by which CUDA knows this process's GPU.
+int device_index();
 // Waits for all work issued to this thread's stream so far. Error(runtime) when a kernel failed.
 void synchronize();
 

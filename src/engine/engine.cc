@@ -12,6 +12,7 @@
 #include "engine/engine_impl.h"
 #include "engine/session.h"
 #include "parallel/sharding.h"
+#include "routing/routing_blocks.h"
 #include "routing/routing_keys.h"
 #include "train/checkpointer.h"
 #include "train/step_cost.h"
@@ -61,6 +62,22 @@ std::optional<Parameters::FillBlock> room_to_restore(const Config& config) {
   return [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
 }
 
+// The experts of a row that `generator` read. Collective.
+RoutedText routing_of(Generator& generator, std::size_t row, const std::vector<std::int32_t>& tokens) {
+  const RoutedLayers routed = routed_layers(generator.model());
+  std::vector<std::uint16_t> chosen(routed.layers.size() * tokens.size() *
+                                    static_cast<std::size_t>(routed.slots));
+  if (generator.is_first_rank()) chosen = generator.routing(row, std::ssize(tokens));
+  generator.broadcast(std::span(chosen));
+  RoutedText text{.tokens = tokens,
+                  .layers = routed.layers,
+                  .slots = routed.slots,
+                  .experts = routed.experts,
+                  .chosen = {}};
+  for (const std::uint16_t id : chosen) text.chosen.push_back(id == kNoExpert ? -1 : id);
+  return text;
+}
+
 }  // namespace
 
 void require_whole(const char* what, const TokenBatch& batch, std::int64_t vocabulary) {
@@ -77,6 +94,7 @@ Engine::Impl::Impl(const Config& of, std::shared_ptr<Processes> with)
     : processes(std::move(with)),
       on_ranks(with_tokenizer(ModelOnRanks(model_of_engine(of), processes.get(), room_to_restore(of)))),
       without(without_predictions(model)),
+      returns_experts(records_routing(config, without)),
       text_rows(rows_to_generate(config, mesh)),
       limits{.slots = text_rows,
              .waiting = std::numeric_limits<std::int32_t>::max(),
@@ -146,9 +164,10 @@ int Engine::ranks() const {
   return impl_->mesh.size();
 }
 
-Logits Engine::forward(const TokenBatch& batch, Positions positions) {
+Logits Engine::forward(const TokenBatch& batch, Positions positions, bool experts) {
   Impl& own = *impl_;
   require_whole("forward", batch, vocabulary());
+  if (experts) layers_to_route(own.without, "experts");
   own.require_layout(batch.rows);
   std::vector<SlotTokens> fed;
   for (std::int64_t row = 0; row < batch.rows; ++row) {
@@ -158,6 +177,7 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
   Logits logits{batch.rows, positions == Positions::all ? batch.length : 1, vocabulary(), {}};
   own.loop->run([&](Context& context) {
     Generator generator(context, own.without, own.state(context)->parameters, batch.rows, batch.length);
+    if (experts) generator.record_routing();
     const Tensor all = positions == Positions::all ? generator.feed_each(fed) : generator.feed(fed);
     std::vector<float> values;
     if (all.defined()) values.assign(all.span<float>().begin(), all.span<float>().end());
@@ -165,7 +185,12 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
       values.resize(static_cast<std::size_t>(logits.rows * logits.positions * logits.vocabulary));
       generator.broadcast(std::span<float>(values));
     }
-    if (own.speaks(context)) logits.values = std::move(values);
+    std::vector<RoutedText> routing;
+    for (std::size_t row = 0; experts && row < fed.size(); ++row)
+      routing.push_back(routing_of(generator, row, fed[row].tokens));
+    if (!own.speaks(context)) return;
+    logits.values = std::move(values);
+    logits.routing = std::move(routing);
   });
   return logits;
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/changing_weights.h"
 #include "engine/model.h"
 #include "engine/rank_loop.h"
 #include "switchyard/engine.h"
@@ -38,7 +39,8 @@ struct Engine::Impl {
     Parameters parameters;
     std::optional<Trainer> trainer;      // from the first step on
     std::int64_t steps = 0;              // that were trained
-    std::optional<Generator> generator;  // from the first text on
+    std::optional<Parameters> of_texts;  // the same weights, and adapters of texts; from the first text on
+    std::optional<Generator> generator;  // on them
     std::optional<texts::Loop> texts;    // on it
   };
 
@@ -47,9 +49,16 @@ struct Engine::Impl {
   const Config& config = on_ranks.config;
   const Mesh& mesh = on_ranks.mesh;
   const ModelConfig &model = on_ranks.model, without;  // with prediction layers, and without them
+  const bool returns_experts;                          // with texts
   const std::int64_t text_rows;
   const texts::Limits limits;
   texts::Inbox inbox{limits};  // rank 0 takes from it: other processes leave theirs empty
+
+  // The adapters of texts. Guarded by adapters_mutex.
+  mutable std::mutex adapters_mutex;
+  std::vector<std::shared_ptr<const texts::TextAdapter>> adapters;
+  std::unique_ptr<ChangingWeights> changing;  // null: none was added or removed
+  std::int64_t changes = 0;
 
   std::mutex texts_mutex;
   std::int64_t streams = 0;                               // guarded by texts_mutex; at most text_rows
@@ -112,6 +121,10 @@ struct Engine::Impl {
                                       const std::stop_token& stop);
   std::shared_ptr<const grammar::Vocabulary> vocabulary_of_grammars();
   const serve::ServedModel& chats();  // Error(usage) without a chat template
+  // Error(usage) that names `what`, the call, for an unknown name; null for "".
+  std::shared_ptr<const texts::TextAdapter> adapter_of(const char* what, const std::string& name) const;
+  // adapters_mutex is held.
+  void change_adapters(const WeightChange& change);
   void take_stream(const char* what);
   void end_stream();
   [[noreturn]] void fail_of(const GeneratedText& made, const std::string& broken_layer) const;

@@ -9,6 +9,8 @@
 #include "engine/engine_impl.h"
 #include "generate/token_text.h"
 #include "grammar/grammar.h"
+#include "routing/routing_file.h"
+#include "serve/routing_recorder.h"
 #include "texts/generate.h"
 
 namespace switchyard {
@@ -50,6 +52,12 @@ SamplingConfig sampling_of(const Sampling& sampling) {
   return config;
 }
 
+std::optional<RoutedText> routing_in(const GeneratedText& text) {
+  if (text.routing.empty()) return std::nullopt;
+  const RoutingFile record = RoutingFile::of_bytes(text.routing, "a text's experts");
+  return record.text(record.records().front());
+}
+
 }  // namespace
 
 std::int64_t Engine::Impl::ids_to_pick() const {
@@ -67,9 +75,14 @@ const Tokenizer& Engine::Impl::tokenizer_for(const char* what) const {
 texts::Loop& Engine::Impl::loop_of_texts(Context& context) {
   RankState& own = *state(context);
   if (!own.generator) {
-    own.generator.emplace(context, without, own.parameters, text_rows, config.get_int("max_target_length"));
+    own.of_texts.emplace(own.parameters);
+    own.generator.emplace(context, without, *own.of_texts, text_rows, config.get_int("max_target_length"));
     own.generator->keep_logits_there();
-    const texts::Loop::Head head{.inbox = inbox, .tokenizer = on_ranks.tokenizer.get()};
+    texts::Loop::Head head{.inbox = inbox, .tokenizer = on_ranks.tokenizer.get()};
+    if (returns_experts) {
+      own.generator->record_routing();
+      head.on_finished = serve::routing_recorder(nullptr, *own.generator);
+    }
     own.texts.emplace(*own.generator, limits, context.comm->rank() == 0 ? &head : nullptr);
   }
   return *own.texts;
@@ -106,7 +119,11 @@ texts::TextRequest Engine::Impl::request(const char* what, const std::vector<std
                           .sampling = sampling_of(sampling),
                           .seed = sampling.seed,
                           .log_probs = sampling.log_probs ? std::optional(0) : std::nullopt,
-                          .ends = sampling.ends};
+                          .ends = sampling.ends,
+                          .adapter = adapter_of(what, sampling.adapter),
+                          .returns_routing = sampling.experts};
+  if (sampling.experts && !returns_experts)
+    fail_usage("[engine] {}: experts: open the engine with return_routed_experts=true", what);
   text.most_tokens = std::min(capacity - std::ssize(prompt), sampling.most_tokens);
   const Tokenizer* const tokenizer = on_ranks.tokenizer.get();
   if (sampling.ends_by_model && tokenizer != nullptr) {
@@ -290,7 +307,11 @@ std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>&
   }
   std::vector<Text> texts;
   for (GeneratedText& text : impl_->make_all("complete", requests, stop))
-    texts.push_back({std::move(text.tokens), std::move(text.text), std::move(text.log_probs), text.ended});
+    texts.push_back({.tokens = std::move(text.tokens),
+                     .text = std::move(text.text),
+                     .log_probs = std::move(text.log_probs),
+                     .ended = text.ended,
+                     .routing = routing_in(text)});
   return texts;
 }
 

@@ -4,6 +4,7 @@
 
 #include "config/declaration.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "engine/changing_weights.h"
 #include "engine/engine_impl.h"
 #include "parallel/sharding.h"
@@ -64,11 +65,16 @@ ParameterView Engine::parameter(std::string_view name) {
     if (!parameters.contains(spec.name)) return;  // it is another stage's
     const Array& array = parameters[spec.name];
     const Tensor& block = array.tensor();
+    const bool on_gpu = block.view().device().kind() == DeviceKind::cuda;
+    if (on_gpu) gpu::synchronize();  // whatever stream the caller reads on, the weights are there
     found[static_cast<std::size_t>(context.comm->rank())] =
         Shard{.rank = context.comm->rank(),
               .offset = numbers(local_offset(*context.mesh, context.rank, spec.shape, array.sharding())),
               .shape = numbers(block.shape()),
-              .data = block.view().device().is_host() ? block.raw() : nullptr,
+              .data = block.view().device().is_host() ? block.raw()
+                      : on_gpu                        ? block.view().device_address()
+                                                      : nullptr,
+              .gpu = on_gpu ? gpu::device_index() : -1,
               .bytes = block.bytes(),
               .owner = block.buffer()};
   });

@@ -108,10 +108,25 @@ std::string routing_record(const RoutedLayers& routed, const RoutingSource& sour
 }
 
 RoutingFile RoutingFile::open(const std::string& path, const RoutedLayers& routed) {
+  return read(map_file(path, "routing"), path, &routed);
+}
+
+RoutingFile RoutingFile::open(const std::string& path) {
+  return read(map_file(path, "routing"), path, nullptr);
+}
+
+RoutingFile RoutingFile::of_bytes(std::string bytes, const std::string& name) {
+  const auto kept = std::make_shared<const std::string>(std::move(bytes));
+  return read({kept, std::as_bytes(std::span(*kept))}, name, nullptr);
+}
+
+RoutingFile RoutingFile::read(MappedFile mapped, const std::string& path, const RoutedLayers* expected) {
   RoutingFile file;
   file.path_ = path;
-  file.file_ = map_file(path, "routing");
-  file.routed_ = routed;
+  file.file_ = std::move(mapped);
+  if (expected != nullptr) file.routed_ = *expected;
+  const char* const whose = expected != nullptr ? "the model's" : "the first record's";
+  const RoutedLayers& routed = file.routed_;
   const std::span<const std::byte> bytes = file.file_.bytes;
   for (std::size_t begin = 0; begin < bytes.size();) {
     const auto fail = [&](const std::string& what) {
@@ -131,10 +146,12 @@ RoutingFile RoutingFile::open(const std::string& path, const RoutedLayers& route
     std::memcpy(&hash, at + hashed, sizeof hash);
     if (hash != XXH3_64bits(at, hashed)) fail("damaged: its hash is another");
     const std::span layers(reinterpret_cast<const std::int32_t*>(at + sizeof h), h.layers);
+    if (expected == nullptr && file.records_.empty())
+      file.routed_ = {{layers.begin(), layers.end()}, h.slots, h.experts};
     if (!std::ranges::equal(layers, routed.layers))
-      fail(fmt::format("layers {}, expected the model's {}", numbers(layers), numbers(routed.layers)));
+      fail(fmt::format("layers {}, expected {} {}", numbers(layers), whose, numbers(routed.layers)));
     if (h.slots != routed.slots || h.experts != routed.experts)
-      fail(fmt::format("{} of {} experts a token, expected the model's {} of {}", h.slots, h.experts,
+      fail(fmt::format("{} of {} experts a token, expected {} {} of {}", h.slots, h.experts, whose,
                        routed.slots, routed.experts));
     Record record;
     record.source = {static_cast<RoutingSource::Kind>(h.kind), h.step, h.row, h.first};
@@ -172,6 +189,35 @@ std::int64_t RoutingFile::bytes_before(const std::string& path, std::int64_t ste
     begin += h.bytes;
   }
   return static_cast<std::int64_t>(begin);
+}
+
+RoutedText RoutingFile::text(const Record& record) const {
+  constexpr const char* kSources[] = {"train", "generate", "serve"};
+  const RoutingSource& from = record.source;
+  RoutedText text{.tokens = {record.tokens.begin(), record.tokens.end()},
+                  .layers = routed_.layers,
+                  .slots = routed_.slots,
+                  .experts = routed_.experts,
+                  .chosen = {},
+                  .source = kSources[static_cast<std::size_t>(from.kind)],
+                  .step = from.step,
+                  .row = from.row,
+                  .first = from.first};
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(routed_.slots));
+  for (std::int64_t layer = 0; layer < std::ssize(routed_.layers); ++layer) {
+    for (std::int64_t token = 0; token < std::ssize(record.tokens); ++token) {
+      experts(record, layer, token, ids);
+      for (const std::int32_t id : ids) text.chosen.push_back(id == kUnusedChoice ? -1 : id);
+    }
+  }
+  return text;
+}
+
+std::vector<RoutedText> read_routing_record(const std::string& path) {
+  const RoutingFile file = RoutingFile::open(path);
+  std::vector<RoutedText> texts;
+  for (const RoutingFile::Record& record : file.records()) texts.push_back(file.text(record));
+  return texts;
 }
 
 void RoutingFile::experts(const Record& record, std::int64_t layer, std::int64_t token,

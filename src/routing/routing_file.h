@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/mapped_file.h"
+#include "switchyard/routing.h"
 
 namespace switchyard {
 
@@ -50,6 +51,10 @@ class RoutingFile {
   // Reads and checks a whole file. Error(usage) "[routing] PATH: record 3: …" for a file of another kind,
   // that ends inside a record, is damaged, or has other layers, slots or experts than `routed`.
   static RoutingFile open(const std::string& path, const RoutedLayers& routed);
+  // Takes the layers, slots and experts of the first record for those of all.
+  static RoutingFile open(const std::string& path);
+  // Reads records in memory, which messages call `name`.
+  static RoutingFile of_bytes(std::string bytes, const std::string& name);
   // Bytes of the leading records that a training wrote before `step`; 0 without a file.
   static std::int64_t bytes_before(const std::string& path, std::int64_t step);
 
@@ -61,7 +66,12 @@ class RoutingFile {
   void experts(const Record& record, std::int64_t layer, std::int64_t token,
                std::span<std::int32_t> ids) const;
 
+  // With its experts in numbers.
+  RoutedText text(const Record& record) const;
+
  private:
+  static RoutingFile read(MappedFile file, const std::string& path, const RoutedLayers* routed);
+
   std::string path_;
   MappedFile file_;
   RoutedLayers routed_;

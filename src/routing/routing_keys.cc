@@ -6,16 +6,12 @@
 #include "routing/routing_blocks.h"
 
 namespace switchyard {
-namespace {
-
 RoutedLayers layers_to_route(const ModelConfig& model, const char* key) {
   RoutedLayers routed = routed_layers(model);
   if (routed.layers.empty())
     fail_usage("[routing] {}: expected a model with experts, {} has none", key, model.name);
   return routed;
 }
-
-}  // namespace
 
 RoutingFiles routing_files(const Config& config, const ModelConfig& model) {
   RoutingFiles files{nullptr, config.get_string("routing_record")};

@@ -17,6 +17,9 @@ struct RoutingFiles {
 // Error(usage) for a model without experts, for one file in both keys, and as RoutingFile::open.
 RoutingFiles routing_files(const Config& config, const ModelConfig& model);
 
+// Returns the layers that are recorded. Error(usage) that names `key` for a model without experts.
+RoutedLayers layers_to_route(const ModelConfig& model, const char* key);
+
 // Returns whether `serve` records experts, by routing_record or return_routed_experts. Error(usage) for a
 // model without experts.
 bool records_routing(const Config& config, const ModelConfig& model);

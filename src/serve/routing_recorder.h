@@ -7,8 +7,8 @@
 
 namespace switchyard::serve {
 
-// Returns what makes a record of each text that ends, into `file` where it is open, and into the text's last
-// piece where its request wants that. The generator records routing; both must outlive the result.
-texts::OnFinished routing_recorder(AppendFile& file, const Generator& generator);
+// Returns what makes a record of each text that ends, into `file` unless that is null, and into the text's
+// last piece where its request wants that. The generator records routing; both must outlive the result.
+texts::OnFinished routing_recorder(AppendFile* file, const Generator& generator);
 
 }  // namespace switchyard::serve

@@ -113,6 +113,7 @@ class TextsTogether {
     }
     if (!piece.finish) return;
     std::erase(left_, pieces_[text].get());
+    to.routing = piece.routing;
     to.ended = piece.finish == texts::Finish::stop;
     to.problem = piece.problem;
     to.not_finite = piece.not_finite;
@@ -134,7 +135,7 @@ void share(Generator& generator, std::vector<GeneratedText>& made) {
   };
   for (const GeneratedText& text : made) {
     put(text.tokens), put(text.log_probs), put(text.text), put(text.problem);
-    put(text.prompt_log_probs), put(text.most_probable);
+    put(text.prompt_log_probs), put(text.most_probable), put(text.routing);
     const texts::NotFinite found = text.not_finite.value_or(texts::NotFinite{});
     put(std::vector<double>{static_cast<double>(text.ended), static_cast<double>(text.not_finite.has_value()),
                             static_cast<double>(found.tokens_before), static_cast<double>(found.token),
@@ -154,7 +155,7 @@ void share(Generator& generator, std::vector<GeneratedText>& made) {
     GeneratedText& text = made.emplace_back();
     std::vector<double> rest;
     take(text.tokens), take(text.log_probs), take(text.text), take(text.problem);
-    take(text.prompt_log_probs), take(text.most_probable), take(rest);
+    take(text.prompt_log_probs), take(text.most_probable), take(text.routing), take(rest);
     text.ended = rest[0] != 0;
     if (rest[1] != 0)
       text.not_finite = {static_cast<std::int64_t>(rest[2]), static_cast<std::int32_t>(rest[3]),

@@ -45,6 +45,7 @@ struct GeneratedText {
   // their places.
   std::vector<double> prompt_log_probs;
   std::vector<std::int32_t> most_probable;
+  std::string routing;  // a routing record, where the request wants it
   std::string text;     // of the tokens, before a stop text; empty where the loop has no tokenizer
   bool ended = false;   // by an end or a stop text
   std::string problem;  // why the text has failed, in one line; empty: it has not

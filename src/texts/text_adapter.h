@@ -10,7 +10,7 @@ struct TextAdapter {
   std::string name;
   std::int32_t number = 0;   // its place in the model (models/adapter.h, Adapter::count)
   std::int64_t version = 0;  // unlike that of every other adapter that was ever loaded
-  std::string hash;          // of its files
+  std::string hash = {};     // of its files; empty where nobody asks
 };
 
 }  // namespace switchyard::texts

@@ -27,17 +27,6 @@ void load_modules_lazily() {
   static_cast<void>(set);
 }
 
-int device_index() {
-  static const int index = [] {
-    load_modules_lazily();
-    int devices = 0;
-    require(cudaGetDeviceCount(&devices), "cannot count the GPUs");
-    if (devices == 0) fail_runtime("[cuda] this machine has no NVIDIA GPU");
-    return local_process() % devices;
-  }();
-  return index;
-}
-
 // Which device a call means is a matter of the thread that makes it.
 void choose_device() {
   static thread_local const bool chosen = [] {
@@ -150,6 +139,17 @@ std::string find_missing() {
 }
 
 }  // namespace
+
+int device_index() {
+  static const int index = [] {
+    load_modules_lazily();
+    int devices = 0;
+    require(cudaGetDeviceCount(&devices), "cannot count the GPUs");
+    if (devices == 0) fail_runtime("[cuda] this machine has no NVIDIA GPU");
+    return local_process() % devices;
+  }();
+  return index;
+}
 
 std::string missing() {
   static const std::string text = find_missing();

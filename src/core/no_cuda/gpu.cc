@@ -37,6 +37,9 @@ void move(void*, const void*, std::size_t) {
 void fill_zero(void*, std::size_t) {
   no_gpu();
 }
+int device_index() {
+  no_gpu();
+}
 void synchronize() {
   no_gpu();
 }
