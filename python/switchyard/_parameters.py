@@ -13,7 +13,7 @@ from ._arguments import floats_of, path_of
 from ._errors import UsageError
 
 _CPU = 1  # DLPack's number of it
-_ON_GPU = "the weights are in a GPU's memory: .numpy() of the parameter copies them, torch.from_dlpack shares them"
+_ON_GPU = "the weights are in a GPU's memory: .numpy() of the parameter copies them"
 
 
 class _View:
@@ -82,7 +82,7 @@ class Shard(_View):
 
     def _memory(self) -> Any:
         if self._bits is None:
-            raise TypeError("the weights are in a memory without arrays: .numpy() of the parameter copies them")
+            raise TypeError(_ON_GPU)
         if self._array is None:
             raise BufferError(f"packed weights ({self._type}) have no type of arrays: .bits() gives their bytes")
         return self._array
