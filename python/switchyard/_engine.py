@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from .chat import Message, json_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ._keys import Keys
 
 # A thread inside a call when the interpreter ends would be killed in the engine's frames.
 atexit.register(_native.shut_down)
@@ -106,6 +108,9 @@ class Score(_Result):
 
 _R = TypeVar("_R")
 
+Prompt = Union[str, Sequence[int], np.ndarray]  # a text, or its ids
+Prompts = Union[list[str], tuple[str, ...], Sequence[Sequence[int]], Sequence[np.ndarray]]
+
 
 def _result(kind: type[_R], native: object) -> _R:
     """The frozen form of one of the module's values, which has the same fields."""
@@ -148,7 +153,7 @@ class Engine:
         model: str | os.PathLike[str] | None = None,
         /,
         config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-        **keys: Any,
+        **keys: Unpack[Keys],
     ) -> Engine:
         """Opens a model: a folder with weights, a GGUF file, or a YAML file, as the first word of a command line.
 
@@ -228,6 +233,10 @@ class Engine:
         """
         return self._native.forward(tokens_of("tokens", tokens, 2), bool(last))
 
+    @overload
+    def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Text: ...
+    @overload
+    def generate(self, prompt: Prompts, **sampling: Unpack[Sampling]) -> list[Text]: ...
     def generate(self, prompt: Any, **sampling: Unpack[Sampling]) -> Text | list[Text]:
         """Goes on from a prompt, a text or its ids; from a list of prompts, side by side, and returns a list.
 
@@ -240,7 +249,7 @@ class Engine:
         texts = [_result(Text, text) for text in made]
         return texts if many else texts[0]
 
-    def stream(self, prompt: Any, **sampling: Unpack[Sampling]) -> Stream:
+    def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Stream:
         """As generate(), of one prompt, token by token. Several streams at once need per_device_batch_size."""
         return Stream(self._native, self._native.stream(self._prompt(prompt), sampling_of(sampling)))
 

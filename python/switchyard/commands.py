@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arguments import path_of, words_of
 from ._record import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._keys import Keys
 
 
 class Report(Record):
@@ -62,7 +67,7 @@ def plan(
     search: bool = False,
     meshes: list[str] | tuple[str, ...] = (),
     topology: str | os.PathLike[str] = "cpu",
-    **keys: Any,
+    **keys: Unpack[Keys],
 ) -> Report:
     """Memory, collectives and time of a training step, or with `generate` of texts, without running it.
 
@@ -82,7 +87,7 @@ def explain(
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     *,
     filter: str | None = None,
-    **keys: Any,
+    **keys: Unpack[Keys],
 ) -> Report:
     """How parameters and activations are laid out over the mesh, and why; `filter`: a part of their names."""
     return _report(_native.run_explain, [*_options(filter=filter), *words_of(model, config, keys)])
@@ -136,17 +141,17 @@ def convert(
 
 def evaluate(
     model: str | os.PathLike[str],
+    data_path: str | os.PathLike[str] | None = None,  # or by its key
     /,
-    data_path: str | os.PathLike[str],
     *,
     window: int | None = None,
     stride: int | None = None,
     against: str | os.PathLike[str] | None = None,
     against_keys: Mapping[str, Any] | None = None,
-    **keys: Any,
+    **keys: Unpack[Keys],
 ) -> Report:
     """How well a model predicts the text in a file, and how far it is from other weights, as `switchyard eval`."""
-    words = words_of(model, None, {"data_path": data_path, **keys})
+    words = words_of(model, None, keys if data_path is None else {"data_path": data_path, **keys})
     for word in words_of(None, None, against_keys or {}):
         words += ["--against-key", word]
     return _report(_native.run_evaluate, words + _options(window=window, stride=stride, against=against))

@@ -9,13 +9,22 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._arguments import words_of
+from ._arguments import Sampling, words_of
 from ._engine import Engine, _hears_signals
 from ._errors import Error, UsageError
 from ._record import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._keys import Keys
+
+    class ServerKeys(Keys, Sampling):
+        """Keys, and what requests leave out."""
+
 
 _open: weakref.WeakSet[Server] = weakref.WeakSet()
 
@@ -45,7 +54,7 @@ class Server:
         port: int = 0,
         api_keys: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
-        **keys: Any,
+        **keys: Unpack[ServerKeys],
     ) -> None:
         if isinstance(model, Engine):
             raise TypeError("model: expected the path of a model, got an Engine: save it, and serve the folder")
