@@ -38,7 +38,11 @@ class Batch:
         weights: Sequence[Any] | None = None,
         multiple: int = 1,
     ) -> Batch:
-        """Pads rows of ids to one length, a multiple of `multiple`. `targets` and `weights` have a row for each."""
+        """Pads rows of ids to one length, a multiple of `multiple`. `targets` and `weights` have a row for each.
+
+        >>> Batch.of([[1, 2, 3], [4]]).tokens.tolist()
+        [[1, 2, 3], [4, 0, 0]]
+        """
         ids = [tokens_of("rows", row, 1) for row in rows]
         if not ids:
             raise UsageError("rows: expected at least one")

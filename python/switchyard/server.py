@@ -42,6 +42,10 @@ class Server:
     `model`, `config` and `keys` are those of Engine.open, and the words that `serve` takes for what requests leave out
     (temperature, max_tokens, …). `port=0` takes a free one. `options` are further options of `serve` by their names,
     without the dashes: {"alias": ["a", "b"], "tool-format": "hermes", "trust-request-template": True}.
+
+    >>> with Server("tests/golden/hf/qwen3moe-tiny", tokenizer_type="byte") as server:
+    ...     print(server.url.split(":")[0], server.stats().new_tokens)
+    http 0
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Server:
 
     @property
     def url(self) -> str:
+        """Where it answers: "http://127.0.0.1:40123"."""
         return self._native.url()
 
     @property
@@ -86,6 +91,7 @@ class Server:
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called."""
         return self._closed
 
     def close(self) -> None:

@@ -33,9 +33,7 @@ def test_scripts_and_package_are_typed(tmp_path):
     pytest.importorskip("mypy")
     package = pathlib.Path(switchyard.__file__).parent
     files = [
-        file
-        for file in [*package.glob("*.py"), *package.glob("*.pyi"), *SCRIPTS]
-        if TORCH or "torch" not in file.stem
+        file for file in [*package.glob("*.py"), *package.glob("*.pyi"), *SCRIPTS] if TORCH or "torch" not in file.stem
     ]
     assert len(files) > 15 and (package / "py.typed").exists()
     wrong = tmp_path / "wrong.py"
