@@ -108,8 +108,23 @@ except KeyboardInterrupt:
         "def train():\n    while True: engine.train_step([[1, 2, 3, 4]])\n"
         "threading.Thread(target=train, daemon=True).start(); time.sleep(0.3)",
         f"engine = open_tiny({LONG})\nthreading.Thread(target=lambda: engine.generate('ab', max_tokens=400)).start()",
+        "def open_and_close():\n    while True: open_tiny().close()\n"
+        "threading.Thread(target=open_and_close, daemon=True).start(); time.sleep(0.3)",
+        "import types; kept = sys.modules['kept'] = types.ModuleType('kept'); kept.engine = open_tiny()\n"
+        "kept.tokens = (token for token in kept.engine.stream('ab')); next(kept.tokens)",
     ],
-    ids=["idle", "stream", "view", "cycle", "daemon-generate", "daemon-stream", "daemon-train", "thread"],
+    ids=[
+        "idle",
+        "stream",
+        "view",
+        "cycle",
+        "daemon-generate",
+        "daemon-stream",
+        "daemon-train",
+        "thread",
+        "daemon-open",
+        "module",
+    ],
 )
 def test_exit_is_silent(script):
     assert run_script(script) == (0, "", "")
@@ -185,16 +200,16 @@ def test_two_engines_side_by_side():
 
 
 def test_memory_is_freed():
+    # bench/peers/python_memory.py does a thousand rounds, and other calls.
     status, out, err = run_script("""
+import statistics
 def resident(): return int(open("/proc/self/statm").read().split()[1])
-def rounds(count):
-    for _ in range(count):
-        with open_tiny(ranks=2, ici_expert_parallelism=2) as engine:
-            engine.forward([[1, 2, 3]])
-            engine.generate("ab", max_tokens=2)
-rounds(50)
-before = resident()
-rounds(150)
-print(resident() / before)
+sizes = []
+for _ in range(150):
+    with open_tiny(ranks=2, ici_expert_parallelism=2) as engine:
+        engine.forward([[1, 2, 3]])
+        engine.generate("ab", max_tokens=2)
+    sizes.append(resident())
+print(statistics.median(sizes[100:]) / statistics.median(sizes[50:100]))
 """)
-    assert (status, err) == (0, "") and float(out) < 1.03
+    assert (status, err) == (0, "") and float(out) < 1.01
