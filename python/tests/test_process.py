@@ -130,6 +130,15 @@ def test_exit_is_silent(script):
     assert run_script(script) == (0, "", "")
 
 
+def test_exit_ends_an_open():
+    begin = time.monotonic()
+    script = f"""
+def load(): switchyard.Engine.open(None, {LARGE})
+threading.Thread(target=load, daemon=True).start(); time.sleep(0.3)
+"""
+    assert run_script(script) == (0, "", "") and time.monotonic() - begin < 10
+
+
 def test_an_error_leaves_its_own_status():
     status, out, err = run_script("engine = open_tiny()\nengine.forward([[300]])")
     assert status == 1 and out == "" and err.splitlines()[-1].startswith("switchyard._errors.UsageError: [engine]")
