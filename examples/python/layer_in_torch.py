@@ -4,18 +4,26 @@ import torch
 from switchyard.torch import MoELayer
 
 WIDTH, LENGTH, WORDS = 32, 16, 64
-EXPERTS = {"decoder_block": "mixtral", "base_emb_dim": WIDTH, "base_moe_mlp_dim": 48, "num_experts": 8,
-           "num_experts_per_tok": 2, "load_balance_loss_weight": 0.01, "ranks": 2, "ici_expert_parallelism": 2}
+EXPERTS = {
+    "decoder_block": "mixtral",
+    "base_emb_dim": WIDTH,
+    "base_moe_mlp_dim": 48,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "load_balance_loss_weight": 0.01,
+    "ranks": 2,
+    "ici_expert_parallelism": 2,
+}
 
 
 class Block(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.before, self.norm = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
         self.attention = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True)
-        self.experts = MoELayer(**EXPERTS)
+        self.experts = MoELayer(config=EXPERTS)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
         h = self.before(x)
         x = x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]

@@ -252,7 +252,7 @@ class Engine {
  public:
   // Builds the mesh and the weights: random, from the settings' folder, from load_parameters_path, or, with
   // optimizer state and step, from load_full_state_path. When `stop` is asked for, from any thread, before
-  // all weights are read, it throws Error(runtime) with the next one.
+  // all weights are read or drawn, it throws Error(runtime) with the next one.
   static Engine open(const Settings& settings, const std::stop_token& stop = {});
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) = delete;

@@ -29,6 +29,11 @@ std::set<Core*>& open_cores() {
   return cores;
 }
 
+std::set<Start*>& running_starts() {
+  static std::set<Start*> starts;
+  return starts;
+}
+
 // Keeps the object, whose threads this process does not have, for ever.
 template <typename Pointer>
 void leave_alone(Pointer& pointer) {
@@ -68,6 +73,13 @@ void Away::work_ended() {
     shared.came_back.notify_all();
   }
   while (true) ::pause();
+}
+
+Start::Start() {
+  running_starts().insert(this);
+}
+Start::~Start() {
+  running_starts().erase(this);
 }
 
 Stream::~Stream() {
@@ -127,6 +139,7 @@ void Core::shut_down() {
     const std::scoped_lock lock(at_exit().mutex);
     at_exit().exiting = std::this_thread::get_id();
   }
+  for (Start* const start : running_starts()) start->stop.request_stop();
   const std::set<Core*> cores = open_cores();
   for (Core* const core : cores) {
     if (!open_cores().contains(core)) continue;  // close() let another thread run, which dropped it

@@ -80,6 +80,15 @@ auto heard(std::stop_source& stop, const Work& work) {
   return result.get();
 }
 
+// What asks a start, of an engine or a server, to end; shut_down() does. Made, and ended, with the GIL held.
+class Start {
+ public:
+  Start();
+  ~Start();
+  Start(const Start&) = delete;
+  std::stop_source stop;
+};
+
 // A text that is being made. Any thread may pull at it.
 class Stream {
  public:

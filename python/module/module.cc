@@ -30,9 +30,9 @@ nb::tuple forward(const Held& core, const Tokens& tokens, bool last, bool expert
 }
 
 Held open(const Settings& settings, bool hears_signals) {
-  std::stop_source stop;
-  const auto work = [&] { return Engine::open(settings, stop.get_token()); };
-  return std::make_shared<Core>(hears_signals ? heard(stop, work) : without_gil(work));
+  Start start;
+  const auto work = [&] { return Engine::open(settings, start.stop.get_token()); };
+  return std::make_shared<Core>(hears_signals ? heard(start.stop, work) : without_gil(work));
 }
 
 std::vector<Text> complete(const Held& core, const std::vector<Ids>& prompts, const Sampling& sampling,

@@ -39,12 +39,13 @@ class OwnServer {
 
 void define_server(nb::module_& module) {
   nb::class_<OwnServer>(module, "Server")
-      .def_static("start",
-                  [](const std::vector<std::string>& words, bool hears_signals) {
-                    std::stop_source stop;
-                    const auto work = [&] { return Server::start(words, stop.get_token()); };
-                    return std::make_shared<OwnServer>(hears_signals ? heard(stop, work) : without_gil(work));
-                  })
+      .def_static(
+          "start",
+          [](const std::vector<std::string>& words, bool hears_signals) {
+            Start start;
+            const auto work = [&] { return Server::start(words, start.stop.get_token()); };
+            return std::make_shared<OwnServer>(hears_signals ? heard(start.stop, work) : without_gil(work));
+          })
       .def("url", [](const OwnServer& of) { return of.get().url(); })
       .def("notes", [](const OwnServer& of) { return of.get().notes(); })
       .def("stats", [](const OwnServer& of) { return without_gil([&] { return of.get().stats(); }); })

@@ -42,6 +42,9 @@ class Batch:
         """Pads rows of ids, or texts that `tokenizer` encodes, to one length, a multiple of `multiple`.
 
         `tokenizer` is a Tokenizer or an Engine. `targets` and `weights` have a row for each.
+
+        >>> Batch.of([[1, 2, 3], [4]]).tokens.tolist()
+        [[1, 2, 3], [4, 0, 0]]
         """
         if any(isinstance(row, str) for row in rows) and tokenizer is None:
             raise UsageError("rows: expected ids, or a tokenizer beside texts")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from .chat import Message, json_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._keys import Keys
+
 # A thread inside a call when the interpreter ends would be killed in the engine's frames.
 atexit.register(_native.shut_down)
 
@@ -38,6 +40,7 @@ class _Result:
     __slots__ = ()
 
     def asdict(self) -> dict[str, Any]:
+        """The fields as a dict."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
@@ -108,6 +111,9 @@ class Score(_Result):
 
 _R = TypeVar("_R")
 
+Prompt = Union[str, Sequence[int], np.ndarray]  # a text, or its ids
+Prompts = Union[list[str], tuple[str, ...], Sequence[Sequence[int]], Sequence[np.ndarray]]
+
 
 def _result(kind: type[_R], native: object) -> _R:
     """The frozen form of one of the module's values, which has the same fields."""
@@ -150,12 +156,16 @@ class Engine:
         model: str | os.PathLike[str] | None = None,
         /,
         config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-        **keys: Any,
+        **keys: Unpack[Keys],
     ) -> Engine:
         """Opens a model: a folder with weights, a GGUF file, or a YAML file, as the first word of a command line.
 
         `config` is a mapping of keys or the path of a YAML file, `keys` are those of `switchyard config --list`; a key
         in both counts as in `keys`. With neither model nor keys that describe one, `load_parameters_path` is the model.
+
+        >>> with Engine.open("tests/golden/hf/qwen3moe-tiny", tokenizer_type="byte", ranks=2) as small:
+        ...     print(small)
+        Engine(qwen3moe-tiny, 8 experts, 2 ranks, cpu)
         """
         engine = cls.__new__(cls)
         settings = _native.Settings.parse(words_of(model, config, keys))
@@ -188,18 +198,27 @@ class Engine:
 
     @property
     def vocabulary(self) -> int:
+        """How many ids the model has logits for."""
         return self._native.vocabulary()
 
     @property
     def ranks(self) -> int:
+        """Ranks of the mesh, over all processes."""
         return self._native.ranks()
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called."""
         return self._native.closed
 
     def close(self) -> None:
-        """Ends texts and ranks and frees the weights, but for what views still hold. Calls after it are refused."""
+        """Ends texts and ranks and frees the weights, but for what views still hold. Calls after it are refused.
+
+        >>> with Engine.open("tests/golden/hf/qwen3moe-tiny") as small:
+        ...     pass
+        >>> small.closed
+        True
+        """
         self._native.close()
 
     def __enter__(self) -> Engine:
@@ -227,6 +246,9 @@ class Engine:
         """Logits [rows, length, vocabulary], float32, of the token after each position; `last`: after the last alone.
 
         `tokens` [rows, length] is an array of int32 or int64 with DLPack, the buffer protocol or NumPy's, or lists.
+
+        >>> engine.forward([[1, 5, 3, 1]]).shape
+        (1, 4, 256)
         """
         return self._native.forward(tokens_of("tokens", tokens, 2), bool(last), False)[0]
 
@@ -235,11 +257,20 @@ class Engine:
         logits, routing = self._native.forward(tokens_of("tokens", tokens, 2), bool(last), True)
         return logits, [routing_of(row) for row in routing]
 
+    @overload
+    def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Text: ...
+    @overload
+    def generate(self, prompt: Prompts, **sampling: Unpack[Sampling]) -> list[Text]: ...
     def generate(self, prompt: Any, **sampling: Unpack[Sampling]) -> Text | list[Text]:
         """Goes on from a prompt, a text or its ids; from a list of prompts, side by side, and returns a list.
 
         Draws are by `temperature` and the rest, as in `serve`; 0 takes the most probable token. A text ends before a
         text of `stop`, at a token of `ends`, or where the model ends it. `schema`: it is JSON of this schema.
+
+        >>> engine.generate("ab", max_tokens=3).tokens
+        [22, 178, 178]
+        >>> [len(text.tokens) for text in engine.generate(["ab", "cd"], max_tokens=3, temperature=0.8, seed=7)]
+        [3, 3]
         """
         many = isinstance(prompt, (list, tuple)) and any(not isinstance(part, (int, np.integer)) for part in prompt)
         prompts = [self._prompt(one) for one in (prompt if many else [prompt])]
@@ -256,14 +287,23 @@ class Engine:
         ]
         return texts if many else texts[0]
 
-    def stream(self, prompt: Any, **sampling: Unpack[Sampling]) -> Stream:
-        """As generate(), of one prompt, token by token. Several streams at once need per_device_batch_size."""
+    def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Stream:
+        """As generate(), of one prompt, token by token. Several streams at once need per_device_batch_size.
+
+        >>> with engine.stream("ab", max_tokens=3) as stream:
+        ...     print([token.id for token in stream])
+        [22, 178, 178]
+        """
         return Stream(self._native, self._native.stream(self._prompt(prompt), sampling_of(sampling)))
 
     def score(self, texts: Sequence[Any], *, contexts: Sequence[Any] | None = None) -> list[Score]:
         """How the model rates texts, each a text or its ids, side by side; a first token is not rated.
 
         With `contexts`, one for each text, only the text behind its context is rated, and all of it.
+
+        >>> [score] = engine.score(["cd"], contexts=["ab"])
+        >>> score.tokens, score.is_greedy, score.sum < 0
+        ([99, 100], False, True)
         """
         texts = list(texts)
         befores = [None] * len(texts) if contexts is None else list(contexts)
@@ -291,34 +331,62 @@ class Engine:
         `batch`: tokens [rows, length], or a mapping of these arrays, all of one shape: `tokens`; `targets`, the next
         tokens where they are left out, and none where negative; `segments`, the number of each token's document from
         1, 0 for padding; `positions`; `weights`, the factor of each target's loss, 0 for none. Batch.of() makes one.
+
+        >>> engine.train_step(np.arange(64).reshape(4, 16)).targets
+        60.0
         """
         return _result(TrainStep, self._native.train_step(batch_of(batch)))
 
     def forward_backward(self, batch: Any) -> Loss:
-        """Adds the gradients of a batch to those of the calls since the last step. Any number of rows will do."""
+        """Adds the gradients of a batch to those of the calls since the last step. Any number of rows will do.
+
+        >>> engine.forward_backward(Batch.of([[1, 2, 3], [4, 5]], weights=[[1.0, 0.5, 0.0], [2.0, 0.0]])).targets
+        3.0
+        """
         return _result(Loss, self._native.forward_backward(batch_of(batch)))
 
     def optimizer_step(self, *, learning_rate: float | None = None) -> TrainStep:
         """Clips the gradients and changes the weights; `learning_rate` replaces the schedule's.
 
         One forward_backward() and one optimizer_step() are a train_step(), to the bit.
+
+        >>> engine.forward_backward([[1, 2, 3, 4]]).targets
+        3.0
+        >>> engine.optimizer_step(learning_rate=0.001).learning_rate
+        0.001
         """
         return _result(TrainStep, self._native.optimizer_step(None if learning_rate is None else float(learning_rate)))
 
     def gradients(self) -> Gradients:
-        """The gradients of forward_backward() by parameter, whole and in float32, read when they are asked for."""
+        """The gradients of forward_backward() by parameter, whole and in float32, read when they are asked for.
+
+        >>> _ = engine.forward_backward([[1, 2, 3, 4]])
+        >>> engine.gradients()["layers.0.moe.gate"].shape
+        (64, 8)
+        """
         return Gradients(self._native)
 
     def drop_gradients(self) -> None:
-        """Forgets what forward_backward() added."""
+        """Forgets what forward_backward() added.
+
+        >>> engine.drop_gradients()
+        """
         self._native.drop_gradients()
 
     def loss(self, batch: Any) -> Loss:
-        """The mean cross entropy of a batch, each target's times its weight: no balance loss, no gradients."""
+        """The mean cross entropy of a batch, each target's times its weight: no balance loss, no gradients.
+
+        >>> engine.loss({"tokens": [[1, 2, 3, 4]], "targets": [[2, 3, -1, -1]]}).targets
+        2.0
+        """
         return _result(Loss, self._native.loss(batch_of(batch)))
 
     def token_log_probs(self, batch: Any) -> np.ndarray:
-        """The log-probability of each target, float32 [rows, length]; 0 where there is none. Weights do not count."""
+        """The log-probability of each target, float32 [rows, length]; 0 where there is none. Weights do not count.
+
+        >>> engine.token_log_probs([[1, 2, 3, 4]])[0, 3]
+        np.float32(0.0)
+        """
         return self._native.token_log_probs(batch_of(batch))
 
     def chat(
@@ -334,6 +402,9 @@ class Engine:
         `messages` and `tools` are those of a chat request, `template_kwargs` what the template takes, such as
         enable_thinking, and `fields` the request's further fields, as `serve` takes them: max_tokens, temperature (0),
         seed (0), stop, tool_choice, response_format, reasoning_effort, …
+
+        >>> engine.chat([{"role": "user", "content": "Hi"}], max_tokens=4).finish_reason
+        'length'
         """
         request = {"messages": messages, "tools": tools, "chat_template_kwargs": template_kwargs, **fields}
         text = json_of("messages", {name: value for name, value in request.items() if value is not None})
@@ -351,21 +422,38 @@ class Engine:
         return list(map(int, ids))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, by the model's tokenizer."""
+        """The ids of a text, by the model's tokenizer.
+
+        >>> engine.encode("ab")
+        [97, 98]
+        """
         if not isinstance(text, str):
             raise TypeError(f"text: expected a text, got {type(text).__name__}")
         return self._native.encode(text)
 
     def decode(self, tokens: Any) -> str:
-        """The text of ids."""
+        """The text of ids.
+
+        >>> engine.decode([97, 98])
+        'ab'
+        """
         return self._native.decode(self._ids("tokens", tokens) if len(tokens) else [])
 
     @property
     def parameters(self) -> Parameters:
-        """The weights by their names."""
+        """The weights by their names.
+
+        >>> engine.parameters["layers.0.moe.gate"]
+        Parameter(layers.0.moe.gate, [64, 8], float32)
+        """
         return Parameters(self._native)
 
     def parameter(self, name: str) -> Parameter:
+        """parameters[name].
+
+        >>> engine.parameter("layers.0.moe.gate").shape
+        (64, 8)
+        """
         return self.parameters[name]
 
     def train(
@@ -382,6 +470,9 @@ class Engine:
         are written to a temporary file of JSON lines; an endless stream needs itertools.islice. `callback` gets the
         metrics of each step, with "step"; where it returns False, the run ends with its checkpoint. `line` gets what
         the program prints. Ctrl-C and errors of these calls end the run behind its step, with its checkpoint.
+
+        >>> engine.train(data=["a text of some length"] * 80, steps=2, callback=lambda metrics: True).steps >= 2
+        True
         """
         calls = [] if callback is None else [callback] if callable(callback) else list(callback)
 
@@ -397,14 +488,21 @@ class Engine:
         return _result(RunReport, run)
 
     def state(self) -> dict[str, np.ndarray]:
-        """All weights by name: float32 arrays that share the engine's memory where one rank holds a whole parameter."""
+        """All weights by name: float32 arrays that share the engine's memory where one rank holds a whole parameter.
+
+        >>> engine.state()["layers.0.moe.gate"].dtype
+        dtype('float32')
+        """
         return {
             name: np.asarray(parameter) if parameter.dtype == "float32" and parameter.is_whole else parameter.numpy()
             for name, parameter in self.parameters.items()
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Replaces weights by arrays of their names and shapes, such as state() returns."""
+        """Replaces weights by arrays of their names and shapes, such as state() returns.
+
+        >>> engine.load_state({"final_norm": np.ones(64, np.float32)})
+        """
         parameters = self.parameters
         arrays = {
             name: (parameters[name], floats_of(name, value, parameters[name].shape)) for name, value in state.items()
@@ -413,11 +511,17 @@ class Engine:
             self._native.assign(parameter.name, array)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Replaces all weights by those of a folder or file of the same model; views show the new values."""
+        """Replaces all weights by those of a folder or file of the same model; views show the new values.
+
+        >>> engine.load("tests/golden/hf/qwen3moe-tiny")
+        """
         self._native.load(path_of("path", path))
 
     def weights_changed(self) -> None:
-        """To call behind writes into shared memory, which is meant to be read: drops what was derived of the weights."""
+        """To call behind writes into shared memory, which is meant to be read: drops what was derived of the weights.
+
+        >>> engine.weights_changed()
+        """
         self._native.weights_changed()
 
     @property
@@ -426,9 +530,17 @@ class Engine:
         return Adapters(self._native)
 
     def save(self, path: str | os.PathLike[str]) -> list[str]:
-        """Writes a checkpoint to a new folder: weights and, after a train_step(), optimizer state. Returns notes."""
+        """Writes a checkpoint to a new folder: weights and, after a train_step(), optimizer state. Returns notes.
+
+        >>> engine.save(folder / "saved")
+        []
+        """
         return self._native.save(path_of("path", path), "")
 
     def export(self, path: str | os.PathLike[str], *, dtype: str = "") -> list[str]:
-        """Writes a Hugging Face folder; `dtype`: "float32" or "bfloat16", or as the weights are. Returns notes."""
+        """Writes a Hugging Face folder; `dtype`: "float32" or "bfloat16", or as the weights are. Returns notes.
+
+        >>> engine.export(folder / "exported", dtype="bfloat16")
+        []
+        """
         return self._native.export(path_of("path", path), dtype)

@@ -27,6 +27,7 @@ class _View:
         raise NotImplementedError
 
     def bits(self) -> np.ndarray:
+        """The memory as integers, without a copy."""
         raise NotImplementedError
 
     def _dtype(self) -> str:
@@ -88,7 +89,11 @@ class Shard(_View):
         return self._array
 
     def bits(self) -> np.ndarray:
-        """The memory as uint16 (bfloat16), uint32 (float32) or the bytes of packed weights; no copy."""
+        """The memory as uint16 (bfloat16), uint32 (float32) or the bytes of packed weights; no copy.
+
+        >>> engine.parameters["final_norm"].shards[0].bits().dtype
+        dtype('uint32')
+        """
         if self._bits is None or self._bits.__dlpack_device__()[0] != _CPU:
             raise TypeError(_ON_GPU)
         return np.asarray(self._bits)
@@ -128,15 +133,26 @@ class Parameter(_View):
         return self._shards
 
     def numpy(self) -> np.ndarray:
-        """The whole parameter in float32, gathered from its shards: a copy."""
+        """The whole parameter in float32, gathered from its shards: a copy.
+
+        >>> engine.parameters["final_norm"].numpy().shape
+        (64,)
+        """
         return self._engine.read_parameter(self.name, list(self.shape))
 
     def bits(self) -> np.ndarray:
-        """As Shard.bits(), where one shard is the whole."""
+        """As Shard.bits(), where one shard is the whole.
+
+        >>> engine.parameters["final_norm"].bits().dtype
+        dtype('uint32')
+        """
         return self._whole().bits()
 
     def assign(self, values: Any) -> None:
-        """Replaces the parameter by an array of its shape, in its memory: views show the new values."""
+        """Replaces the parameter by an array of its shape, in its memory: views show the new values.
+
+        >>> engine.parameters["final_norm"].assign(np.ones(64))
+        """
         self._engine.assign(self.name, floats_of(self.name, values, self.shape))
 
     @property

@@ -22,6 +22,11 @@ class Message(Record):
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Message:
+        """The message of an answer of /v1/chat/completions.
+
+        >>> Message.of({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}).content
+        'Hi'
+        """
         made = cls(answer["choices"][0]["message"])
         object.__setattr__(made, "finish_reason", answer["choices"][0]["finish_reason"])
         object.__setattr__(made, "answer", Record(answer))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arguments import path_of, words_of
 from ._record import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._keys import Keys
 
 
 class Report(Record):
@@ -62,12 +67,15 @@ def plan(
     search: bool = False,
     meshes: list[str] | tuple[str, ...] = (),
     topology: str | os.PathLike[str] = "cpu",
-    **keys: Any,
+    **keys: Unpack[Keys],
 ) -> Report:
     """Memory, collectives and time of a training step, or with `generate` of texts, without running it.
 
     `model`, `config` and `keys` are those of Engine.open. `search` tries all meshes; `meshes`: keys of several layouts
     to compare, such as "ici_expert_parallelism=8".
+
+    >>> plan("tests/golden/hf/qwen3moe-tiny", ranks=2, per_device_batch_size=1, max_target_length=64).fits
+    True
     """
     words = _options(generate=generate, search=search)
     for mesh in meshes:
@@ -82,9 +90,13 @@ def explain(
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     *,
     filter: str | None = None,
-    **keys: Any,
+    **keys: Unpack[Keys],
 ) -> Report:
-    """How parameters and activations are laid out over the mesh, and why; `filter`: a part of their names."""
+    """How parameters and activations are laid out over the mesh, and why; `filter`: a part of their names.
+
+    >>> "moe.gate" in str(explain("tests/golden/hf/qwen3moe-tiny", filter="gate"))
+    True
+    """
     return _report(_native.run_explain, [*_options(filter=filter), *words_of(model, config, keys)])
 
 
@@ -97,7 +109,11 @@ def inspect(
     all: bool = False,
     base: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """What is in weights, a checkpoint, a run or an adapter; with `other`: how the two differ (status 3: they do)."""
+    """What is in weights, a checkpoint, a run or an adapter; with `other`: how the two differ (status 3: they do).
+
+    >>> inspect("tests/golden/hf/qwen3moe-tiny").config.num_local_experts
+    8
+    """
     paths = [path_of("path", path)] + ([] if other is None else [path_of("other", other)])
     return _report(_native.run_inspect, [*_options(statistics=statistics, prove=prove, all=all, base=base), *paths])
 
@@ -119,6 +135,9 @@ def convert(
     """Writes the weights of `source` as a new folder; options as of `switchyard convert --help`.
 
     `verify`: status 3 where the logits of both differ.
+
+    >>> convert("tests/golden/hf/qwen3moe-tiny", folder / "converted", dtype="bfloat16").status
+    0
     """
     words = _options(
         to=to,
@@ -136,22 +155,30 @@ def convert(
 
 def evaluate(
     model: str | os.PathLike[str],
+    data_path: str | os.PathLike[str] | None = None,  # or by its key
     /,
-    data_path: str | os.PathLike[str],
     *,
     window: int | None = None,
     stride: int | None = None,
     against: str | os.PathLike[str] | None = None,
     against_keys: Mapping[str, Any] | None = None,
-    **keys: Any,
+    **keys: Unpack[Keys],
 ) -> Report:
-    """How well a model predicts the text in a file, and how far it is from other weights, as `switchyard eval`."""
-    words = words_of(model, None, {"data_path": data_path, **keys})
+    """How well a model predicts the text in a file, and how far it is from other weights, as `switchyard eval`.
+
+    >>> evaluate("tests/golden/hf/qwen3moe-tiny", "README.md", tokenizer_type="byte", max_target_length=64).skipped
+    1
+    """
+    words = words_of(model, None, keys if data_path is None else {"data_path": data_path, **keys})
     for word in words_of(None, None, against_keys or {}):
         words += ["--against-key", word]
     return _report(_native.run_evaluate, words + _options(window=window, stride=stride, against=against))
 
 
 def doctor(*, quick: bool = False, require: list[str] | tuple[str, ...] = ()) -> Report:
-    """What this machine and this build have; `require`: status 1 unless all of these parts are there."""
+    """What this machine and this build have; `require`: status 1 unless all of these parts are there.
+
+    >>> doctor(quick=True).status
+    0
+    """
     return _report(_native.run_doctor, _options(quick=quick, require=",".join(require) or None))

@@ -9,13 +9,22 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._arguments import words_of
+from ._arguments import Sampling, words_of
 from ._engine import Engine, _hears_signals
 from ._errors import Error, UsageError
 from ._record import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._keys import Keys
+
+    class ServerKeys(Keys, Sampling):
+        """Keys, and what requests leave out."""
+
 
 _open: weakref.WeakSet[Server] = weakref.WeakSet()
 
@@ -33,6 +42,10 @@ class Server:
     `model`, `config` and `keys` are those of Engine.open, and the words that `serve` takes for what requests leave out
     (temperature, max_tokens, …). `port=0` takes a free one. `options` are further options of `serve` by their names,
     without the dashes: {"alias": ["a", "b"], "tool-format": "hermes", "trust-request-template": True}.
+
+    >>> with Server("tests/golden/hf/qwen3moe-tiny", tokenizer_type="byte") as server:
+    ...     print(server.url.split(":")[0], server.stats().new_tokens)
+    http 0
     """
 
     def __init__(
@@ -45,7 +58,7 @@ class Server:
         port: int = 0,
         api_keys: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
-        **keys: Any,
+        **keys: Unpack[ServerKeys],
     ) -> None:
         if isinstance(model, Engine):
             raise TypeError("model: expected the path of a model, got an Engine: save it, and serve the folder")
@@ -64,6 +77,7 @@ class Server:
 
     @property
     def url(self) -> str:
+        """Where it answers: "http://127.0.0.1:40123"."""
         return self._native.url()
 
     @property
@@ -77,6 +91,7 @@ class Server:
 
     @property
     def closed(self) -> bool:
+        """Whether close() was called."""
         return self._closed
 
     def close(self) -> None:

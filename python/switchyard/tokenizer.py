@@ -31,6 +31,9 @@ class Tokenizer:
         """The tokenizer of a path or of transformers' fast tokenizer.
 
         A path is a tokenizer's file, a folder with one, a GGUF file, a checkpoint, a run, or the word byte.
+
+        >>> Tokenizer.of("byte")
+        Tokenizer(257 ids)
         """
         made = cls.__new__(cls)
         if isinstance(source, (str, os.PathLike)):
@@ -49,13 +52,20 @@ class Tokenizer:
         """The ids of a text, without those that stand before and after a document.
 
         `special`: texts of special tokens become their ids even where the tokenizer's rules would not look for them.
+
+        >>> Tokenizer.of("byte").encode("ab")
+        [97, 98]
         """
         if not isinstance(text, str):
             raise TypeError(f"text: expected a text, got {type(text).__name__}")
         return self._native.encode(text, bool(special))
 
     def decode(self, tokens: Any, *, special: bool = False) -> str:
-        """The text of ids; `special`: with the texts of special tokens."""
+        """The text of ids; `special`: with the texts of special tokens.
+
+        >>> Tokenizer.of("byte").decode([97, 98])
+        'ab'
+        """
         ids = tokens_of("tokens", tokens, 1) if len(tokens) else np.empty(0, np.int32)
         if ids.size and not 0 <= ids.min() <= ids.max() < 2**31:
             raise UsageError(f"tokens: expected ids of 0 or more, got {ids.min()} to {ids.max()}")
@@ -83,6 +93,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
+        """Whether apply_chat_template() has a template."""
         return self._native.has_chat_template()
 
     def apply_chat_template(
@@ -98,6 +109,10 @@ class Tokenizer:
 
         `messages` and `tools` are those of a chat request. `template_kwargs` are what the template knows beside them,
         such as enable_thinking, and the request's fields continue_final_message, documents and reasoning_effort.
+
+        >>> tokenizer = Tokenizer.of("tests/golden/lora/sft-text")
+        >>> "late" in tokenizer.apply_chat_template([{"role": "user", "content": "Is it late?"}])
+        True
         """
         request = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         if tools is not None:

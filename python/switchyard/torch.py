@@ -11,14 +11,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
 
 from . import _native
 from ._arguments import words_of
 from ._errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._keys import Keys
 
 _TYPES = (torch.float32, torch.bfloat16)
 
@@ -61,7 +67,7 @@ def _moe(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the balance loss, and the ticket of what the engine keeps for the backward, freed with its memory."""
     y, balance_loss, ticket = _run(settings, x, segments, weights, wanted)
-    return torch.from_dlpack(y), torch.tensor(balance_loss, dtype=torch.float32), torch.from_dlpack(ticket)
+    return from_dlpack(y), torch.tensor(balance_loss, dtype=torch.float32), from_dlpack(ticket)
 
 
 @_moe.register_fake
@@ -87,8 +93,9 @@ def _moe_backward(
     made = native.backward(int(ticket), *rest)
     if made is None:  # an earlier backward of this forward took it, or the ticket was copied
         _, _, again = _run(settings, x, segments, weights, wanted)
-        made = native.backward(int(torch.from_dlpack(again)), *rest)
-    return [torch.from_dlpack(gradient) for gradient in made]
+        made = native.backward(int(from_dlpack(again)), *rest)
+        assert made is not None
+    return [from_dlpack(gradient) for gradient in made]
 
 
 @_moe_backward.register_fake
@@ -136,14 +143,14 @@ class MoELayer(nn.Module):
     a buffer. The layer computes in the type of x. UsageError for settings that make no layer.
     """
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # a key is named dtype, too
         self,
         model: str | None = None,
         /,
         config: Mapping[str, Any] | str | None = None,
         *,
         dtype: torch.dtype | None = None,
-        **keys: Any,
+        **keys: Unpack[Keys],
     ) -> None:
         super().__init__()
         for key in ("dtype", "weight_dtype"):
@@ -204,7 +211,7 @@ class MoELayer(nn.Module):
         return ", ".join(self._layer.settings.split("\n"))
 
     @classmethod
-    def from_transformers(cls, block: nn.Module, **keys: Any) -> MoELayer:
+    def from_transformers(cls, block: Any, **keys: Unpack[Keys]) -> MoELayer:
         """The layer of a block of transformers (Qwen3MoeSparseMoeBlock, MixtralSparseMoeBlock, DeepseekV3MoE), with
         copies of its weights in their types. `keys` are further config keys. UsageError for other blocks."""
         kind = type(block).__name__
@@ -227,7 +234,7 @@ class MoELayer(nn.Module):
             **_BLOCKS[kind](block),
         }
         layer = cls(None, None, dtype=down.dtype, **{**settings, **keys})
-        tensors = {
+        tensors: dict[str, Any] = {
             "gate": block.gate.weight.T,
             "wi_0": gate_up[:, :hidden].transpose(1, 2),
             "wi_1": gate_up[:, hidden:].transpose(1, 2),

@@ -15,7 +15,11 @@ import switchyard
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/golden/hf/qwen3moe-tiny"
 PROGRAM = pathlib.Path(os.environ.get("SWITCHYARD_PROGRAM", ROOT / "build/release/switchyard"))
-MESHES = {"1 rank": {}, "2 ranks": {"ranks": 2, "ici_expert_parallelism": 2}}
+MESHES = {
+    "1 rank": {},
+    "2 ranks": {"ranks": 2, "ici_expert_parallelism": 2},
+    "4 ranks": {"ranks": 4, "ici_expert_parallelism": 2, "ici_fsdp_parallelism": 2},
+}
 
 
 def open_tiny(**keys):

@@ -6,7 +6,15 @@ import re
 import pytest
 
 import switchyard
-from conftest import ROOT
+from conftest import PROGRAM, ROOT
+
+
+def maker(name):
+    """A script of python/module, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"python/module/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_module_sees_the_public_headers_alone():
@@ -19,8 +27,11 @@ def test_the_module_sees_the_public_headers_alone():
 
 def test_the_stub_is_that_of_the_module():
     pytest.importorskip("nanobind.stubgen")
-    spec = importlib.util.spec_from_file_location("make_stub", ROOT / "python/module/make_stub.py")
-    make_stub = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_stub)
     told = (ROOT / "python/switchyard/_native.pyi").read_text()
-    assert make_stub.stub() == told, "python3 python/module/make_stub.py writes it"
+    assert maker("make_stub").stub() == told, "python3 python/module/make_stub.py writes it"
+
+
+def test_the_keys_are_those_of_the_program():
+    told = (ROOT / "python/switchyard/_keys.py").read_text()
+    assert maker("make_keys").keys(PROGRAM) == told, "python3 python/module/make_keys.py writes it"
+    assert "    ici_expert_parallelism: int\n" in told

@@ -326,17 +326,19 @@ TEST(Engine, ATextMayBeStoppedFromOutside) {
 }
 
 TEST(Engine, LoadingMayBeStoppedFromOutside) {
-  std::stop_source stop;
   const std::string folder = std::string(kSourceFolder) + "/tests/golden/hf/qwen3moe-tiny";
-  const Settings settings = Settings::parse({folder, "ranks=2", "ici_expert_parallelism=2"});
-  EXPECT_EQ(Engine::open(settings, stop.get_token()).ranks(), 2);
-  stop.request_stop();
-  try {
-    Engine::open(settings, stop.get_token());
-    ADD_FAILURE() << "it was opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::runtime);
-    EXPECT_NE(std::string(error.what()).find("asked to stop"), std::string::npos) << error.what();
+  for (const std::string& model : {folder, std::string("model_name=deepseek3-tiny")}) {  // read, and drawn
+    std::stop_source stop;
+    const Settings settings = Settings::parse({model, "ranks=2", "ici_expert_parallelism=2"});
+    EXPECT_EQ(Engine::open(settings, stop.get_token()).ranks(), 2);
+    stop.request_stop();
+    try {
+      Engine::open(settings, stop.get_token());
+      ADD_FAILURE() << model << " was opened";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::runtime);
+      EXPECT_NE(std::string(error.what()).find("asked to stop"), std::string::npos) << error.what();
+    }
   }
 }
 

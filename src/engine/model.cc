@@ -195,10 +195,10 @@ Parameters::FillBlock with_adapter_weights(Parameters::FillBlock base,
 }
 
 Parameters::FillBlock stoppable(Parameters::FillBlock fill, const std::stop_token& stop, const char* what) {
-  if (!fill || !stop.stop_possible()) return fill;
+  if (!stop.stop_possible()) return fill;
   return [fill = std::move(fill), stop, what](const ParameterSpec& spec, const Box& block) {
-    if (stop.stop_requested()) fail_runtime("[engine] {}: asked to stop before all weights were read", what);
-    return fill(spec, block);
+    if (stop.stop_requested()) fail_runtime("[engine] {}: asked to stop before all weights were there", what);
+    return fill ? fill(spec, block) : Tensor();
   };
 }
 
