@@ -253,7 +253,12 @@ class Engine:
         return self._native.forward(tokens_of("tokens", tokens, 2), bool(last), False)[0]
 
     def forward_with_experts(self, tokens: Any, *, last: bool = False) -> tuple[np.ndarray, list[Routing]]:
-        """As forward(), with the experts of each row. UsageError for a model without MoE layers."""
+        """As forward(), with the experts of each row. UsageError for a model without MoE layers.
+
+        >>> logits, rows = engine.forward_with_experts([[1, 5, 3, 1]])
+        >>> rows[0].chosen.shape == (len(rows[0].layers), 4, 2)
+        True
+        """
         logits, routing = self._native.forward(tokens_of("tokens", tokens, 2), bool(last), True)
         return logits, [routing_of(row) for row in routing]
 

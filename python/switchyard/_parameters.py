@@ -236,11 +236,21 @@ class Adapters:
         self._engine = engine
 
     def add(self, folder: str | os.PathLike[str], *, name: str) -> None:
-        """Reads an adapter: a folder of PEFT, of a run or of a checkpoint. At most lora_slots at once."""
+        """Reads an adapter: a folder of PEFT, of a run or of a checkpoint. At most lora_slots at once.
+
+        >>> engine.adapters.add("tests/golden/lora/dpo-dense/adapter", name="mine")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        UsageError: it is another model's
+        """
         self._engine.add_adapter(name, path_of("folder", folder))
 
     def remove(self, name: str) -> None:
-        """Frees the adapter's place. Refused while texts are being made."""
+        """Frees the adapter's place. Refused while texts are being made.
+
+        >>> engine.adapters.remove("mine")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        UsageError: no adapter is called mine
+        """
         self._engine.remove_adapter(name)
 
     def __iter__(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ import switchyard
 from conftest import ROOT, open_tiny
 
 DOCS = (ROOT / "docs/python.md").read_text()
-MODULES = ("_batch", "_engine", "_parameters", "chat", "commands", "server", "tokenizer")
+MODULES = ("_batch", "_engine", "_parameters", "_routing", "chat", "commands", "server", "tokenizer")
 
 
 def test_examples_run(monkeypatch):
