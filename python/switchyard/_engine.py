@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ from ._batch import batch_of, rows_at
 from ._errors import UsageError
 from ._parameters import Gradients, Parameter, Parameters
 from .chat import Message, json_of
+from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -158,6 +160,7 @@ class Engine:
         engine = cls.__new__(cls)
         settings = _native.Settings.parse(words_of(model, config, keys))
         engine._native = _native.Engine.open(settings, _hears_signals())
+        engine._keys = settings
         engine._settings = MappingProxyType(json.loads(settings.json()))
         engine._notes = tuple(engine._native.notes())
         engine._name = os.path.basename(
@@ -170,6 +173,7 @@ class Engine:
         return engine
 
     _native: _native.Engine
+    _keys: _native.Settings
     _settings: Mapping[str, Any]
     _notes: tuple[str, ...]
     _name: str
@@ -333,6 +337,11 @@ class Engine:
         if ids.min() < 0 or ids.max() >= self.vocabulary:
             raise UsageError(f"{name}: expected ids from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}")
         return list(map(int, ids))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template, by the engine's keys; it outlives the engine."""
+        return Tokenizer._of_settings(self._keys)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, by the model's tokenizer."""

@@ -45,6 +45,12 @@ class Tokenizer:
             raise TypeError(f"source: expected a path or a fast tokenizer, got {type(source).__name__}")
         return made
 
+    @classmethod
+    def _of_settings(cls, settings: _native.Settings) -> Tokenizer:
+        made = cls.__new__(cls)
+        made._native = _native.Tokenizer.of_settings(settings)
+        return made
+
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """The ids of a text, without those that stand before and after a document.
 
@@ -80,6 +86,11 @@ class Tokenizer:
     def end_tokens(self) -> list[int]:
         """The ids that end a model's text: end_token and those of the folder's generation_config.json."""
         return self._native.end_tokens()
+
+    @property
+    def chat_template(self) -> str:
+        """The text of the template; "" without one."""
+        return self._native.chat_template()
 
     @property
     def has_chat_template(self) -> bool:
