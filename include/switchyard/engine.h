@@ -167,6 +167,7 @@ struct TrainCalls {
 // A training run that is over.
 struct TrainedRun {
   std::string folder;              // has its files (docs/run-files.md)
+  std::string metrics_file;        // metrics.jsonl in there, or where the key metrics_file says
   std::vector<std::string> lines;  // the summary, for people
   std::string sample;              // text that the trained model wrote; "" without a tokenizer
   std::int64_t steps = 0;          // that the weights have been trained by now

@@ -129,6 +129,7 @@ void define_training(nb::module_& module, nb::class_<Core>& engine) {
       .def_ro("targets", &Loss::targets);
   nb::class_<TrainedRun>(module, "TrainedRun")
       .def_ro("folder", &TrainedRun::folder)
+      .def_ro("metrics_file", &TrainedRun::metrics_file)
       .def_ro("lines", &TrainedRun::lines)
       .def_prop_ro("sample", [](const TrainedRun& run) { return to_text(run.sample); })
       .def_ro("steps", &TrainedRun::steps)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from . import _native
+from . import _native, frames
 from ._arguments import Sampling, floats_of, path_of, sampling_of, tokens_of, words_of
 from ._batch import batch_of, rows_at
 from ._errors import UsageError
@@ -24,6 +24,7 @@ from .chat import Message, json_of
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    import pandas
     from typing_extensions import Unpack
 
 # A thread inside a call when the interpreter ends would be killed in the engine's frames.
@@ -90,10 +91,23 @@ class RunReport(_Result):
     """A training run that is over. `folder` has its files, as docs/run-files.md describes them."""
 
     folder: str
+    metrics_file: str
     lines: list[str]  # the summary, for people
     sample: str  # text that the trained model wrote; "" without a tokenizer
     steps: int  # that the weights have been trained by now
     stopped: bool  # it was asked to end
+
+    def metrics(self) -> pandas.DataFrame:
+        """The metrics of all its steps, as frames.metrics() has them; needs pandas."""
+        return frames.metrics(self.metrics_file)
+
+    def routing_loads(self) -> pandas.DataFrame:
+        """Rows of tokens by layer and expert, as frames.routing_loads() has them; needs pandas."""
+        return frames.routing_loads(self.metrics_file)
+
+    def plot_load(self, layers: Sequence[int] | None = None) -> list[Any]:
+        """Plots the experts' loads, as frames.plot_load() does; needs pandas and matplotlib."""
+        return frames.plot_load(self.metrics_file, layers)
 
 
 @dataclass(frozen=True, slots=True)

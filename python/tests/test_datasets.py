@@ -19,7 +19,11 @@ CHATS = [
     for n in range(40)
 ]
 PAIRS = [{"prompt": f"{n} and {n} make ", "completion": f"{2 * n}", "source": None} for n in range(40)]
-KINDS = {"text": (TEXTS, {}), "messages": (CHATS, {"use_sft": True, "dataset_type": "text"}), "pairs": (PAIRS, {"use_sft": True, "dataset_type": "text"})}
+KINDS = {
+    "text": (TEXTS, {}),
+    "messages": (CHATS, {"use_sft": True, "dataset_type": "text"}),
+    "pairs": (PAIRS, {"use_sft": True, "dataset_type": "text"}),
+}
 
 
 def steps_of(folder, data, *, stops_after=None, **keys):
