@@ -95,9 +95,11 @@ TrainedRun train(const Held& core, const std::string& data, std::int64_t steps, 
   return run;
 }
 
-std::vector<Score> score(const Held& core, const std::vector<Ids>& texts, bool hears_signals) {
-  return stoppable(core, "score", hears_signals,
-                   [&](Engine& engine, const std::stop_token& stop) { return engine.score(texts, stop); });
+std::vector<Score> score(const Held& core, const std::vector<Ids>& texts,
+                         const std::vector<std::int64_t>& from, bool hears_signals) {
+  return stoppable(core, "score", hears_signals, [&](Engine& engine, const std::stop_token& stop) {
+    return engine.score(texts, from, stop);
+  });
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ from .chat import Message, json_of
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
     from typing_extensions import Unpack
 
 # A thread inside a call when the interpreter ends would be killed in the engine's frames.
@@ -265,7 +265,8 @@ class Engine:
     def score(self, texts: Sequence[Any], *, contexts: Sequence[Any] | None = None) -> list[Score]:
         """How the model rates texts, each a text or its ids, side by side; a first token is not rated.
 
-        With `contexts`, one for each text, only the text behind its context is rated, and all of it.
+        With `contexts`, one for each text, only the text behind its context is rated, and all of it. A context that
+        another text of the call has before it may be read once for both.
         """
         texts = list(texts)
         befores = [None] * len(texts) if contexts is None else list(contexts)
@@ -282,9 +283,9 @@ class Engine:
             whole.append(ids)
             counts.append(max(1, min(len(start), len(ids) - 1)))
         scores = []
-        for ids, count, made in zip(whole, counts, self._native.score(whole, _hears_signals()), strict=True):
-            tokens, rated, most = ids[count:], made.log_probs[count - 1 :], made.most_probable[count - 1 :]
-            scores.append(Score(math.fsum(rated), rated, most == tokens, tokens))
+        for ids, count, made in zip(whole, counts, self._native.score(whole, counts, _hears_signals()), strict=True):
+            tokens, rated = ids[count:], made.log_probs
+            scores.append(Score(math.fsum(rated), rated, made.most_probable == tokens, tokens))
         return scores
 
     def train_step(self, batch: Any) -> TrainStep:

@@ -16,7 +16,7 @@ from ._errors import UsageError
 from ._packages import package
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 _ROWS = re.compile(r"moe/layer_(\d+)/rows/expert_(\d+)")
 _MOST_PANELS = 16  # as in plots/expert_load.svg

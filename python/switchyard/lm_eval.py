@@ -5,6 +5,7 @@
 lm-eval finds a model only where its module was imported, which is what this command line is for.
 """
 
+# mypy: disable-error-code="import-not-found,import-untyped"
 from __future__ import annotations
 
 import json
@@ -18,8 +19,7 @@ from ._errors import Error, UsageError
 from ._packages import package
 
 try:
-    for _module in ("lm_eval.api.model", "lm_eval.api.registry", "lm_eval.models.utils", "lm_eval.utils"):
-        package(_module, "lm-eval", "switchyard.lm_eval")
+    package("lm_eval", "lm-eval", "switchyard.lm_eval")
 except ImportError as error:
     if __name__ != "__main__":
         raise
@@ -66,7 +66,8 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
         if max_length is not None and int(keys.setdefault("max_target_length", max_length)) != int(max_length):
             raise UsageError(f"max_length={max_length}: expected max_target_length={keys['max_target_length']}")
         if "per_device_batch_size" not in keys:
-            keys["per_device_batch_size"] = _SIDE_BY_SIDE if batch_size in (None, "auto") else int(batch_size)
+            leaves_it = batch_size is None or str(batch_size).startswith("auto")
+            keys["per_device_batch_size"] = _SIDE_BY_SIDE if leaves_it else int(batch_size)
         self.engine = Engine.open(model, **keys)
         for note in self.engine.notes:
             _log.info(note)
@@ -74,7 +75,8 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
         self.max_length = int(self.engine.settings["max_target_length"])
         self.max_gen_toks = int(max_gen_toks)
         self.add_bos = bool(add_bos)
-        self._in_one_call = _CALL * max(1, int(keys["per_device_batch_size"] * self.engine.ranks))
+        self._side_by_side = max(1, int(keys["per_device_batch_size"] * self.engine.ranks))
+        self._in_one_call = _CALL * self._side_by_side
         self._has_told = False
 
     @property
@@ -124,13 +126,12 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
 
     def _loglikelihood_tokens(
         self,
-        requests: list[tuple[tuple[str, str] | None, list[int], list[int]]],
+        requests: Sequence[tuple[tuple[str, str] | None, list[int], list[int]]],
         disable_tqdm: bool = False,
         **_: Any,
     ) -> list[tuple[float, bool]]:
         answers: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
-        # Longest first; equal beginnings next to each other.
-        order = sorted(range(len(requests)), key=lambda i: (-len(requests[i][1] + requests[i][2]), requests[i][1:]))
+        order = self._order([context for _, context, _ in requests])
         with tqdm(total=len(requests), desc="Log-likelihoods", disable=disable_tqdm) as bar:
             for begin in range(0, len(order), self._in_one_call):
                 part = order[begin : begin + self._in_one_call]
@@ -142,6 +143,19 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
                         self.cache_hook.add_partial("loglikelihood", requests[i][0], answers[i])
                 bar.update(len(part))
         return answers
+
+    def _order(self, contexts: Sequence[list[int]]) -> list[int]:
+        """Longest contexts first. Equal ones come one after the other has been read, so that they are read once."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for i, context in enumerate(contexts):
+            alike.setdefault(tuple(context), []).append(i)
+        groups = sorted(alike.values(), key=lambda group: -len(contexts[group[0]]))
+        order: list[int] = []
+        for begin in range(0, len(groups), self._side_by_side):
+            block = groups[begin : begin + self._side_by_side]
+            for place in range(max(map(len, block))):
+                order += [group[place] for group in block if place < len(group)]
+        return order
 
     def _fitting(self, context: list[int], continuation: list[int]) -> list[int]:
         """The end of a context that has room before its continuation."""
@@ -201,6 +215,7 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
             self._tell_cut()
         stop = [text for text in options.pop("until") if text]
         made = self.engine.generate([prompt[-room:] for prompt in prompts], max_tokens=most, stop=stop, **options)
+        assert isinstance(made, list)
         return [text.text for text in made]
 
 

@@ -1,12 +1,13 @@
 """safetensors, Weights & Biases, TensorBoard, tqdm, pandas and matplotlib, each against the real package."""
 
 import json
+import re
 import sys
 import time
 
 import numpy as np
 import pytest
-from conftest import open_tiny
+from conftest import ROOT, open_tiny
 
 import switchyard
 from switchyard import callbacks, frames
@@ -66,6 +67,8 @@ def logged_by_wandb(file):
             at += 32768 - at % 32768
             continue
         size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        if at + 7 + size > len(data):  # being written
+            return
         record += data[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (1, 4):  # whole, or the last part
@@ -174,6 +177,20 @@ def test_plot(run, tmp_path, monkeypatch):
     with pytest.raises(switchyard.UsageError, match=r"layers=\[7\]: expected some of \[0, 1\]"):
         run.plot_load([7])
     pyplot.close("all")
+
+
+def test_example(tmp_path, monkeypatch):
+    for name in ("datasets", "safetensors", "wandb", "tqdm", "pandas", "matplotlib"):
+        pytest.importorskip(name)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    _, block = re.findall(r"```py\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    names = {}
+    exec(compile(block, "docs/python.md", "exec"), names)
+    names["log"].finish()
+    assert (tmp_path / "load.png").exists()
 
 
 @pytest.mark.parametrize(
