@@ -19,6 +19,7 @@ from . import _native, frames
 from ._arguments import Sampling, floats_of, path_of, sampling_of, tokens_of, words_of
 from ._batch import batch_of, rows_at
 from ._errors import UsageError
+from ._native import Settings
 from ._parameters import Gradients, Parameter, Parameters
 from .chat import Message, json_of
 from .tokenizer import Tokenizer
@@ -187,7 +188,7 @@ class Engine:
         return engine
 
     _native: _native.Engine
-    _keys: _native.Settings
+    _keys: Settings
     _settings: Mapping[str, Any]
     _notes: tuple[str, ...]
     _name: str

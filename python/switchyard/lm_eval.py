@@ -65,9 +65,8 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
             keys["device"] = "auto" if device == "cuda:0" else device
         if max_length is not None and int(keys.setdefault("max_target_length", max_length)) != int(max_length):
             raise UsageError(f"max_length={max_length}: expected max_target_length={keys['max_target_length']}")
-        if "per_device_batch_size" not in keys:
-            leaves_it = batch_size is None or str(batch_size).startswith("auto")
-            keys["per_device_batch_size"] = _SIDE_BY_SIDE if leaves_it else int(batch_size)
+        size = _SIDE_BY_SIDE if batch_size is None or str(batch_size).startswith("auto") else int(batch_size)
+        keys.setdefault("per_device_batch_size", size)
         self.engine = Engine.open(model, **keys)
         for note in self.engine.notes:
             _log.info(note)

@@ -12,6 +12,7 @@ import numpy as np
 from . import _native
 from ._arguments import tokens_of
 from ._errors import UsageError
+from ._native import Settings
 from .chat import json_of
 
 # Arguments of apply_chat_template that are fields of a chat request; others go to the template.
@@ -46,7 +47,7 @@ class Tokenizer:
         return made
 
     @classmethod
-    def _of_settings(cls, settings: _native.Settings) -> Tokenizer:
+    def _of_settings(cls, settings: Settings) -> Tokenizer:
         made = cls.__new__(cls)
         made._native = _native.Tokenizer.of_settings(settings)
         return made
