@@ -266,8 +266,7 @@ class Engine:
     def score(self, texts: Sequence[Any], *, contexts: Sequence[Any] | None = None) -> list[Score]:
         """How the model rates texts, each a text or its ids, side by side; a first token is not rated.
 
-        With `contexts`, one for each text, only the text behind its context is rated, and all of it. A context that
-        another text of the call has before it may be read once for both.
+        With `contexts`, one for each text, only the text behind its context is rated, and all of it.
         """
         texts = list(texts)
         befores = [None] * len(texts) if contexts is None else list(contexts)

@@ -74,8 +74,7 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
         self.max_length = int(self.engine.settings["max_target_length"])
         self.max_gen_toks = int(max_gen_toks)
         self.add_bos = bool(add_bos)
-        self._side_by_side = max(1, int(keys["per_device_batch_size"] * self.engine.ranks))
-        self._in_one_call = _CALL * self._side_by_side
+        self._in_one_call = _CALL * max(1, int(keys["per_device_batch_size"] * self.engine.ranks))
         self._has_told = False
 
     @property
@@ -130,7 +129,7 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
         **_: Any,
     ) -> list[tuple[float, bool]]:
         answers: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
-        order = self._order([context for _, context, _ in requests])
+        order = sorted(range(len(requests)), key=lambda i: -len(requests[i][1] + requests[i][2]))
         with tqdm(total=len(requests), desc="Log-likelihoods", disable=disable_tqdm) as bar:
             for begin in range(0, len(order), self._in_one_call):
                 part = order[begin : begin + self._in_one_call]
@@ -142,19 +141,6 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
                         self.cache_hook.add_partial("loglikelihood", requests[i][0], answers[i])
                 bar.update(len(part))
         return answers
-
-    def _order(self, contexts: Sequence[list[int]]) -> list[int]:
-        """Longest contexts first. Equal ones come one after the other has been read, so that they are read once."""
-        alike: dict[tuple[int, ...], list[int]] = {}
-        for i, context in enumerate(contexts):
-            alike.setdefault(tuple(context), []).append(i)
-        groups = sorted(alike.values(), key=lambda group: -len(contexts[group[0]]))
-        order: list[int] = []
-        for begin in range(0, len(groups), self._side_by_side):
-            block = groups[begin : begin + self._side_by_side]
-            for place in range(max(map(len, block))):
-                order += [group[place] for group in block if place < len(group)]
-        return order
 
     def _fitting(self, context: list[int], continuation: list[int]) -> list[int]:
         """The end of a context that has room before its continuation."""

@@ -143,7 +143,7 @@ TEST(EngineTraining, LogProbsAreThoseOfTheLogits) {
       const auto row = logits.values.begin() + static_cast<std::ptrdiff_t>(i * 64);
       EXPECT_EQ(score.most_probable.at(i % 16), std::max_element(row, row + 64) - row);
     }
-    // Texts that share a beginning, rated from behind it.
+    // Rated from a token on.
     std::vector<std::vector<std::int32_t>> alike(5, texts[0]);
     const std::vector<std::int64_t> from{10, 1, 15, 10, 2};
     const std::vector<Score> parts = engine.score(alike, from);

@@ -105,12 +105,7 @@ void Batcher::rate_drafts(RunningText& text, std::size_t fed, std::size_t kept) 
 }
 
 void Batcher::start(WantedText text, Call& call) {
-  // What is scored is read; what comes before is shared as prompts are.
-  std::span<const std::int32_t> shared = text.request.prompt;
-  if (text.request.scores_prompt && text.request.scores_from > 1)
-    shared = shared.first(text.request.scores_from - 1);
-  const bool reads_all = text.request.scores_prompt && shared.size() == text.request.prompt.size();
-  const PrefixCopy copy = slots_.assign(shared, reads_all, text.request.domain);
+  const PrefixCopy copy = slots_.assign(text.request.prompt, text.request.scores_prompt, text.request.domain);
   observer_.started(steady_seconds() - text.asked, copy.tokens);
   texts_[copy.slot] = std::make_unique<RunningText>(std::move(text), tokenizer_, ++turns_, copy.tokens);
   RunningText& started = *texts_[copy.slot];
