@@ -129,7 +129,7 @@ struct Text {
   std::optional<RoutedText> routing = {};
 };
 
-// How a model rates the tokens of a text that exists, from the second token on.
+// How a model rates the tokens of a text that exists, from the second token on or as score() was asked.
 struct Score {
   std::vector<double> log_probs;            // natural logarithms of their probabilities
   std::vector<std::int32_t> most_probable;  // the token that the model would have taken
@@ -174,6 +174,7 @@ struct TrainCalls {
 // A training run that is over.
 struct TrainedRun {
   std::string folder;              // has its files (docs/run-files.md)
+  std::string metrics_file;        // metrics.jsonl in there, or where the key metrics_file says
   std::vector<std::string> lines;  // the summary, for people
   std::string sample;              // text that the trained model wrote; "" without a tokenizer
   std::int64_t steps = 0;          // that the weights have been trained by now
@@ -307,8 +308,10 @@ class Engine {
                              const Sampling& sampling = {}, const std::stop_token& stop = {});
 
   // Rates texts of two tokens or more, side by side as complete() makes texts, and as `serve` rates prompts.
+  // `from` has the first token to rate of each text, 1 or more; empty: 1. No logits are made of what comes
+  // before.
   std::vector<Score> score(const std::vector<std::vector<std::int32_t>>& texts,
-                           const std::stop_token& stop = {});
+                           const std::vector<std::int64_t>& from = {}, const std::stop_token& stop = {});
   // Answers a chat. `request` is the JSON of a body of POST /v1/chat/completions, the result that of its
   // answer (docs/http.md): by the model's chat template and formats, with reasoning and calls of tools. What
   // a request leaves out: temperature 0, seed 0. Error(usage) for a request that `serve` refuses, for stream

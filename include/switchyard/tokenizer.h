@@ -12,12 +12,17 @@
 
 namespace switchyard {
 
+class Settings;
+
 // Immutable. Any thread may call it.
 class ModelTokenizer {
  public:
   // `path`: a tokenizer's file (tokenizer.json, *.model, *.tiktoken, a GGUF file), a folder with one, a
   // checkpoint or a run, or the word byte. Error(usage) for a path without a tokenizer.
   static ModelTokenizer of(const std::string& path);
+  // The tokenizer, template, template arguments and ends that an engine of these settings has. Error(usage)
+  // where they name no tokenizer.
+  static ModelTokenizer of(const Settings& settings);
   // From the texts of a tokenizer.json and of the tokenizer_config.json that goes with it, or "".
   static ModelTokenizer of_json(std::string_view tokenizer, std::string_view config = {});
 
@@ -35,6 +40,8 @@ class ModelTokenizer {
   const std::vector<std::int32_t>& end_tokens() const;
 
   bool has_chat_template() const;
+  // The template's own text; "" without one.
+  std::string chat_template() const;
   // The prompt of a chat. `request` is the JSON of a chat request's body: messages, tools,
   // add_generation_prompt, chat_template_kwargs, … (docs/http.md). Error(usage) where the template refuses
   // it, and without a template.

@@ -14,6 +14,9 @@ void define_tokenizer(nb::module_& module) {
   nb::class_<ModelTokenizer>(module, "Tokenizer")
       .def_static(
           "of", [](const std::string& path) { return without_gil([&] { return ModelTokenizer::of(path); }); })
+      .def_static(
+          "of_settings",
+          [](const Settings& settings) { return without_gil([&] { return ModelTokenizer::of(settings); }); })
       .def_static("of_json",
                   [](const std::string& tokenizer, const std::string& config) {
                     return without_gil([&] { return ModelTokenizer::of_json(tokenizer, config); });
@@ -27,6 +30,7 @@ void define_tokenizer(nb::module_& module) {
       .def("end_token", &ModelTokenizer::end_token)
       .def("end_tokens", [](const ModelTokenizer& of) { return of.end_tokens(); })
       .def("has_chat_template", &ModelTokenizer::has_chat_template)
+      .def("chat_template", [](const ModelTokenizer& of) { return to_text(of.chat_template()); })
       .def("chat_text", [](const ModelTokenizer& of,
                            const std::string& request) { return to_text(of.chat_text(request)); })
       .def("chat_tokens", [](const ModelTokenizer& of, const std::string& request) {

@@ -95,9 +95,11 @@ TrainedRun train(const Held& core, const std::string& data, std::int64_t steps, 
   return run;
 }
 
-std::vector<Score> score(const Held& core, const std::vector<Ids>& texts, bool hears_signals) {
-  return stoppable(core, "score", hears_signals,
-                   [&](Engine& engine, const std::stop_token& stop) { return engine.score(texts, stop); });
+std::vector<Score> score(const Held& core, const std::vector<Ids>& texts,
+                         const std::vector<std::int64_t>& from, bool hears_signals) {
+  return stoppable(core, "score", hears_signals, [&](Engine& engine, const std::stop_token& stop) {
+    return engine.score(texts, from, stop);
+  });
 }
 
 }  // namespace
@@ -129,6 +131,7 @@ void define_training(nb::module_& module, nb::class_<Core>& engine) {
       .def_ro("targets", &Loss::targets);
   nb::class_<TrainedRun>(module, "TrainedRun")
       .def_ro("folder", &TrainedRun::folder)
+      .def_ro("metrics_file", &TrainedRun::metrics_file)
       .def_ro("lines", &TrainedRun::lines)
       .def_prop_ro("sample", [](const TrainedRun& run) { return to_text(run.sample); })
       .def_ro("steps", &TrainedRun::steps)

@@ -10,6 +10,7 @@ import logging
 
 # First: they refuse a processor, on which NumPy may end the process, and an installation that is not whole.
 from . import _native as _native, _package as _package  # isort: skip
+from . import callbacks, frames
 from ._batch import Batch
 from ._engine import Engine, Loss, RunReport, Score, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
@@ -47,10 +48,12 @@ __all__ = [
     "Tokenizer",
     "TrainStep",
     "UsageError",
+    "callbacks",
     "convert",
     "doctor",
     "evaluate",
     "explain",
+    "frames",
     "inspect",
     "plan",
 ]

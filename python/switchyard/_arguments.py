@@ -119,6 +119,11 @@ class Sampling(TypedDict, total=False):
     ends_by_model: bool  # True: the model's own ends end a text
     schema: Any  # a text is JSON of this JSON schema
     logprobs: bool  # return the tokens' log-probabilities
+
+
+class TextOptions(Sampling, total=False):
+    """What generate() and stream() take."""
+
     experts: bool  # return the tokens' experts; the engine is opened with return_routed_experts=True
     adapter: str | None  # of Engine.adapters, which reads and makes the text
 
@@ -131,8 +136,8 @@ def sampling_of(options: Mapping[str, Any]) -> _native.Sampling:
     """The engine's Sampling. Options that are left out have its defaults."""
     sampling = _native.Sampling()
     for name, value in options.items():
-        if name not in Sampling.__annotations__:
-            raise TypeError(f"{name}: expected one of {', '.join(Sampling.__annotations__)}")
+        if name not in TextOptions.__annotations__:
+            raise TypeError(f"{name}: expected one of {', '.join(TextOptions.__annotations__)}")
         if name in _WHOLE or name in _NUMBERS:
             number = _number(name, value, name in _WHOLE)
             most = 2**32 - 1 if name == "seed" else 2**63 - 1

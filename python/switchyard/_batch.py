@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from . import _native
 from ._arguments import floats_of, tokens_of
 from ._errors import UsageError
+from .chat import json_of
 
 _PARTS = ("tokens", "targets", "segments", "positions", "weights")
 
@@ -120,5 +120,5 @@ def rows_at(data: Any) -> Iterator[str]:
                         row = {"text": row}
                     if not isinstance(row, Mapping):
                         raise TypeError(f"data: row {number}: expected a text or a mapping, got {type(row).__name__}")
-                    file.write(json.dumps(dict(row), ensure_ascii=False) + "\n")
+                    file.write(json_of(f"data: row {number}", row) + "\n")
             yield path

@@ -9,20 +9,24 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 import numpy as np
 
-from . import _native
-from ._arguments import Sampling, floats_of, path_of, sampling_of, tokens_of, words_of
+from . import _native, frames
+from ._arguments import TextOptions, floats_of, path_of, sampling_of, tokens_of, words_of
 from ._batch import batch_of, rows_at
 from ._errors import UsageError
-from ._routing import Routing, routing_of
+from ._native import Settings
 from ._parameters import Adapters, Gradients, Parameter, Parameters
+from ._routing import Routing, routing_of
 from .chat import Message, json_of
+from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]
     from typing_extensions import Unpack
 
     from ._keys import Keys
@@ -93,10 +97,23 @@ class RunReport(_Result):
     """A training run that is over. `folder` has its files, as docs/run-files.md describes them."""
 
     folder: str
+    metrics_file: str
     lines: list[str]  # the summary, for people
     sample: str  # text that the trained model wrote; "" without a tokenizer
     steps: int  # that the weights have been trained by now
     stopped: bool  # it was asked to end
+
+    def metrics(self) -> pandas.DataFrame:
+        """The metrics of all its steps, as frames.metrics() has them; needs pandas."""
+        return frames.metrics(self.metrics_file)
+
+    def routing_loads(self) -> pandas.DataFrame:
+        """Rows of tokens by layer and expert, as frames.routing_loads() has them; needs pandas."""
+        return frames.routing_loads(self.metrics_file)
+
+    def plot_load(self, layers: Sequence[int] | None = None) -> list[Any]:
+        """Plots the experts' loads, as frames.plot_load() does; needs pandas and matplotlib."""
+        return frames.plot_load(self.metrics_file, layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +187,7 @@ class Engine:
         engine = cls.__new__(cls)
         settings = _native.Settings.parse(words_of(model, config, keys))
         engine._native = _native.Engine.open(settings, _hears_signals())
+        engine._keys = settings
         engine._settings = MappingProxyType(json.loads(settings.json()))
         engine._notes = tuple(engine._native.notes())
         engine._name = os.path.basename(
@@ -182,6 +200,7 @@ class Engine:
         return engine
 
     _native: _native.Engine
+    _keys: Settings
     _settings: Mapping[str, Any]
     _notes: tuple[str, ...]
     _name: str
@@ -263,10 +282,10 @@ class Engine:
         return logits, [routing_of(row) for row in routing]
 
     @overload
-    def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Text: ...
+    def generate(self, prompt: Prompt, **sampling: Unpack[TextOptions]) -> Text: ...
     @overload
-    def generate(self, prompt: Prompts, **sampling: Unpack[Sampling]) -> list[Text]: ...
-    def generate(self, prompt: Any, **sampling: Unpack[Sampling]) -> Text | list[Text]:
+    def generate(self, prompt: Prompts, **sampling: Unpack[TextOptions]) -> list[Text]: ...
+    def generate(self, prompt: Any, **sampling: Unpack[TextOptions]) -> Text | list[Text]:
         """Goes on from a prompt, a text or its ids; from a list of prompts, side by side, and returns a list.
 
         Draws are by `temperature` and the rest, as in `serve`; 0 takes the most probable token. A text ends before a
@@ -292,7 +311,7 @@ class Engine:
         ]
         return texts if many else texts[0]
 
-    def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Stream:
+    def stream(self, prompt: Prompt, **sampling: Unpack[TextOptions]) -> Stream:
         """As generate(), of one prompt, token by token. Several streams at once need per_device_batch_size.
 
         >>> with engine.stream("ab", max_tokens=3) as stream:
@@ -325,9 +344,9 @@ class Engine:
             whole.append(ids)
             counts.append(max(1, min(len(start), len(ids) - 1)))
         scores = []
-        for ids, count, made in zip(whole, counts, self._native.score(whole, _hears_signals()), strict=True):
-            tokens, rated, most = ids[count:], made.log_probs[count - 1 :], made.most_probable[count - 1 :]
-            scores.append(Score(math.fsum(rated), rated, most == tokens, tokens))
+        for ids, count, made in zip(whole, counts, self._native.score(whole, counts, _hears_signals()), strict=True):
+            tokens, rated = ids[count:], made.log_probs
+            scores.append(Score(math.fsum(rated), rated, made.most_probable == tokens, tokens))
         return scores
 
     def train_step(self, batch: Any) -> TrainStep:
@@ -425,6 +444,11 @@ class Engine:
         if ids.min() < 0 or ids.max() >= self.vocabulary:
             raise UsageError(f"{name}: expected ids from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}")
         return list(map(int, ids))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template, by the engine's keys; it outlives the engine."""
+        return Tokenizer._of_settings(self._keys)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, by the model's tokenizer.

@@ -42,7 +42,7 @@ def json_of(name: str, value: Any) -> str:
     def plain(part: Any) -> Any:
         if isinstance(part, Mapping):
             return dict(part)
-        if isinstance(part, Sequence):
+        if isinstance(part, Sequence) and not isinstance(part, (bytes, bytearray)):
             return list(part)
         raise TypeError(f"{name}: expected what JSON holds, got {type(part).__name__}")
 

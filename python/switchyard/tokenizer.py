@@ -12,6 +12,7 @@ import numpy as np
 from . import _native
 from ._arguments import tokens_of
 from ._errors import UsageError
+from ._native import Settings
 from .chat import json_of
 
 # Arguments of apply_chat_template that are fields of a chat request; others go to the template.
@@ -46,6 +47,12 @@ class Tokenizer:
             made._native = _native.Tokenizer.of_json(source.backend_tokenizer.to_str(), text)
         else:
             raise TypeError(f"source: expected a path or a fast tokenizer, got {type(source).__name__}")
+        return made
+
+    @classmethod
+    def _of_settings(cls, settings: Settings) -> Tokenizer:
+        made = cls.__new__(cls)
+        made._native = _native.Tokenizer.of_settings(settings)
         return made
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
@@ -90,6 +97,11 @@ class Tokenizer:
     def end_tokens(self) -> list[int]:
         """The ids that end a model's text: end_token and those of the folder's generation_config.json."""
         return self._native.end_tokens()
+
+    @property
+    def chat_template(self) -> str:
+        """The text of the template; "" without one."""
+        return self._native.chat_template()
 
     @property
     def has_chat_template(self) -> bool:

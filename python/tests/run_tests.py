@@ -1,7 +1,8 @@
 """Installs the package into a virtual environment in the build folder, as `pip install` does, and runs its tests there.
 
-    python3 python/tests/run_tests.py --build build/release [PYTEST'S ARGUMENTS]
+    python3 python/tests/run_tests.py --build build/release [--integrations] [PYTEST'S ARGUMENTS]
 
+--integrations installs the packages of others, too, whose tests are skipped without them.
 Exit status 77 where Python's headers are missing or PyPI cannot be reached, else pytest's.
 """
 
@@ -25,10 +26,11 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
-def environment(folder):
+def environment(folder, integrations):
     """The Python of an environment with what the tests need; made once for a list of requirements."""
-    requirements = HERE / "requirements.txt"
-    wanted = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
+    names = ["requirements.txt"] + ["requirements-integrations.txt"] * integrations
+    requirements = [HERE / name for name in names]
+    wanted = hashlib.sha256(b"".join(map(pathlib.Path.read_bytes, requirements)) + sys.version.encode()).hexdigest()
     stamp, python = folder / "installed", folder / "bin/python"
     if stamp.exists() and stamp.read_text() == wanted:
         return python
@@ -50,15 +52,14 @@ def environment(folder):
                 "1",
                 "--timeout",
                 str(SILENCE_SECONDS),
-                "-r",
-                requirements,
+                *(word for file in requirements for word in ("-r", file)),
             ],
             check=True,
             capture_output=True,
             timeout=INSTALL_SECONDS,
         )
     except (subprocess.SubprocessError, OSError):
-        skip(f"PyPI cannot be reached for {requirements.relative_to(ROOT)}")
+        skip(f"PyPI cannot be reached for {' and '.join(names)}")
     stamp.write_text(wanted)
     return python
 
@@ -66,13 +67,14 @@ def environment(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--integrations", action="store_true")
     args, more = parser.parse_known_args()
     build = args.build.resolve()
     if sys.version_info < (3, 10):
         skip(f"the package needs Python 3.10, this is {sys.version.split()[0]}")
     if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists():
         skip("Python's headers are missing (Debian: python3-dev)")
-    python = environment(build / "python_package")
+    python = environment(build / ("python_integrations" if args.integrations else "python_package"), args.integrations)
     installed = subprocess.run(
         [
             python,

@@ -417,6 +417,6 @@ def test_the_examples_run(capsys):
     exec(compile(script.read_text(), str(script), "exec"), {})
     losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", capsys.readouterr().out)]
     assert losses[-1] < 0.1 < losses[0]
-    (block,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    block, _ = re.findall(r"```py\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
     exec(compile(block, "docs/python.md", "exec"), {})
     assert "[64, 16]" in capsys.readouterr().out

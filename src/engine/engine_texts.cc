@@ -316,13 +316,21 @@ std::vector<Text> Engine::complete(const std::vector<std::vector<std::int32_t>>&
 }
 
 std::vector<Score> Engine::score(const std::vector<std::vector<std::int32_t>>& texts,
-                                 const std::stop_token& stop) {
+                                 const std::vector<std::int64_t>& from, const std::stop_token& stop) {
+  if (!from.empty() && from.size() != texts.size())
+    fail_usage("[engine] score: expected a first token for each of {} texts, got {}", texts.size(),
+               from.size());
   std::vector<texts::TextRequest> requests;
-  for (const std::vector<std::int32_t>& text : texts) {
-    if (text.size() < 2) fail_usage("[engine] score: a text of {} tokens, expected 2 or more", text.size());
-    requests.push_back(impl_->request("score", text, {.most_tokens = 0}));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::int64_t size = std::ssize(texts[i]), first = from.empty() ? 1 : from[i];
+    if (size < 2) fail_usage("[engine] score: a text of {} tokens, expected 2 or more", size);
+    if (first < 1 || first >= size)
+      fail_usage("[engine] score: token {} of a text of {}, expected one from 1 to {}", first, size,
+                 size - 1);
+    requests.push_back(impl_->request("score", texts[i], {.most_tokens = 0}));
     requests.back().log_probs = 1;
     requests.back().scores_prompt = true;
+    requests.back().scores_from = static_cast<std::size_t>(first);
   }
   std::vector<Score> scores;
   for (GeneratedText& text : impl_->make_all("score", requests, stop))

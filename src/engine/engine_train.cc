@@ -133,7 +133,9 @@ TrainedRun Engine::train(const std::string& data, std::int64_t steps, const Trai
   own.loop->run([&](Context& context) {
     if (own.speaks(context)) done = own.state(context)->steps;
   });
-  return {.folder = std::move(report.folder),
+  const std::string metrics = config.get_string("metrics_file");
+  return {.folder = report.folder,
+          .metrics_file = metrics.empty() ? report.folder + "/metrics.jsonl" : metrics,
           .lines = std::move(report.lines),
           .sample = std::move(report.sample),
           .steps = done,

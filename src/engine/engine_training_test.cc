@@ -143,6 +143,20 @@ TEST(EngineTraining, LogProbsAreThoseOfTheLogits) {
       const auto row = logits.values.begin() + static_cast<std::ptrdiff_t>(i * 64);
       EXPECT_EQ(score.most_probable.at(i % 16), std::max_element(row, row + 64) - row);
     }
+    // Rated from a token on.
+    std::vector<std::vector<std::int32_t>> alike(5, texts[0]);
+    const std::vector<std::int64_t> from{10, 1, 15, 10, 2};
+    const std::vector<Score> parts = engine.score(alike, from);
+    for (std::size_t n = 0; n < 5; ++n) {
+      const auto skipped = static_cast<std::size_t>(from[n]) - 1;
+      ASSERT_EQ(parts.at(n).log_probs.size(), 15 - skipped);
+      for (std::size_t i = skipped; i < 15; ++i) {
+        EXPECT_NEAR(parts[n].log_probs[i - skipped], scores[0].log_probs[i], 2e-5);
+        EXPECT_EQ(parts[n].most_probable[i - skipped], scores[0].most_probable[i]);
+      }
+    }
+    expect_error([&] { engine.score(texts, {1}); }, "expected a first token for each of 4 texts, got 1");
+    expect_error([&] { engine.score({texts[0]}, {16}); }, "expected one from 1 to 15");
   }
 }
 

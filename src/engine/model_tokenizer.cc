@@ -4,8 +4,11 @@
 
 #include "chat/chat_template.h"
 #include "core/error.h"
+#include "engine/engine_impl.h"
 #include "engine/stored_model.h"
 #include "generate/generation_defaults.h"
+#include "generate/sampling.h"
+#include "serve/chat_model.h"
 #include "switchyard/tokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_folder.h"
@@ -37,6 +40,7 @@ struct ModelTokenizer::State {
   std::unique_ptr<const Tokenizer> tokenizer;
   std::optional<chat::ChatTemplate> chat = {};
   std::vector<std::int32_t> ends = {};
+  bool trusts_messages = false;
 
   void set_ends(const std::vector<std::int64_t>& more) {
     std::set<std::int32_t> all;
@@ -84,6 +88,19 @@ ModelTokenizer ModelTokenizer::of(const std::string& path) {
   return ModelTokenizer(state);
 }
 
+ModelTokenizer ModelTokenizer::of(const Settings& settings) {
+  const Config& config = settings.checked().config;
+  auto state = std::make_shared<State>(State{make_tokenizer_of(config)});
+  if (state->tokenizer == nullptr)
+    fail_usage("[tokenizer] tokenizer_path: expected the model's tokenizer, got none");
+  if (const auto chats = serve::chat_model_of(config, config.get_string("load_parameters_path"))) {
+    state->chat = chats->prompts;
+    state->trusts_messages = chats->trusts_messages;
+  }
+  state->ends = switchyard::end_tokens(config, *state->tokenizer);
+  return ModelTokenizer(state);
+}
+
 ModelTokenizer ModelTokenizer::of_json(std::string_view tokenizer, std::string_view config) {
   auto state = std::make_shared<State>(State{parse_huggingface(tokenizer, config, "tokenizer.json")});
   const auto settings = nlohmann::json::parse(config.empty() ? "{}" : config, nullptr, false);
@@ -121,12 +138,17 @@ bool ModelTokenizer::has_chat_template() const {
   return state_->chat.has_value();
 }
 
+std::string ModelTokenizer::chat_template() const {
+  return state_->chat ? state_->chat->source().text : "";
+}
+
 std::string ModelTokenizer::chat_text(std::string_view request) const {
   return state_->prompt(request).text;
 }
 
 std::vector<std::int32_t> ModelTokenizer::chat_tokens(std::string_view request) const {
   const chat::Prompt prompt = state_->prompt(request);
+  if (state_->trusts_messages) return state_->tokenizer->encode_with_special(prompt.text);
   return state_->tokenizer->encode_with_special(prompt.text, prompt.foreign);
 }
 

@@ -94,6 +94,7 @@ RunningText::RunningText(WantedText wanted, const Tokenizer* tokenizer, std::int
     : text(std::move(wanted)),
       progress{.prompt = text.request.prompt,
                .scores_prompt = text.request.scores_prompt,
+               .scores_from = text.request.scores_from,
                .turn = turn,
                .read = static_cast<std::size_t>(cached_tokens)},
       cached(cached_tokens),
@@ -240,7 +241,7 @@ void Sampler::score_prompts(ThreadPool& pool, const Step& step, const RunningTex
     Piece piece{.choice = text.request().choice, .text = "", .of_prompt = true};
     const auto add_token = [&](std::int32_t token, TokenLogProb log_prob) {
       log_prob.offset = text.prompt_characters;
-      if (tokenizer_ != nullptr) text.prompt_characters += characters_in(text.prompt_text->add(token));
+      if (text.prompt_text) text.prompt_characters += characters_in(text.prompt_text->add(token));
       piece.log_probs.push_back(std::move(log_prob));
     };
     if (text.progress.read == step.fed[i].tokens.size()) {

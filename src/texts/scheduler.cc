@@ -46,11 +46,12 @@ Step Scheduler::prompt_step(std::span<const Progress* const> slots) {
   Step step;
   if (order.empty()) return step;
   ++prompt_steps_;
-  step.scored = slots[order[0]]->scores_prompt;
+  step.scored = slots[order[0]]->scores();
   const std::size_t most = step.scored ? scored_chunk_ : prompt_chunk_;
   const auto size_of = [&](std::size_t slot) {
     const Progress& text = *slots[slot];
-    const std::size_t size = std::min(text.left(), most);
+    std::size_t size = std::min(text.left(), most);
+    if (text.scores_prompt && !step.scored) size = std::min(size, text.scores_from - 1 - text.read);
     return text.read < text.checkpoint ? std::min(size, text.checkpoint - text.read) : size;
   };
   const auto kernels_of = [&](std::size_t slot) {
@@ -59,7 +60,7 @@ Step Scheduler::prompt_step(std::span<const Progress* const> slots) {
   std::size_t tokens = 0, longest = 0;
   for (const std::size_t slot : order) {
     const Progress& text = *slots[slot];
-    if (text.scores_prompt != step.scored) continue;
+    if (text.scores() != step.scored) continue;
     if (deterministic_ && kernels_of(slot) != kernels_of(order[0])) continue;
     const std::size_t size = size_of(slot);
     const std::size_t area = std::max(longest, size) * (step.fed.size() + 1);

@@ -24,7 +24,8 @@ namespace switchyard::texts {
 // The state of a text that holds a slot, as far as the scheduler needs it.
 struct Progress {
   std::span<const std::int32_t> prompt;
-  bool scores_prompt = false;             // the logits of all prompt tokens are wanted
+  bool scores_prompt = false;             // the logits before each prompt token are wanted,
+  std::size_t scores_from = 0;            // from this one on
   std::int64_t turn = 0;                  // the place in the order in which texts came
   std::size_t read = 0;                   // prompt tokens that are cached
   std::size_t checkpoint = 0;             // prompt tokens after which the slot's state is kept; 0: none
@@ -32,6 +33,7 @@ struct Progress {
   std::vector<std::int32_t> drafts = {};  // of the tokens after last_token
 
   bool reads_prompt() const { return read < prompt.size(); }
+  bool scores() const { return scores_prompt && read + 1 >= scores_from; }  // its next tokens' logits
   std::size_t left() const { return prompt.size() - read; }
 };
 

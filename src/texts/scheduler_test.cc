@@ -64,6 +64,20 @@ TEST(Scheduler, ScoredPromptsAreReadApart) {
   EXPECT_EQ(fed_of(second), (Fed{{0, 4}}));
 }
 
+TEST(Scheduler, WhatComesBeforeAScoredTokenIsReadAsPromptsAre) {
+  Scheduler scheduler({.prompt_chunk = 16, .scored_chunk = 3});
+  const auto prompt = prompt_of(8);
+  Progress text{.prompt = prompt, .scores_prompt = true, .scores_from = 6};
+  const Progress* slots[] = {&text};
+  const Step before = scheduler.next(slots);
+  EXPECT_FALSE(before.scored);
+  EXPECT_EQ(fed_of(before), (Fed{{0, 5}}));
+  text.read = 5;
+  const Step scored = scheduler.next(slots);
+  EXPECT_TRUE(scored.scored);
+  EXPECT_EQ(fed_of(scored), (Fed{{0, 3}}));
+}
+
 TEST(Scheduler, DraftsFollowTheirToken) {
   Scheduler scheduler({});
   const auto prompt = prompt_of(2);

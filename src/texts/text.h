@@ -45,7 +45,8 @@ struct TextRequest {
   std::optional<int> log_probs = {};    // return log probabilities, and those of so many most probable tokens
   bool processed_log_probs = false;     // they are of the draw (processed_logits()), not of the model
   bool ignore_end = false;              // goes on after the ids that end every text
-  bool scores_prompt = false;           // return log probabilities of the prompt's tokens too
+  bool scores_prompt = false;           // return log probabilities of the prompt's tokens too,
+  std::size_t scores_from = 0;          // from this one on; those before it are read without logits
   std::vector<std::int32_t> ends = {};  // ids that end this text, beside those that end every text
   std::int64_t least_tokens = 0;        // no end before so many new tokens
   std::shared_ptr<const AnswerForm> answer = {};         // of a chat: pieces have changes, no text
