@@ -11,7 +11,7 @@ import logging
 # First: they refuse a processor, on which NumPy may end the process, and an installation that is not whole.
 from . import _native as _native, _package as _package  # isort: skip
 from ._batch import Batch
-from ._engine import Engine, Loss, RunReport, Score, Stream, Text, Token, TrainStep
+from ._engine import Engine, Loss, Memory, RunReport, Score, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Gradients, Parameter, Parameters, Shard
 from ._record import Record
@@ -27,6 +27,7 @@ __all__ = [
     "Gradients",
     "InternalError",
     "Loss",
+    "Memory",
     "Message",
     "Parameter",
     "Parameters",

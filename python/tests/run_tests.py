@@ -25,6 +25,11 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
+def install(python, *words, **more):
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words]
+    return subprocess.run([str(word) for word in command], timeout=INSTALL_SECONDS, **more)
+
+
 def environment(folder):
     """The Python of an environment with what the tests need; made once for a list of requirements."""
     requirements = HERE / "requirements.txt"
@@ -38,25 +43,8 @@ def environment(folder):
         skip("this Python makes no virtual environments (Debian: python3-venv)")
     try:
         # Without an answer from PyPI it gives up within a minute.
-        subprocess.run(
-            [
-                python,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--retries",
-                "1",
-                "--timeout",
-                str(SILENCE_SECONDS),
-                "-r",
-                requirements,
-            ],
-            check=True,
-            capture_output=True,
-            timeout=INSTALL_SECONDS,
-        )
+        tries = ["--retries", "1", "--timeout", SILENCE_SECONDS]
+        install(python, *tries, "-r", requirements, check=True, capture_output=True)
     except (subprocess.SubprocessError, OSError):
         skip(f"PyPI cannot be reached for {requirements.relative_to(ROOT)}")
     stamp.write_text(wanted)
@@ -73,25 +61,9 @@ def main():
     if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists():
         skip("Python's headers are missing (Debian: python3-dev)")
     python = environment(build / "python_package")
-    installed = subprocess.run(
-        [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-build-isolation",
-            "--no-deps",
-            "--force-reinstall",
-            ROOT,
-            "--config-settings",
-            f"cmake.define.SWITCHYARD_BUILD={build}",
-            "--config-settings",
-            f"build-dir={build / 'python_package/build'}",
-        ],
-        timeout=INSTALL_SECONDS,
-    )
+    settings = [f"cmake.define.SWITCHYARD_BUILD={build}", f"build-dir={build / 'python_package/build'}"]
+    options = [word for setting in settings for word in ("--config-settings", setting)]
+    installed = install(python, "--no-build-isolation", "--no-deps", "--force-reinstall", ROOT, *options)
     if installed.returncode:
         return installed.returncode
     return subprocess.run(
