@@ -177,10 +177,9 @@ def try_wheel(wheel, python, folder):
                           capture_output=True, text=True, env=clean)  # fmt: skip
     if "46.7 B parameters" not in plan.stdout:
         fail("the program does not find the configs of its package")
-    doctor = output(program, "doctor", "--quick")
-    for name in ("mpi", "tls", "libedit"):
-        if not re.search(rf"^{name} +missing", doctor, re.MULTILINE):
-            fail(f"`switchyard doctor` does not say that {name} is missing:\n{doctor}")
+    without = output(sys.executable, ROOT / "tests/clients/without_check.py", "--program", program)
+    if "without tls, libedit, mpi" not in without:
+        fail(f"the program shall have no MPI, TLS and libedit: {without}")
     if not answers_health(program, folder):
         fail("`switchyard serve` does not answer /health")
     print(f"{output(bin / 'python', '--version').strip()}: well in {time.monotonic() - begin:.0f} s")

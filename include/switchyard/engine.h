@@ -23,6 +23,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "switchyard/error.h"
@@ -171,6 +172,16 @@ struct TrainCalls {
   std::function<bool()> between = {};
 };
 
+// Bytes that tensors occupy on the device, of all ranks of this process; `peak`: the sum of the ranks' peaks.
+// Weights that ranks share count for each of them.
+struct MemoryUse {
+  std::int64_t in_use = 0, peak = 0;
+};
+
+// Hears how many bytes of the weights the first rank has read, of how many: 0 of 0 while it has read none,
+// and on processes without that rank. With several ranks it jumps over what others read.
+using OpenProgress = std::function<void(std::int64_t read, std::int64_t all)>;
+
 // A training run that is over.
 struct TrainedRun {
   std::string folder;              // has its files (docs/run-files.md)
@@ -253,8 +264,10 @@ class Engine {
  public:
   // Builds the mesh and the weights: random, from the settings' folder, from load_parameters_path, or, with
   // optimizer state and step, from load_full_state_path. When `stop` is asked for, from any thread, before
-  // all weights are read or drawn, it throws Error(runtime) with the next one.
-  static Engine open(const Settings& settings, const std::stop_token& stop = {});
+  // all weights are read or drawn, it throws Error(runtime) with the next one. `progress` is called in this
+  // thread every 50 ms and at the end. What it throws ends the opening likewise, and comes out.
+  static Engine open(const Settings& settings, const std::stop_token& stop = {},
+                     const OpenProgress& progress = {});
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) = delete;
   ~Engine();  // ends the rank threads
@@ -263,6 +276,12 @@ class Engine {
   const std::vector<std::string>& notes() const;
   std::int64_t vocabulary() const;
   int ranks() const;
+  // Every axis of the mesh, in order, with its size.
+  std::vector<std::pair<std::string, int>> mesh() const;
+  std::string device() const;  // "cpu"
+  // JSON: what `inspect --json` has in "architecture": layers, experts, vocab, emb, heads, …
+  std::string model() const;
+  MemoryUse memory() const;  // never waits for another call
 
   // Logits for the token after each position, or after the last position only. `experts`: also the experts of
   // each token. Error(usage) then for a model without MoE layers.

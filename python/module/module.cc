@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -29,10 +30,16 @@ nb::tuple forward(const Held& core, const Tokens& tokens, bool last, bool expert
                         std::move(logits.routing));
 }
 
-Held open(const Settings& settings, bool hears_signals) {
+Held open(const Settings& settings, const nb::object& progress, bool hears_signals) {
   Start start;
-  const auto work = [&] { return Engine::open(settings, start.stop.get_token()); };
-  return std::make_shared<Core>(hears_signals ? heard(start.stop, work) : without_gil(work));
+  const OpenProgress hear = [&](std::int64_t read, std::int64_t all) {
+    const nb::gil_scoped_acquire held;
+    if (hears_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!progress.is_none()) progress(read, all);
+  };
+  const bool hears = hears_signals || !progress.is_none();
+  return std::make_shared<Core>(without_gil(
+      [&] { return Engine::open(settings, start.stop.get_token(), hears ? hear : OpenProgress()); }));
 }
 
 std::vector<Text> complete(const Held& core, const std::vector<Ids>& prompts, const Sampling& sampling,
@@ -211,12 +218,22 @@ void define_engine(nb::module_& module) {
     };
   };
   nb::class_<Core> type(module, "Engine");
-  type.def_static("open", &open)
+  type.def_static("open", &open, nb::arg("settings"), nb::arg("progress").none(), nb::arg("hears_signals"))
       .def_prop_ro("closed", &Core::is_closed)
       .def("close", &Core::close)
       .def("notes", [](const Held& core) { return Call(core, "notes").engine().notes(); })
       .def("vocabulary", [](const Held& core) { return Call(core, "vocabulary").engine().vocabulary(); })
       .def("ranks", [](const Held& core) { return Call(core, "ranks").engine().ranks(); })
+      .def("mesh", [](const Held& core) { return Call(core, "mesh").engine().mesh(); })
+      .def("device", [](const Held& core) { return Call(core, "device").engine().device(); })
+      .def("model", [](const Held& core) { return to_text(Call(core, "model").engine().model()); })
+      .def(
+          "memory",
+          [](const Held& core) {
+            const MemoryUse use = Call(core, "memory").engine().memory();
+            return nb::make_tuple(use.in_use, use.peak);
+          },
+          nb::sig("def memory(self) -> tuple[int, int]"))
       .def("forward", &forward,
            nb::sig("def forward(self, tokens: NDArray[Any], last: bool, experts: bool, /) -> "
                    "tuple[NDArray[numpy.float32], list[RoutedText]]"))

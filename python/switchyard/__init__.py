@@ -12,7 +12,7 @@ import logging
 from . import _native as _native, _package as _package  # isort: skip
 from . import callbacks, frames
 from ._batch import Batch
-from ._engine import Engine, Loss, RunReport, Score, Stream, Text, Token, TrainStep
+from ._engine import Engine, Loss, Memory, RunReport, Score, Stream, Text, Token, TrainStep
 from ._errors import Error, InternalError, RunError, UsageError
 from ._parameters import Adapters, Gradients, Parameter, Parameters, Shard
 from ._record import Record
@@ -30,6 +30,7 @@ __all__ = [
     "Gradients",
     "InternalError",
     "Loss",
+    "Memory",
     "Message",
     "Parameter",
     "Parameters",

@@ -21,6 +21,7 @@ from ._batch import batch_of, rows_at
 from ._errors import UsageError
 from ._native import Settings
 from ._parameters import Adapters, Gradients, Parameter, Parameters
+from ._record import Record
 from ._routing import Routing, routing_of
 from .chat import Message, json_of
 from .tokenizer import Tokenizer
@@ -80,6 +81,14 @@ class Token(_Result):
     id: int
     text: str
     logprob: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory(_Result):
+    """Bytes of tensors on the device, of all ranks of this process. Weights that ranks share count for each of them."""
+
+    in_use: int
+    peak: int  # the sum of the ranks' peaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,23 +182,30 @@ class Engine:
         model: str | os.PathLike[str] | None = None,
         /,
         config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        *,
+        progress: Callable[[int, int], Any] | None = None,
         **keys: Unpack[Keys],
     ) -> Engine:
         """Opens a model: a folder with weights, a GGUF file, or a YAML file, as the first word of a command line.
 
         `config` is a mapping of keys or the path of a YAML file, `keys` are those of `switchyard config --list`; a key
         in both counts as in `keys`. With neither model nor keys that describe one, `load_parameters_path` is the model.
+        `progress(read, all)` hears, in this thread, how many bytes of the weights are read, of how many.
 
         >>> with Engine.open("tests/golden/hf/qwen3moe-tiny", tokenizer_type="byte", ranks=2) as small:
         ...     print(small)
-        Engine(qwen3moe-tiny, 8 experts, 2 ranks, cpu)
+        Engine(qwen3moe-tiny, 8 experts, 2 ranks, cpu, ... MiB)
         """
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress: expected a function of two numbers, got {type(progress).__name__}")
         engine = cls.__new__(cls)
         settings = _native.Settings.parse(words_of(model, config, keys))
-        engine._native = _native.Engine.open(settings, _hears_signals())
+        engine._native = _native.Engine.open(settings, progress, _hears_signals())
         engine._keys = settings
         engine._settings = MappingProxyType(json.loads(settings.json()))
         engine._notes = tuple(engine._native.notes())
+        engine._mesh = MappingProxyType(dict(engine._native.mesh()))
+        engine._model = Record(json.loads(engine._native.model()))
         engine._name = os.path.basename(
             os.path.normpath(
                 os.fspath(
@@ -203,6 +219,8 @@ class Engine:
     _keys: Settings
     _settings: Mapping[str, Any]
     _notes: tuple[str, ...]
+    _mesh: Mapping[str, int]
+    _model: Record
     _name: str
 
     @property
@@ -224,6 +242,25 @@ class Engine:
     def ranks(self) -> int:
         """Ranks of the mesh, over all processes."""
         return self._native.ranks()
+
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        """Every axis of the mesh, in order, with its size."""
+        return self._mesh
+
+    @property
+    def device(self) -> str:
+        return self._native.device()
+
+    @property
+    def model(self) -> Record:
+        """What the model computes, as `inspect` has it in "architecture": layers, experts, vocab, emb, heads, …"""
+        return self._model
+
+    @property
+    def memory(self) -> Memory:
+        """What tensors occupy now, and did at most. It waits for no other call."""
+        return Memory(*self._native.memory())
 
     @property
     def closed(self) -> bool:
@@ -251,15 +288,11 @@ class Engine:
     def __repr__(self) -> str:
         if self.closed:
             return f"Engine({self._name}, closed)"
-        experts = self._settings["num_experts"]
-        axes = [
-            f"{key[len('ici_'):-len('_parallelism')]}={size}"
-            for key, size in self._settings.items()
-            if key.startswith("ici_") and key.endswith("_parallelism") and isinstance(size, int) and size > 1
-        ]
+        experts = f"{self._model.experts} experts" if self._model.experts else ""
+        axes = [f"{axis}={size}" for axis, size in self._mesh.items() if size > 1]
         mesh = " ".join([f"{self.ranks} rank" + ("s" if self.ranks > 1 else ""), *axes])
-        kind = f"{experts} experts, " if experts and experts > 1 else ""
-        return f"Engine({self._name}, {kind}{mesh}, {self._settings['device']})"
+        memory = f"{self.memory.in_use / 2**20:.1f} MiB"
+        return f"Engine({', '.join(filter(None, [self._name, experts, mesh, self.device, memory]))})"
 
     def forward(self, tokens: Any, *, last: bool = False) -> np.ndarray:
         """Logits [rows, length, vocabulary], float32, of the token after each position; `last`: after the last alone.

@@ -26,6 +26,11 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
+def install(python, *words, **more):
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words]
+    return subprocess.run([str(word) for word in command], timeout=INSTALL_SECONDS, **more)
+
+
 def environment(folder, integrations):
     """The Python of an environment with what the tests need; made once for a list of requirements."""
     names = ["requirements.txt"] + ["requirements-integrations.txt"] * integrations
@@ -40,24 +45,9 @@ def environment(folder, integrations):
         skip("this Python makes no virtual environments (Debian: python3-venv)")
     try:
         # Without an answer from PyPI it gives up within a minute.
-        subprocess.run(
-            [
-                python,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--retries",
-                "1",
-                "--timeout",
-                str(SILENCE_SECONDS),
-                *(word for file in requirements for word in ("-r", file)),
-            ],
-            check=True,
-            capture_output=True,
-            timeout=INSTALL_SECONDS,
-        )
+        tries = ["--retries", "1", "--timeout", SILENCE_SECONDS]
+        files = [word for file in requirements for word in ("-r", file)]
+        install(python, *tries, *files, check=True, capture_output=True)
     except (subprocess.SubprocessError, OSError):
         skip(f"PyPI cannot be reached for {' and '.join(names)}")
     stamp.write_text(wanted)
@@ -75,25 +65,9 @@ def main():
     if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists():
         skip("Python's headers are missing (Debian: python3-dev)")
     python = environment(build / ("python_integrations" if args.integrations else "python_package"), args.integrations)
-    installed = subprocess.run(
-        [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-build-isolation",
-            "--no-deps",
-            "--force-reinstall",
-            ROOT,
-            "--config-settings",
-            f"cmake.define.SWITCHYARD_BUILD={build}",
-            "--config-settings",
-            f"build-dir={build / 'python_package/build'}",
-        ],
-        timeout=INSTALL_SECONDS,
-    )
+    settings = [f"cmake.define.SWITCHYARD_BUILD={build}", f"build-dir={build / 'python_package/build'}"]
+    options = [word for setting in settings for word in ("--config-settings", setting)]
+    installed = install(python, "--no-build-isolation", "--no-deps", "--force-reinstall", ROOT, *options)
     if installed.returncode:
         return installed.returncode
     return subprocess.run(

@@ -103,7 +103,7 @@ def test_calls_after_close():
     engine = open_tiny()
     parameters, stream = engine.parameters, engine.stream("a")
     next(stream)
-    assert "8 experts, 1 rank, cpu" in repr(engine)
+    assert repr(engine) == f"Engine(qwen3moe-tiny, 8 experts, 1 rank, cpu, {engine.memory.in_use / 2**20:.1f} MiB)"
     engine.close()
     engine.close()
     assert engine.closed and repr(engine) == "Engine(qwen3moe-tiny, closed)"

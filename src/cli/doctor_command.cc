@@ -14,7 +14,7 @@ Says what this machine and this build have: the processor and its instructions, 
 optional; and of what is missing, how to get it.
 
   --quick         does not measure the processor and its memory, which takes some seconds
-  --require NAMES exit status 1 unless all of these are there: cpu (AVX2 or more), gpu, nccl, mpi, grammars, tls, libedit, tls, libedit
+  --require NAMES exit status 1 unless all of these are there: cpu (AVX2 or more), gpu, nccl, mpi, grammars, tls, libedit
   --json FILE     also writes {"version", "parts": [{"name", "state", "what", "advice"}]}; a state is ok, missing, or
                   unknown where the system does not tell
 

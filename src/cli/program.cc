@@ -33,6 +33,7 @@
 #include "config/declaration.h"
 #include "core/error.h"
 #include "kernels/machine/machine.h"
+#include "parallel/comm/local.h"
 #include "parallel/comm/processes.h"
 
 namespace switchyard {
@@ -125,6 +126,7 @@ void open_closed_streams() {
 
 int run_program(int argc, char** argv) {
   open_closed_streams();
+  end_process_with_stuck_ranks();
   ::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file size a write fails with a reason, as on a full disk
   try {
     const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);

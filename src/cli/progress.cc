@@ -119,7 +119,7 @@ std::function<void(std::int64_t read, std::int64_t all)> load_bar() {
   return [bar = std::shared_ptr<Progress>()](std::int64_t read, std::int64_t all) mutable {
     constexpr std::int64_t kUnit = 1'000'000;
     if (bar == nullptr) bar = std::make_shared<Progress>(all / kUnit);
-    bar->update(read / kUnit, "million weights");
+    bar->update(read / kUnit, "MB of weights");
   };
 }
 

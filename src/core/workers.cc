@@ -36,15 +36,21 @@ struct Workers::Loop {
   std::atomic<int>& open;
   std::atomic<std::int64_t> next;
   std::atomic<int> helpers;  // changed with the workers' mutex held
-  std::condition_variable left;
+  std::condition_variable left{};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure = {};  // the first that a body threw
 
   bool has_pieces() const { return next.load(std::memory_order_relaxed) < count; }
   bool run_piece() {
     const std::int64_t begin = next.fetch_add(grain);
     if (begin >= count) return false;
     if (begin + grain >= count) --open;
-    // Others may be in this loop: what a body throws ends the process.
-    [&]() noexcept { body(begin, std::min(begin + grain, count)); }();
+    // Others may be in this loop: only its rank may throw, behind it.
+    try {
+      body(begin, std::min(begin + grain, count));
+    } catch (...) {
+      if (!failed.exchange(true)) failure = std::current_exception();
+    }
     return true;
   }
 };
@@ -80,7 +86,7 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
     for (std::int64_t begin = 0; begin < count; begin += grain) body(begin, std::min(begin + grain, count));
     return;
   }
-  Loop loop{count, grain, body, open_, 0, 0, {}};
+  Loop loop{count, grain, body, open_, 0, 0};
   std::int64_t wanted = (count + grain - 1) / grain - 1;
   {
     const auto lock = lock_short(mutex_);
@@ -93,16 +99,19 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
   }
   auto lock = lock_short(mutex_);
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
-  if (loop.helpers == 0) return;
-  lock.unlock();
-  // A rank that is a thread leaves its core to another's loop; a fiber's thread is its core.
-  look_for([&] { return loop.helpers == 0 || (open_ > 0 && running() == nullptr); });
-  lock_short(lock);
-  if (loop.helpers == 0) return;
-  --busy_;
-  if (open_ > 0) wake_.notify_one();
-  loop.left.wait(lock, [&] { return loop.helpers == 0; });
-  ++busy_;
+  if (loop.helpers > 0) {
+    lock.unlock();
+    // A rank that is a thread leaves its core to another's loop; a fiber's thread is its core.
+    look_for([&] { return loop.helpers == 0 || (open_ > 0 && running() == nullptr); });
+    lock_short(lock);
+  }
+  if (loop.helpers > 0) {
+    --busy_;
+    if (open_ > 0) wake_.notify_one();
+    loop.left.wait(lock, [&] { return loop.helpers == 0; });
+    ++busy_;
+  }
+  if (loop.failure) std::rethrow_exception(loop.failure);
 }
 
 // Either run() sees the lower count or this sees the open loop: a free core is not forgotten.

@@ -53,7 +53,8 @@ class Workers {
   // runs on the calling thread. Bodies must not throw.
   void run_ranks(const std::function<void(int)>& body);
 
-  // ThreadPool::for_range for a count and a grain of at least 1. Called by a rank.
+  // ThreadPool::for_range for a count and a grain of at least 1. Called by a rank. Of a body that throws, the
+  // other pieces are done first; several that throw throw one of the exceptions.
   void run(std::int64_t count, std::int64_t grain, const Body& body);
 
   // Marks the calling thread as having work from now on, or none.

@@ -49,6 +49,26 @@ TEST(Workers, ASingleRankGetsAllCores) {
   });
 }
 
+// What a piece throws, on whichever thread, comes out behind the loop, and the workers work on.
+TEST(Workers, ABodyThrowsToItsRank) {
+  Workers workers(3);
+  const RankScope rank(workers);
+  ThreadPool pool(workers);
+  for (std::int64_t bad = 0; bad < 3; ++bad) {
+    Runners runners;
+    EXPECT_THROW(pool.for_range(3, 1,
+                                [&](std::int64_t begin, std::int64_t) {
+                                  runners.note();
+                                  EXPECT_TRUE(runners.wait_for(3));
+                                  if (begin == bad) throw std::out_of_range("piece");
+                                }),
+                 std::out_of_range);
+    std::atomic<std::int64_t> pieces{0};
+    pool.for_range(8, 1, [&](std::int64_t, std::int64_t) { ++pieces; });
+    EXPECT_EQ(pieces, 8);
+  }
+}
+
 TEST(Workers, APoolHasPiecesForTwiceItsShare) {
   const auto threads = [](int cores, int ranks) {
     Workers workers(cores, ranks);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -19,21 +18,6 @@
 
 namespace switchyard {
 namespace {
-
-// The processes that hold the engine's ranks. MPI lets a program join them only once,
-// so an engine owns them until it is destroyed.
-std::shared_ptr<Processes> join_for_engine() {
-  if (launch_from_environment().processes == 1) return one_process();
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);
-  static const std::unique_ptr<Processes> joined = join_processes();
-  static std::weak_ptr<Processes> taken;
-  if (!taken.expired())
-    fail_usage("[engine] open: expected one engine at a time in a program under mpirun, got another");
-  std::shared_ptr<Processes> mine(joined.get(), [](Processes*) {});
-  taken = mine;
-  return mine;
-}
 
 ModelOnRanks with_tokenizer(ModelOnRanks model) {
   model.tokenizer = make_tokenizer_of(model.config);
@@ -102,17 +86,20 @@ Engine::Impl::Impl(const Config& of, std::shared_ptr<Processes> with)
              .scored_chunk = texts::scored_chunk_of(model.vocab, config.get_int("max_target_length")),
              .shares_prefixes = false,
              .vocab = ids_to_pick()},
-      ranks(static_cast<std::size_t>(mesh.size())) {
+      ranks(static_cast<std::size_t>(mesh.size())),
+      accounts(ranks.size()) {
   if (!on_ranks.fill) on_ranks.notes.push_back("random weights: load_parameters_path is not set");
   if (config.is_none("load_full_state_path")) return;
   refuse_packed("load_full_state_path", "set weight_format=dense");
   resume = find_resume_point(config, "", stored_tensors(on_ranks.specs, training().update), &on_ranks.notes);
 }
 
-void Engine::Impl::start() {
+void Engine::Impl::start(const LoadProgress& progress) {
   loop.emplace(config, mesh, *processes, [this](Context& context) { state(context).reset(); });
-  loop->run([this](Context& context) {
-    state(context).emplace(on_ranks.load(context));
+  loop->run([&](Context& context) {
+    accounts[static_cast<std::size_t>(context.comm->rank())] = context.memory.account();
+    // A checkpoint that is restored only needs room: nothing is read for it yet.
+    state(context).emplace(on_ranks.load(context, resume.candidates.empty() ? progress : nullptr));
     if (!resume.candidates.empty()) restore(context);
   });
 }
@@ -134,35 +121,6 @@ TrainConfig Engine::Impl::training() const {
 Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::Engine(Engine&&) noexcept = default;
 Engine::~Engine() = default;
-
-Engine Engine::open(const Settings& settings, const std::stop_token& stop) {
-  const Config& config = settings.checked().config;
-  const std::shared_ptr<Processes> processes = join_for_engine();
-  const double timeout = config.get_float("collective_timeout_seconds");
-  std::shared_ptr<Impl> impl;
-  try {
-    impl = std::make_shared<Impl>(config, processes);
-  } catch (const Error& error) {
-    processes->agree(&error, timeout);  // throws
-  } catch (const std::exception& error) {
-    const Error told(Error::Kind::runtime, error.what());
-    processes->agree(&told, timeout);
-  }
-  processes->agree(nullptr, timeout);
-  impl->on_ranks.fill = stoppable(impl->on_ranks.fill, stop, "open");
-  impl->start();
-  return Engine(std::move(impl));
-}
-
-const std::vector<std::string>& Engine::notes() const {
-  return impl_->on_ranks.notes;
-}
-std::int64_t Engine::vocabulary() const {
-  return impl_->model.vocab;
-}
-int Engine::ranks() const {
-  return impl_->mesh.size();
-}
 
 Logits Engine::forward(const TokenBatch& batch, Positions positions, bool experts) {
   Impl& own = *impl_;

@@ -1,6 +1,7 @@
-// Engine::Impl, what the files of the public Engine share: engine.cc has its tensors,
-// engine_training.cc its losses and steps, engine_texts.cc its texts, engine_saves.cc its checkpoints and
-// exports, engine_settings.cc its settings.
+// Engine::Impl, what the files of the public Engine share: engine_open.cc opens
+// it, engine.cc has what all calls need, engine_weights.cc its tensors, engine_training.cc its losses and
+// steps, engine_texts.cc its texts, engine_saves.cc its checkpoints and exports, engine_settings.cc its
+// settings.
 #pragma once
 
 #include <functional>
@@ -68,12 +69,13 @@ struct Engine::Impl {
   bool has_gradients = false;  // of forward_backward()
   ResumePoint resume;          // of load_full_state_path
   std::vector<std::optional<RankState>> ranks;
-  std::optional<RankLoop> loop;  // ends first
+  std::vector<std::shared_ptr<const MemoryAccount>> accounts;  // of this process's ranks, null for others
+  std::optional<RankLoop> loop;                                // ends first
 
   Impl(const Config& of, std::shared_ptr<Processes> with);
 
   // Starts the ranks and makes the weights, or what load_full_state_path names.
-  void start();
+  void start(const LoadProgress& progress);
 
   // One rank of each process speaks for it.
   bool speaks(const Context& context) const {

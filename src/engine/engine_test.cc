@@ -342,6 +342,76 @@ TEST(Engine, LoadingMayBeStoppedFromOutside) {
   }
 }
 
+// The caller's thread hears how much is read, and what it throws ends the opening.
+TEST(Engine, OpeningTellsHowFarItIs) {
+  const auto begin = std::filesystem::temp_directory_path() / fmt::format("progress-{}", ::getpid());
+  const std::string folder = begin.string();
+  open().save(folder);
+  for (const Arguments& mesh : {Arguments{}, kMesh}) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> told;
+    const auto thread = std::this_thread::get_id();
+    Arguments words = tiny(mesh);
+    words.push_back("load_parameters_path=" + folder);
+    const Settings settings = Settings::parse(words);
+    Engine engine = Engine::open(settings, {}, [&](std::int64_t read, std::int64_t all) {
+      EXPECT_EQ(std::this_thread::get_id(), thread);
+      EXPECT_TRUE(told.empty() || told.back().first <= read);
+      told.emplace_back(read, all);
+    });
+    std::int64_t bytes = 0;
+    for (const ParameterInfo& p : engine.parameters())
+      bytes += static_cast<std::int64_t>(engine.read_parameter(p.name).size() * sizeof(float));
+    ASSERT_FALSE(told.empty());
+    EXPECT_EQ(told.back(), std::pair(bytes, bytes));
+
+    std::stop_source stop;
+    EXPECT_THROW(Engine::open(settings, {}, [](std::int64_t, std::int64_t) { throw std::out_of_range("x"); }),
+                 std::out_of_range);
+    stop.request_stop();
+    EXPECT_THROW(Engine::open(settings, stop.get_token(), [](std::int64_t, std::int64_t) {}), Error);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Engine, TellsWhatItIs) {
+  Engine engine = open(kMesh);
+  const auto axes = engine.mesh();
+  EXPECT_NE(std::ranges::find(axes, std::pair<std::string, int>("expert", 2)), axes.end());
+  EXPECT_NE(std::ranges::find(axes, std::pair<std::string, int>("data", 1)), axes.end());
+  EXPECT_EQ(engine.device(), "cpu");
+  EXPECT_NE(engine.model().find("\"experts\":4"), std::string::npos) << engine.model();
+  const MemoryUse before = engine.memory();
+  std::int64_t shards = 0;
+  for (const ParameterInfo& p : engine.parameters()) {
+    std::int64_t bytes = sizeof(float);
+    for (const std::int64_t size : p.block) bytes *= size;
+    shards += 4 * bytes;
+  }
+  EXPECT_GE(before.in_use, shards);
+  EXPECT_GE(before.peak, before.in_use);
+  engine.train_step({batch_of(4, 8)});
+  EXPECT_GE(engine.memory().in_use, before.in_use + shards);  // the optimizer's state
+}
+
+// A broken CHECK of a rank is an error of the call, and of all further ones.
+TEST(Engine, ABugInARankEndsTheEngineAlone) {
+  for (const int rank : {0, 1}) {
+    ::setenv("SWITCHYARD_FAULT", fmt::format("kind=check,rank={},step=0,phase=dispatch", rank).c_str(), 1);
+    Engine engine = open({"ranks=2", "ici_expert_parallelism=2"});
+    ::unsetenv("SWITCHYARD_FAULT");
+    for (int call = 0; call < 2; ++call) {
+      try {
+        engine.train_step({batch_of(8, 8)});
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), Error::Kind::internal) << error.what();
+        EXPECT_NE(std::string(error.what()).find(fmt::format("rank {}: ", rank)), std::string::npos);
+      }
+    }
+  }
+  EXPECT_EQ(open().forward(batch_of(1, 4)).values.size(), 4u * 64);
+}
+
 TEST(Engine, AShardOutlivesItsEngine) {
   std::optional<Engine> engine = open();
   const Shard shard = engine->parameter("layers.0.moe.gate").shards[0];

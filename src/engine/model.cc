@@ -13,17 +13,17 @@
 namespace switchyard {
 namespace {
 
-std::int64_t values_in(const ParameterSpec& spec, const Shape& shape) {
-  return num_elements(shape) * (is_packed(spec.dtype) ? block_values(spec.dtype) : 1);
+std::int64_t bytes_in(const ParameterSpec& spec, const Shape& shape) {
+  return num_elements(shape) * static_cast<std::int64_t>(size_of(spec.dtype));
 }
 
-// Counts how many weights the first rank has read; it reads them in list order.
+// Counts what the first rank has read; it reads weights in list order.
 class LoadCount {
  public:
   LoadCount(const std::vector<ParameterSpec>& specs, const LoadProgress& progress) : progress_(progress) {
     for (const ParameterSpec& spec : specs) {
       before_[spec.name] = all_;
-      all_ += values_in(spec, spec.shape);
+      all_ += bytes_in(spec, spec.shape);
     }
   }
 
@@ -32,7 +32,7 @@ class LoadCount {
       name_ = spec.name;
       read_ = 0;
     }
-    read_ = std::min(read_ + values_in(spec, block.shape), values_in(spec, spec.shape));
+    read_ = std::min(read_ + bytes_in(spec, block.shape), bytes_in(spec, spec.shape));
     progress_(before_.at(name_) + read_, all_);
   }
 
@@ -167,7 +167,7 @@ void ModelOnRanks::run(const std::function<void(Context&)>& body) const {
 
 Parameters ModelOnRanks::load(Context& context, const LoadProgress& progress,
                               std::vector<std::string>* warnings) const {
-  if (!fill || !is_packed() || !progress || context.comm->rank() != 0) return create(context, fill, warnings);
+  if (!fill || !progress || context.comm->rank() != 0) return create(context, fill, warnings);
   LoadCount count(stage_specs(specs, context.stage, model), progress);
   return create(
       context,

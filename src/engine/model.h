@@ -52,7 +52,7 @@ struct ModelOnMesh {
   std::vector<ParameterSpec> specs;            // the weights of all stages
 };
 
-// Receives how many of the weights are read so far, and how many there are.
+// Receives how many bytes of the weights, as ranks hold them, the first rank has read so far, of how many.
 using LoadProgress = std::function<void(std::int64_t read, std::int64_t all)>;
 
 struct ModelOnRanks : ModelOnMesh {
@@ -64,7 +64,7 @@ struct ModelOnRanks : ModelOnMesh {
 
   // Runs `body` on every rank, as run_session() does. One body may load several models.
   void run(const std::function<void(Context&)>& body) const;
-  // Creates this rank's weights. Collective. Rank 0 calls `progress` while weights are packed.
+  // Creates this rank's weights. Collective. Rank 0 calls `progress` while weights are read.
   Parameters load(Context& context, const LoadProgress& progress = nullptr,
                   std::vector<std::string>* warnings = nullptr) const;
 

@@ -17,10 +17,11 @@
 namespace switchyard {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Fault::Kind>, 7> kKinds{
+constexpr std::array<std::pair<std::string_view, Fault::Kind>, 8> kKinds{
     {{"kill", Fault::Kind::kill},
      {"stop", Fault::Kind::stop},
      {"exception", Fault::Kind::exception},
+     {"check", Fault::Kind::check},
      {"mismatch", Fault::Kind::mismatch},
      {"sleep", Fault::Kind::sleep},
      {"nan", Fault::Kind::nan},
@@ -30,7 +31,8 @@ constexpr std::array<std::string_view, 5> kPhases{"forward", "dispatch", "backwa
 
 [[noreturn]] void fail_at(const std::string& item) {
   fail_usage(
-      "[comm] SWITCHYARD_FAULT: expected kind=kill|stop|exception|mismatch|sleep|nan|flip,rank=R,step=S,"
+      "[comm] SWITCHYARD_FAULT: expected "
+      "kind=kill|stop|exception|check|mismatch|sleep|nan|flip,rank=R,step=S,"
       "phase=forward|dispatch|backward|gradients|optimizer[,calls_before=N][,steps=N], got '{}'",
       item);
 }
@@ -78,6 +80,9 @@ void happen(const Fault& fault) {
       break;
     case Fault::Kind::exception:
       fail_runtime("[comm] SWITCHYARD_FAULT asked for this exception");
+    case Fault::Kind::check:
+      CHECK(false, "SWITCHYARD_FAULT asked for this");
+      break;
     case Fault::Kind::sleep:
       std::this_thread::sleep_for(std::chrono::hours(24));
       break;

@@ -20,6 +20,7 @@ struct Fault {
     sleep,      // the rank never arrives
     nan,        // the rank's loss (phase forward) or gradient (phase gradients) is not a number
     flip,       // a bit of the rank's copy of a weight flips (phase optimizer)
+    check,      // a CHECK of the rank fails
   };
   Kind kind = Kind::kill;
   int rank = 0;

@@ -14,11 +14,15 @@ namespace switchyard {
 // was an Error of another kind). A rank that returns early is not an error by itself. `timeout_seconds` is
 // the deadline of one collective, from this rank's arrival; the error names rank, collective, axis and the
 // missing ranks. Nothing can end a rank from outside: when a rank has not ended four seconds after a failure,
-// the message goes to standard error and the process ends with the error's exit status.
+// a line says so (core/messages.h) and the call waits on, as a library may not end its process.
 void run_local_ranks(Workers& workers, double timeout_seconds,
                      const std::function<void(Communicator&)>& body);
 
 // Runs `ranks` ranks on all cores.
 void run_local_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body);
+
+// For programs: from now on such a rank ends the process instead, with the line on standard error and the
+// error's exit status.
+void end_process_with_stuck_ranks();
 
 }  // namespace switchyard

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/messages.h"
 #include "core/suspended_testing.h"
 #include "parallel/comm/progress_thread.h"
 #include "parallel/mesh.h"
@@ -172,6 +173,24 @@ TEST(LocalFailure, TimeoutNamesTheMissingRanks) {
                          "missing: rank 2, 3"),
             std::string::npos)
       << message;
+}
+
+// A library waits for a rank that works on, and says so once; the process does not end.
+TEST(LocalFailure, ARankThatWorksOnIsWaitedFor) {
+  std::vector<std::string> lines;
+  set_message_handler([&](const std::string& line) { lines.push_back(line); });
+  std::atomic<bool> ended{false};
+  const auto [message, kind] = failure(3, kLocalTimeout, [&](Communicator& comm) {
+    if (comm.rank() > 0) CHECK(false, "rank {}", 5);
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+    ended = true;
+  });
+  set_message_handler({});
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(kind, Error::Kind::internal);
+  EXPECT_TRUE(message.starts_with("rank 1: ") && message.find("rank 5") != std::string::npos) << message;
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], message + " (1 of 3 ranks did not come to an end); waiting for them");
 }
 
 // More ranks hang than there are threads for ranks.

@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/messages.h"
 #include "core/running_clock.h"
 #include "core/short_lock.h"
 #include "parallel/comm/failure.h"
+#include "parallel/comm/local.h"
 
 namespace switchyard {
 namespace {
@@ -17,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 // The time that failed ranks wait for the others to end.
 constexpr std::chrono::seconds kGrace{4};
+
+std::atomic<bool> ends_process{false};
 
 // Waits until the condition holds, or for `patience` in which this process runs. Returns whether it holds.
 template <typename Condition>
@@ -36,6 +40,10 @@ class Stopped : public CollectiveError {
 };
 
 }  // namespace
+
+void end_process_with_stuck_ranks() {
+  ends_process = true;
+}
 
 Meeting& LocalWorld::meeting_of(const std::vector<int>& ranks, int channel) {
   const std::scoped_lock lock(mutex_);
@@ -106,10 +114,14 @@ void LocalWorld::end_rank(bool failed) {
   all_ended_.notify_all();
   if (!failed || wait_while_running(all_ended_, lock, kGrace, [&] { return ended_ == size_; })) return;
   const Error error = failure();
-  const std::string line = fmt::format("switchyard: {} ({} of {} ranks did not come to an end)\n",
-                                       error.what(), size_ - ended_, size_);
-  std::fputs(line.c_str(), stderr);
-  std::_Exit(error.kind() == Error::Kind::usage ? 2 : 1);
+  const std::string line =
+      fmt::format("{} ({} of {} ranks did not come to an end)", error.what(), size_ - ended_, size_);
+  if (ends_process) {
+    std::fputs(("switchyard: " + line + "\n").c_str(), stderr);
+    std::_Exit(error.kind() == Error::Kind::usage ? 2 : 1);
+  }
+  if (!std::exchange(told_of_stuck_, true)) say_line(line + "; waiting for them");
+  all_ended_.wait(lock, [&] { return ended_ == size_; });
 }
 
 bool LocalWorld::enter(Meeting& meeting) {

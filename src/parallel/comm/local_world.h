@@ -73,7 +73,7 @@ class LocalWorld {
   void rethrow_failure() const;
 
   // Every rank calls this last. A failed rank waits here for the others; when one of them does not end within
-  // the grace period, only the end of the process can end it.
+  // the grace period, a program ends, and a library waits on (local.h).
   void end_rank(bool failed);
 
   SharedObjects& objects() { return objects_; }
@@ -106,6 +106,7 @@ class LocalWorld {
   std::optional<int> stopped_by_;
   std::vector<Failure> failures_;
   int ended_ = 0;
+  bool told_of_stuck_ = false;
   RankCondition all_ended_;
   SharedObjects objects_;
 };
