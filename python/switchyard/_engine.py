@@ -190,11 +190,11 @@ class Engine:
 
         `config` is a mapping of keys or the path of a YAML file, `keys` are those of `switchyard config --list`; a key
         in both counts as in `keys`. With neither model nor keys that describe one, `load_parameters_path` is the model.
-        `progress(read, all)` hears, in this thread, how many bytes of the weights are read, of how many.
+        `progress(read, all)` hears, in this thread, how many bytes of the weights are read or drawn, of how many.
 
         >>> with Engine.open("tests/golden/hf/qwen3moe-tiny", tokenizer_type="byte", ranks=2) as small:
-        ...     print(small)
-        Engine(qwen3moe-tiny, 8 experts, 2 ranks, cpu, ... MiB)
+        ...     print(small)  # doctest: +ELLIPSIS
+        Engine(qwen3moe-tiny, 8 experts, 2 ranks fsdp=2, cpu, ... MiB)
         """
         if progress is not None and not callable(progress):
             raise TypeError(f"progress: expected a function of two numbers, got {type(progress).__name__}")
@@ -250,6 +250,7 @@ class Engine:
 
     @property
     def device(self) -> str:
+        """Where the ranks compute: "cpu", or a GPU's kind."""
         return self._native.device()
 
     @property

@@ -18,8 +18,9 @@ def test_progress(mesh):
     with open_tiny(progress=progress, **mesh) as engine:
         weights = sum(parameter.numpy().nbytes for parameter in engine.parameters.values())
     assert told == sorted(told) and told[-1] == (weights, weights)
+    told.clear()
     with switchyard.Engine.open(model_name="deepseek3-tiny", progress=progress):
-        assert told[-1] == (0, 0)  # random weights are not read
+        assert told == sorted(told) and told[-1][0] == told[-1][1] > 0  # random weights are drawn
 
 
 def test_progress_in_another_thread():

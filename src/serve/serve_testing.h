@@ -102,11 +102,10 @@ class Service {
         }
         Generator generator(context, model_, parameters, limits.slots, capacity,
                             !config_.get_bool("enable_prefix_caching"), limits.checkpoints);
-        AppendFile no_file;
         Loop::Head head{*inbox_, tokenizer_.get(), statistics_};
         if (served_.records_routing) {
           generator.record_routing();
-          head.on_finished = routing_recorder(no_file, generator);
+          head.on_finished = routing_recorder(nullptr, generator);
         }
         Loop loop(generator, limits, context.comm->rank() == 0 ? &head : nullptr);
         while (loop.step(0.2)) {
