@@ -13,7 +13,7 @@ using namespace switchyard;
 int main(int argc, char** argv) {
   const std::vector<std::string> settings(argv + 1, argv + argc);
   Engine engine = Engine::open(Settings::parse(settings));
-  // As Worker.rows() in python_overhead.py.
+  // The rows are those of Worker.rows() in python_overhead.py.
   const auto ids = [&](std::int64_t rows, std::int64_t length) {
     TokenBatch batch{rows, length, {}};
     for (std::int64_t i = 0; i < rows * length; ++i)

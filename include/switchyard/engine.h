@@ -126,7 +126,7 @@ struct Text {
   std::string text;               // of the tokens, before a stop text; empty without a tokenizer
   std::vector<double> log_probs;  // of each token, where wanted
   bool ended = false;             // false: it has all the tokens that it may have
-  // Where wanted: of the prompt's tokens and the new ones, but the last, which the model did not read.
+  // The experts of the prompt's tokens and the new ones, where wanted; the model did not read the last one.
   std::optional<RoutedText> routing = {};
 };
 
@@ -161,8 +161,8 @@ struct ParameterView : ParameterInfo {
   std::vector<Shard> shards;
 };
 
-// What Engine::train() calls, all in the thread that called it. What one throws ends the run behind its step,
-// with its checkpoint, and comes out of train().
+// Engine::train() calls these, all in the thread that called it. An exception of one ends the run behind its
+// step, with its checkpoint, and comes out of train().
 struct TrainCalls {
   // After each step, which waits for it, with the step's metrics, a JSON object of numbers
   // (docs/run-files.md). False ends the run, with its checkpoint.

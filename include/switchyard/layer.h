@@ -40,7 +40,7 @@ struct LayerWeight {
 
 class MoeLayer {
  public:
-  // What a forward leaves for its backward. It frees itself, on any thread.
+  // A forward leaves this for its backward. It frees itself, on any thread.
   class Kept {
    public:
     Kept();

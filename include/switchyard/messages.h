@@ -1,4 +1,4 @@
-// What the library says while it works: lines for people that belong to no result.
+// The library says these lines while it works: lines for people that belong to no result.
 #pragma once
 
 #include <functional>

@@ -16,8 +16,7 @@ struct RoutedText {
   std::int64_t experts = 0;          // of a layer
   // [layers, tokens, slots], the order in which the router chose them; -1: the slot has none.
   std::vector<std::int32_t> chosen;
-  // Of a record: who wrote it ("train", "generate" or "serve"), and what it numbers the text by
-  // (docs/run-files.md).
+  // A record says who wrote it ("train", "generate" or "serve"), and numbers its texts (docs/run-files.md).
   std::string source = {};
   std::int64_t step = 0, row = 0, first = 0;
 };

@@ -80,7 +80,7 @@ auto heard(std::stop_source& stop, const Work& work) {
   return result.get();
 }
 
-// What asks a start, of an engine or a server, to end; shut_down() does. Made, and ended, with the GIL held.
+// A start, of an engine or a server, which shut_down() asks to end. Made, and ended, with the GIL held.
 class Start {
  public:
   Start();

@@ -1,4 +1,4 @@
-// What the module asks of the processor before anything else of the engine runs.
+// The module asks the processor first, before anything else of the engine runs.
 #include <nanobind/nanobind.h>
 
 #include "core.h"
@@ -9,7 +9,8 @@ namespace switchyard::python {
 void require_processor(bool avx2, bool fma) {
   if (avx2 && fma) return;
   throw nb::import_error(
-      "switchyard needs a processor with AVX2 and FMA (Intel from 2013, AMD from 2015 on); this one lacks them");
+      "switchyard needs a processor with AVX2 and FMA (Intel from 2013, AMD from 2015 on); this one lacks "
+      "them");
 }
 
 void define_processor(nb::module_& module) {

@@ -40,7 +40,7 @@ Out out_of(const FloatArray& array) {
              array.type == FloatType::float32 ? nb::dtype<float>() : kBfloat16);
 }
 
-// What forwards left, by the number that stands in a ticket: an array of one integer, whose memory ends the
+// Forwards left these, by the number that stands in a ticket: an array of one integer, whose memory ends the
 // entry. So what a forward kept lives as long as what autograd saved of it.
 struct Kept {
   MoeLayer::Kept kept;

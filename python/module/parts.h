@@ -1,4 +1,4 @@
-// What the files of the module share. Each defines a part of it.
+// The files of the module share these. Each file defines a part of the module.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -59,5 +59,5 @@ __all__ = [
     "plan",
 ]
 
-# What the engine says while it works; nothing is printed unless the program sets up logging.
+# The engine speaks to this logger while it works; nothing is printed unless the program sets up logging.
 logging.getLogger("switchyard").addHandler(logging.NullHandler())

@@ -104,7 +104,7 @@ complete -c switchyard -f -a '(__switchyard_words)'
 
 const std::map<std::string, const char*> kScripts{{"bash", kBash}, {"zsh", kZsh}, {"fish", kFish}};
 
-// What an option's value may be, by how the table describes it.
+// The words that an option's value may be, by how the table describes it.
 std::vector<std::string> values_of(const std::string& description) {
   if (description == "FOLDER") return {":folders"};
   if (description == "FILE" || description == "PATH") return {":files"};
@@ -130,7 +130,7 @@ void add(std::vector<std::string>& to, const std::vector<std::string>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-// Of a command without keys of the config: its own words.
+// A command without keys of the config has words of its own.
 std::vector<std::string> words_of_bench(std::span<const std::string> given) {
   std::vector<std::string> names;
   for (const bench::Case& one : bench::cases()) {

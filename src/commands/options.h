@@ -18,7 +18,7 @@ struct Options {
   std::vector<std::string> settings;                      // CONFIG.yml and key=value, in order
 };
 
-// What a command takes. --help is everyone's.
+// A command takes these. --help is everyone's.
 struct CommandOptions {
   std::set<std::string> flags = {};
   // Options with a value, and what it is: FILE, FOLDER, PATH (either), words with | between, or else a name.

@@ -37,7 +37,7 @@ inline constexpr const char* kChatOptions[] = {"--tool-format", "--reasoning-for
 Serving make_serving(const std::string& command, Processes& processes, const Options& options,
                      std::span<const std::string> settings, std::int64_t slots);
 
-// What a program does while it serves, on process 0; functions may be empty.
+// A program does this while it serves, on process 0; functions may be empty.
 struct ServingHooks {
   Tell tell = {};                                                         // gets notes
   std::function<void(std::int64_t read, std::int64_t all)> loading = {};  // bytes of weights

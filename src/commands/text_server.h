@@ -23,7 +23,7 @@ class TextServer {
   // Takes no more texts: run() returns when those that are being made are finished. Any thread may call it.
   void close() { inbox_->close(); }
 
-  // Of process 0. Any thread may call these.
+  // Process 0 has these. Any thread may call them.
   std::string url() const;
   nlohmann::ordered_json stats() const;
   std::string farewell() const;  // one line about all texts

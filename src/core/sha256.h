@@ -16,7 +16,7 @@ class Sha256 {
   void add(std::span<const std::byte> bytes);
   // The hash of all added bytes. No bytes can be added afterwards, and it is asked for once.
   Digest digest();
-  // The same as 64 lower-case hexadecimal digits.
+  // The hash as 64 lower-case hexadecimal digits.
   std::string hex();
 
  private:

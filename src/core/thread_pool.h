@@ -48,7 +48,7 @@ class ThreadPool {
   // Calls body(begin, end) over disjoint pieces of [0, count), each a multiple of `grain` long except the
   // last, and returns when all are done. Pieces are assigned to threads dynamically, so a result must not
   // depend on the thread that ran a piece. Not reentrant: a body must not call for_range on the same pool.
-  // What a body throws comes out when all pieces are done; buffers they allocate are charged to no rank.
+  // An exception of a body comes out when all pieces are done; buffers they allocate are charged to no rank.
   void for_range(std::int64_t count, std::int64_t grain,
                  const std::function<void(std::int64_t, std::int64_t)>& body);
 

@@ -49,7 +49,7 @@ TEST(Workers, ASingleRankGetsAllCores) {
   });
 }
 
-// What a piece throws, on whichever thread, comes out behind the loop, and the workers work on.
+// An exception of a piece, on whichever thread, comes out behind the loop, and the workers work on.
 TEST(Workers, ABodyThrowsToItsRank) {
   Workers workers(3);
   const RankScope rank(workers);

@@ -36,8 +36,8 @@ struct OtherWeights {
   std::vector<ParameterSpec> specs;  // the model's own, without an adapter's
   Parameters::FillBlock fill;        // keeps `model` of weights_like()
 };
-// Those of `model`, which was opened with the weights at `path`. Error(usage) where it is another model than
-// `run`, or its weights have other shapes or dtypes.
+// Returns the weights of `model`, which was opened with the weights at `path`. Error(usage) where it is
+// another model than `run`, or its weights have other shapes or dtypes.
 OtherWeights weights_like(const ModelOnMesh& run, const std::shared_ptr<const ModelOnRanks>& model,
                           const std::string& path);
 

@@ -12,7 +12,7 @@
 namespace switchyard {
 namespace {
 
-// What the run has to tell lies here until the caller's thread has taken it.
+// The run's news lie here until the caller's thread has taken them.
 class Desk : public RunObserver {
  public:
   void line(const std::string& text) override { put({.line = text}); }

@@ -244,7 +244,7 @@ TEST(EngineTraining, RunsAsTheCommandDoes) {
     EXPECT_EQ(losses.size(), 4u);
     EXPECT_TRUE(std::filesystem::exists(folder + "/whole/checkpoints/4"));
     EXPECT_TRUE(std::filesystem::exists(folder + "/whole/summary.json"));
-    // Ends where it is told to, and another engine goes on from the checkpoint.
+    // A run ends where it is told to, and another engine goes on from the checkpoint.
     keys[2] = "run_name=parts";
     Engine parts = open(keys);
     int heard = 0;

@@ -1,4 +1,4 @@
-// What a model's files and settings say about its chats.
+// A model's files and settings say this about its chats.
 #pragma once
 
 #include <filesystem>

@@ -41,8 +41,8 @@ struct GenerateOptions {
 struct GeneratedText {
   std::vector<std::int32_t> tokens;  // new ones, with the one that ended the text
   std::vector<double> log_probs;     // of each, where wanted
-  // Of the prompt's tokens from the second on, where the request scores it, and the most probable tokens in
-  // their places.
+  // Scores of the prompt's tokens from the second on, where the request wants them, and the most probable
+  // tokens in their places.
   std::vector<double> prompt_log_probs;
   std::vector<std::int32_t> most_probable;
   std::string routing;  // a routing record, where the request wants it

@@ -29,7 +29,7 @@ SETUP = {
     "zsh": "autoload -U compinit; compinit -u -D; source <(switchyard completion zsh); PS1=",
     "fish": "switchyard completion fish | source",
 }
-# What is typed behind `switchyard`, \t a tab; what the program is then given.
+# A line is typed behind `switchyard`, \t a tab; the program then gets the words beside it.
 LINES = [
     ("tr\t", ["train"]),
     ("convert --merge\t", ["convert", "--merge-adapter"]),
