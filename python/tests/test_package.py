@@ -11,6 +11,7 @@ import switchyard
 from conftest import MODEL
 
 PROGRAM = pathlib.Path(sys.executable).parent / "switchyard"
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the package is not installed: run_tests.py installs it")
 
 
 def test_the_program_runs_with_the_configs_of_the_package(tmp_path):
