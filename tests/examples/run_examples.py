@@ -40,7 +40,9 @@ RULES = [
     (r"^mpirun -n 16 --host .*", None, "needs several machines, and has placeholders"),
     (r"^SWITCHYARD_FAULT=.* mpirun …$", None, "the beginning of a command"),
     (r"^python3 -m venv ~/peers .*|^~/peers/bin/python .*", None, "needs the network"),
-    (r"^pip install .*|^python tests/peers/.*|^hf download .*", None, "needs the network"),
+    (r"^(?:make wheel && )?pip install .*|^python tests/peers/.*|^hf download .*", None, "needs the network"),
+    (r"^docker .*", None, "needs Docker and the network"),
+    (r"^(switchyard completion fish) \| source .*", r"\1", "the rest is a command of fish"),
     (r"^cmake .*", None, "builds for minutes; the test `install` builds examples/embed"),
     (r"^make\b", "make -n", "installs, builds or runs for minutes: that the target exists"),
     # Placeholders.
