@@ -237,3 +237,12 @@ except KeyboardInterrupt:
 """
     status, out, err = run_script(script, signal_at=("now", lambda process: process.send_signal(signal.SIGINT)))
     assert (status, out.strip(), err) == (0, "stopped 3", "")
+
+
+@pytest.mark.parametrize("packed", ["int8", "int4"])
+def test_packed_weights_are_scored_and_not_trained(packed):
+    with open_tiny(weight_format=packed) as engine:
+        found = engine.token_log_probs(ROWS)
+        assert np.abs(found[:, :-1] - log_probs_of(engine.forward(ROWS), ROWS)).max() < 2e-5
+        with pytest.raises(switchyard.UsageError, match=f"the weights are packed \\({packed}\\)"):
+            engine.forward_backward(ROWS)
