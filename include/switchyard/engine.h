@@ -327,8 +327,8 @@ class Engine {
                              const Sampling& sampling = {}, const std::stop_token& stop = {});
 
   // Rates texts of two tokens or more, side by side as complete() makes texts, and as `serve` rates prompts.
-  // `from` has the first token to rate of each text, 1 or more; empty: 1. No logits are made of what comes
-  // before.
+  // `from` has the first token to rate of each text, 1 or more; empty: 1. The tokens before it get no logits,
+  // which saves their product with the head.
   std::vector<Score> score(const std::vector<std::vector<std::int32_t>>& texts,
                            const std::vector<std::int64_t>& from = {}, const std::stop_token& stop = {});
   // Answers a chat. `request` is the JSON of a body of POST /v1/chat/completions, the result that of its

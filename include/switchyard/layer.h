@@ -5,8 +5,8 @@
 //   MoeLayer::Result made = layer.forward(x, weights, all);                 // y, balance loss
 //   std::vector<FloatArray> gradients = layer.backward(std::move(made.kept), dy, 1, all);
 //
-// Every forward keeps a graph of its own: a program may run several before a backward, and go back in any
-// order.
+// Every forward keeps a graph of its own: a program may run several forwards before a backward, and call
+// their backwards in any order.
 #pragma once
 
 #include <cstdint>
@@ -79,9 +79,9 @@ class MoeLayer {
                  const std::vector<bool>& differentiated = {},
                  std::span<const std::int32_t> segments = {}) const;
 
-  // The gradients of sum(y * dy) + balance_loss * dloss for what `wanted` names of `differentiated`, each in
-  // the type of its array; without data where not wanted. dy: [B,S,M] in the type of x, or no array for
-  // zeros.
+  // The gradients of sum(y * dy) + balance_loss * dloss for the arrays that `wanted` names among
+  // `differentiated`, each in the type of its array; without data where not wanted. dy: [B,S,M] in the type
+  // of x; no array means zeros.
   std::vector<FloatArray> backward(Kept kept, const FloatArray& dy, double dloss,
                                    const std::vector<bool>& wanted) const;
 

@@ -1,5 +1,5 @@
-// Core: an engine that the module's objects share and that may be closed, and the rules by which calls reach
-// it.
+// Core: an engine that the module's objects share and that may be closed, and the rules for calls to the
+// engine.
 //
 // 1. Members are read and written with the GIL held. Work runs without it, on a reference of its own, so a
 //    close() while another thread works takes nothing from under that work.

@@ -40,8 +40,8 @@ Out out_of(const FloatArray& array) {
              array.type == FloatType::float32 ? nb::dtype<float>() : kBfloat16);
 }
 
-// Forwards left these, by the number that stands in a ticket: an array of one integer, whose memory ends the
-// entry. So what a forward kept lives as long as what autograd saved of it.
+// An entry holds what one forward keeps for its backward. A ticket, an array of one integer, has the entry's
+// number, and the entry ends with the ticket's memory: autograd saves the ticket, so both live equally long.
 struct Kept {
   MoeLayer::Kept kept;
   std::vector<In> used;  // memory that it reads; freed after it

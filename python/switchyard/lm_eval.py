@@ -111,7 +111,7 @@ class SwitchyardLM(TemplateLM):  # type: ignore[misc]
         )
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        # As transformers' tokenizers do it, which lm-eval's numbers are made with: special tokens are found in any text.
+        # Special tokens are found in any text, as transformers' tokenizers do it, by which lm-eval's numbers are made.
         ids = self.tokenizer.encode(string, special=True)
         begin = self.tokenizer.begin_token
         adds = self.add_bos if add_special_tokens is None else add_special_tokens

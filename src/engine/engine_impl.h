@@ -1,7 +1,7 @@
-// Engine::Impl, what the files of the public Engine share: engine_open.cc opens
-// it, engine.cc has what all calls need, engine_weights.cc its tensors, engine_training.cc its losses and
-// steps, engine_texts.cc its texts, engine_saves.cc its checkpoints and exports, engine_settings.cc its
-// settings.
+// Engine::Impl: the files of the public Engine share it. engine_open.cc opens the engine, engine.cc has what
+// all calls need, engine_weights.cc the tensors, engine_training.cc losses and steps, engine_train.cc runs,
+// engine_texts.cc and engine_chat.cc texts, engine_adapters.cc their adapters, engine_saves.cc checkpoints
+// and exports, engine_settings.cc the settings.
 #pragma once
 
 #include <functional>
@@ -98,8 +98,8 @@ struct Engine::Impl {
   Trainer& trainer(Context& context, const TrainConfig& training);  // this rank's
   // Runs a step, and counts it.
   TrainStep run_step(const std::function<StepResult(Trainer&, std::int64_t step)>& run);
-  // A tensor of a parameter's shape, in float32, of the shards that `shard` returns on the ranks that hold
-  // the parameter.
+  // Puts shards of a parameter's shape together, in float32. `shard` returns them on the ranks that hold the
+  // parameter.
   std::vector<float> whole(const ParameterSpec& spec,
                            const std::function<Tensor(Context&, const Parameter&)>& shard);
   TrainConfig training() const;

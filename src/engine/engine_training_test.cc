@@ -116,6 +116,19 @@ TEST(EngineTraining, WeightsOfTargetsAreFactorsOfTheirLosses) {
   expect_equal_weights(masked, left_out);
 }
 
+// A GPU records a step as a graph, which has no place for weights.
+TEST(EngineTraining, WeightsCountInAWholeStepOfAGpu) {
+  TrainBatch batch{batch_of(4, 16)};
+  for (std::size_t i = 0; i < 64; ++i) batch.weights.push_back(static_cast<float>(i % 5) - 1.5f);
+  Engine here = open(), there = open({"device=cuda_emulated"});
+  there.train_step({batch.inputs});
+  here.train_step({batch.inputs});
+  const TrainStep a = here.train_step(batch), b = there.train_step(batch);
+  EXPECT_NEAR(a.cross_entropy, b.cross_entropy, 1e-4);
+  EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 1e-3);
+  EXPECT_GT(std::abs(a.cross_entropy - here.train_step({batch.inputs}).cross_entropy), 1);
+}
+
 TEST(EngineTraining, LogProbsAreThoseOfTheLogits) {
   for (const Arguments& mesh : meshes()) {
     Engine engine = open(mesh);
@@ -244,7 +257,7 @@ TEST(EngineTraining, RunsAsTheCommandDoes) {
     EXPECT_EQ(losses.size(), 4u);
     EXPECT_TRUE(std::filesystem::exists(folder + "/whole/checkpoints/4"));
     EXPECT_TRUE(std::filesystem::exists(folder + "/whole/summary.json"));
-    // A run ends where it is told to, and another engine goes on from the checkpoint.
+    // The callback ends the run, and another engine goes on from the run's checkpoint.
     keys[2] = "run_name=parts";
     Engine parts = open(keys);
     int heard = 0;

@@ -81,8 +81,8 @@ std::unique_ptr<Tokenizer> make_tokenizer_of(const Config& config);
 Parameters::FillBlock with_adapter_weights(Parameters::FillBlock base,
                                            std::shared_ptr<const PeftAdapter> adapter);
 
-// `fill`, which throws Error(runtime) that names `what` when `stop` is asked for before all weights are read
-// or drawn.
+// Returns `fill` with a way to stop: it throws Error(runtime) that names `what` when `stop` is asked for
+// before all weights are read or drawn.
 Parameters::FillBlock stoppable(Parameters::FillBlock fill, const std::stop_token& stop, const char* what);
 
 // Cuts blocks, in the parameters' dtype, out of the whole tensors that `fill` returns.

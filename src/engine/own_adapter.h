@@ -24,13 +24,13 @@ ExtraFile adapter_file(const Config& config, const ModelConfig& model, const Ada
 // Error(usage) when the checkpoint's adapter was trained on another base than the config's, by the hash of
 // its architecture or of the files' first and last MiB.
 void check_base(const CheckpointFolder& checkpoint, const Config& config, const ModelConfig& model);
-// Reads a folder of PEFT, or a run that trained an adapter, for the model of the config, with the factor of
-// adapter_scale. Error(usage).
+// Reads a folder of PEFT, or a run that trained an adapter, for the model of the config. The factors have
+// adapter_scale in them. Error(usage).
 PeftAdapter read_adapter(const std::string& path, const Config& config, const ModelConfig& model);
 // True when the base has names and shapes of Hugging Face, which PEFT's are made of.
 bool has_peft_names(const Config& config, const ModelConfig& model);
-// Writes the adapter of a checkpoint, or of the newest one of a run, into `folder` as PEFT has it. Returns the
-// number of adapted weights. Error(usage) where it holds none.
+// Writes the adapter of a checkpoint, or of the newest one of a run, into `folder` as PEFT has it. Returns
+// the number of adapted weights. Error(usage) where it holds none.
 std::size_t write_as_peft(const std::string& path, const std::string& folder, PeftForm form);
 // Reads the adapter of a checkpoint. Error(usage) when it is no adapter of the model.
 PeftAdapter read_own_adapter(const std::string& path, const Config& config, const ModelConfig& model);

@@ -13,9 +13,9 @@ Tensor block_of(const Context& context, const Tensor& whole, const Sharding& sha
 // hold the same values, zeros on the others (invariant 2 of autograd/array.h).
 Tensor cotangent_block(const Context& context, const Tensor& whole, const Sharding& sharding);
 
-// The tensor that `block` is this rank's part of, in the host's memory. Partial sums are added. Ranks of one
-// process write to `whole`; a single rank's block is returned itself, unless others hold its memory, too.
-// Collective.
+// Collective. Returns the tensor of which `block` is this rank's part, in the host's memory. Partial sums are
+// added. Ranks of one process write to `whole`; a single rank gets its own block back, unless others hold the
+// block's memory, too.
 Tensor whole_of(Context& context, Tensor block, const Shape& shape, Sharding sharding, const Tensor& whole);
 
 }  // namespace switchyard

@@ -120,11 +120,11 @@ struct HiddenStates : BlockOutput {
 HiddenStates hidden_states(Context& context, const ModelConfig& model, const Parameters& parameters,
                            const DeviceBatch& batch, const BlockOptions& options);
 
-// Returns the natural log of each target's probability, f32 [B,S], 0 where there is no target, of what
-// hidden_states() gave.
+// Returns the natural log of each target's probability, f32 [B,S], 0 where there is no target.
+// `final_hidden` is that of hidden_states().
 Array log_probs_of(Context& context, const ModelConfig& model, const Parameters& parameters,
                    const DeviceBatch& batch, const Array& final_hidden);
-// Both at once, without pipeline stages.
+// Calls hidden_states() and log_probs_of(), for a model without pipeline stages.
 Array target_log_probs(Context& context, const ModelConfig& model, const Parameters& parameters,
                        const DeviceBatch& batch);
 

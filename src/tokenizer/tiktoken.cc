@@ -1,5 +1,5 @@
 // A file of tiktoken's: lines of a base64 token and its rank, which is both its id and its merge priority.
-// What it does not state, tiktoken_kinds.h finds.
+// tiktoken_kinds.h finds what the file does not state.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>

@@ -59,7 +59,7 @@ bool Trainer::is_on_gpu() const {
   return context_.memory.device().is_gpu() || (context_.abstract() && context_.offload != nullptr);
 }
 
-std::string Trainer::keeps_from_graph() const {
+std::string Trainer::keeps_from_graph(const OwnBatch& own) const {
   if (!is_on_gpu()) return "the device is not a GPU";
   if (context_.comm->size() > 1) return "more than one rank";
   if (parameters_.any_away(context_)) return "weights lie on the host";
@@ -73,6 +73,8 @@ std::string Trainer::keeps_from_graph() const {
   if (model_.moe().random_routing) return "use_random_routing=true";
   if (routing_ != nullptr) return "experts are recorded or replayed";
   if (on_gradients_) return "gradients are looked at";
+  if (std::ranges::any_of(own.micro, [](const Batch& batch) { return batch.weights.defined(); }))
+    return "targets have weights";
   if (context_.fault) return "SWITCHYARD_FAULT";
   return "";
 }
@@ -88,7 +90,7 @@ StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   if (routing_ != nullptr) routing_->begin_step(step, batch);
   updater_.sum_new_weights();
   const UpdateNumbers numbers = updater_.numbers_of(step, result.learning_rate);
-  const std::string reason = keeps_from_graph();
+  const std::string reason = keeps_from_graph(own);
   if (reason.empty()) {
     const auto phase = timer_.scope("step");
     read_report(step, *issue_as_graph(step, batch.sequence, own, numbers, result), batch, result);

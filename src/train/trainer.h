@@ -114,8 +114,8 @@ class Trainer {
     std::vector<HeadScores> scores;
     std::vector<std::int64_t> layer_bytes;
   };
-  // Adds to the gradients. `inputs`: the microbatches and their counts on the device; null: they are placed
-  // here.
+  // Adds to the gradients. `inputs`: the microbatches and their counts on the device; null: this call places
+  // both there.
   PassResults run_passes(std::int64_t step, std::int64_t length, const OwnBatch& own,
                          const StepInputs* inputs);
   // Sets what a pass over pairs computes, for which the reference runs over the batch.
@@ -128,7 +128,7 @@ class Trainer {
   struct Recorded;
   struct Issued;
   // Why a step cannot be recorded, in words; empty when it can.
-  std::string keeps_from_graph() const;
+  std::string keeps_from_graph(const OwnBatch& own) const;
   bool is_on_gpu() const;
   std::shared_ptr<const Issued> issue_as_graph(std::int64_t step, std::int64_t length, const OwnBatch& own,
                                                const UpdateNumbers& numbers, StepResult& seen);

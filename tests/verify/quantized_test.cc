@@ -326,7 +326,8 @@ TEST(Sha256, OfKnownBytes) {
   EXPECT_EQ(empty.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-// The end of a text stands in its last block, or in one more. Compared with Python's hashlib.
+// Lengths around a block's end: the padding needs one block more there. The sums are those of Python's
+// hashlib.
 TEST(Sha256, OfAnyLength) {
   Sha256 of_all;
   std::string text;
